@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from coterie.assignors.members import RebalancePolicy
-from coterie.herder.requests import GroupView, MemberInfo
+from coterie.herder.requests.views import GroupView, MemberInfo
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Jobs

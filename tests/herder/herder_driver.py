@@ -32,7 +32,8 @@ from coterie.herder.messages import (
     TaskStopped,
     ValidateConfig,
 )
-from coterie.herder.requests import Answer, Request, RequestId
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs

@@ -1,16 +1,9 @@
 """A worker that drains to leave permanently, and a drain that is cancelled."""
 
 from coterie.herder.messages import Exit, GroupLeft, ShutdownOrdered, StopTask, WriteLogMessage
-from coterie.herder.requests import (
-    DescribeWorker,
-    Done,
-    DrainWorker,
-    Problem,
-    RequestRefused,
-    RestartWorker,
-    UncordonWorker,
-    WorkerView,
-)
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Leave, MembershipLost, Rejoin, SetWorkerState
 from coterie.wire.connect import ConnectProtocol

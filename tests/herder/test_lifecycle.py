@@ -10,7 +10,8 @@ from coterie.herder.messages import (
     StopTask,
     TimerFired,
 )
-from coterie.herder.requests import Done, DrainWorker, Problem, RequestRefused, RestartWorker
+from coterie.herder.requests.orders import DrainWorker, RestartWorker
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Handover, Leave, MembershipLost, PlaceHandover, Rejoin, SetWorkerState

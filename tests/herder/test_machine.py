@@ -24,17 +24,11 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TimerFired,
 )
-from coterie.herder.requests import (
-    DeleteConnector,
-    DescribeConnector,
-    Problem,
-    PutConnector,
-    PutTaskConfigs,
-    Request,
-    RequestId,
-    RequestRefused,
-    SetTargetState,
-)
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Request
+from coterie.herder.requests.reads import DescribeConnector
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
 from coterie.herder.seams import (
     TaskCheckpointClosed,
     TaskDied,

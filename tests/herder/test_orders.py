@@ -6,7 +6,9 @@ import pytest
 
 from coterie.assignors.members import MemberSpec
 from coterie.herder.group_view import RoundSnapshot
-from coterie.herder.requests import Answer, Done, Problem, RequestRefused, UncordonWorker
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import UncordonWorker
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from tests.herder.builders import STATIC, working
 from tests.herder.herder_driver import ME, OTHER

@@ -3,17 +3,9 @@
 import pytest
 
 from coterie.herder.messages import ConfigEndFound, FindConfigEnd, TimerFired
-from coterie.herder.requests import (
-    ConnectorInfo,
-    DescribeConnector,
-    DescribeStatus,
-    DescribeTaskStatus,
-    DescribeWorker,
-    Problem,
-    Read,
-    RequestRefused,
-    WorkerView,
-)
+from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector, DescribeStatus, DescribeTaskStatus, Read
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.ids import ConfigOffset

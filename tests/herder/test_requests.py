@@ -5,24 +5,17 @@ from typing import get_args
 
 import pytest
 
-from coterie.herder.requests import (
-    Answer,
-    DeleteConnector,
+from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.reads import (
     DescribeConnector,
     DescribeStatus,
     DescribeTasks,
     DescribeTaskStatus,
-    DescribeWorker,
-    DescribeWorkerGroup,
-    DrainWorker,
     ListConnectors,
-    PutConnector,
-    PutTaskConfigs,
-    Request,
-    RestartWorker,
-    SetTargetState,
-    UncordonWorker,
 )
+from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol

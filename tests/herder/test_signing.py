@@ -21,7 +21,8 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests import Done, Problem, PutTaskConfigs, RequestRefused
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signature, SigningKey
 from coterie.herder.timers import ConnectorRetryDue
 from coterie.nouns.ids import ConfigOffset, Incarnation

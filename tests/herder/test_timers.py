@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from coterie.herder.messages import TimerFired
-from coterie.herder.requests import LeaderWriteId, RequestId
+from coterie.herder.requests.ids import LeaderWriteId, RequestId
 from coterie.herder.timers import (
     ConnectorRetryDue,
     EndLookupDue,

@@ -4,16 +4,9 @@ import pytest
 
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
-from coterie.herder.requests import (
-    ConnectorInfo,
-    DeleteConnector,
-    Done,
-    Problem,
-    PutConnector,
-    PutTaskConfigs,
-    SetTargetState,
-    Write,
-)
+from coterie.herder.requests.reads import ConnectorInfo
+from coterie.herder.requests.refusals import Done, Problem
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState, Write
 from coterie.herder.write_kinds import kind_of
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState

@@ -11,17 +11,11 @@ from coterie.herder.messages import (
     TimerFired,
     ValidateConfig,
 )
-from coterie.herder.requests import (
-    Answer,
-    ConnectorInfo,
-    DeleteConnector,
-    Done,
-    Problem,
-    PutConnector,
-    RequestId,
-    RequestRefused,
-    SetTargetState,
-)
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import ConnectorInfo
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState

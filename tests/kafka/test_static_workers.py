@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from coterie.herder.requests import DescribeWorker, WorkerView
+from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId

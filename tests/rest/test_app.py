@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coterie.herder.requests import Problem
+from coterie.herder.requests.refusals import Problem
 from coterie.rest.problems import STATUS_BY_PROBLEM
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until

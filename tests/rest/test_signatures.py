@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from coterie.herder import config_records
-from coterie.herder.requests import DescribeWorker, WorkerView
+from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.seams import LeaderClient
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, SigningKey, decode_base64
 from coterie.nouns.ids import WorkerUrl

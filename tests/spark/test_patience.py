@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from coterie.herder.requests import ConnectorStatus, DescribeStatus
+from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName

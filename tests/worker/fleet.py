@@ -12,7 +12,8 @@ from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.assignors import assign_on_threads, offered_assignor
 from coterie.herder.messages import Exit
-from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
+from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeStatus
+from coterie.herder.requests.writes import PutConnector
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.state import HerderSettings
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinator

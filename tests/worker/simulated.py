@@ -17,15 +17,10 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.engine.lease import Lease
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.messages import Exit
-from coterie.herder.requests import (
-    Answer,
-    DescribeWorker,
-    Problem,
-    PutConnector,
-    PutTaskConfigs,
-    RequestRefused,
-    WorkerView,
-)
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, WorkerView
+from coterie.herder.requests.writes import PutConnector, PutTaskConfigs
 from coterie.herder.seams import (
     LeaderClient,
     Membership,

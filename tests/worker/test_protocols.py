@@ -14,7 +14,7 @@ import pytest
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
-from coterie.herder.requests import DescribeWorker, WorkerView
+from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
 from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS

@@ -2,20 +2,10 @@
 
 import asyncio
 
-from coterie.herder.requests import (
-    ConnectorInfo,
-    ConnectorStatus,
-    DeleteConnector,
-    DescribeConnector,
-    DescribeStatus,
-    DescribeWorker,
-    Done,
-    Problem,
-    PutConnector,
-    RequestRefused,
-    SetTargetState,
-    WorkerView,
-)
+from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeConnector, DescribeStatus
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, WorkerView
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState
 from coterie.herder.seams import RuntimeDied
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState

@@ -15,7 +15,7 @@ from coterie.herder.messages import (
     SetTimer,
     WriteLogMessage,
 )
-from coterie.herder.requests import PutTaskConfigs
+from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.state import Turn
 from coterie.herder.timers import FinishCheckDue
 from coterie.herder.work import CheckpointClosed

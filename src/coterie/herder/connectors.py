@@ -23,7 +23,9 @@ from coterie.herder.messages import (
     TaskConfigsPublished,
     WriteLogMessage,
 )
-from coterie.herder.requests import Answer, PutTaskConfigs, RequestRefused
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import RequestRefused
+from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.seams import SourcePartsChanged, TaskSpec
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import ConnectorRetryDue

@@ -12,7 +12,8 @@ A loss of the membership does not end the drain: the worker rejoins as a drainin
 from coterie.herder import lifecycle
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import WriteLogMessage
-from coterie.herder.requests import Answer, Done, Problem, RequestRefused
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.state import Turn
 
 

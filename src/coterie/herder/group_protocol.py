@@ -7,7 +7,8 @@ In a classic group (`rounds`), workers join rounds, and the leader computes the 
 
 from typing import Protocol
 
-from coterie.herder.requests import GroupView, RequestRefused
+from coterie.herder.requests.refusals import RequestRefused
+from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import protocol as rounds_protocol
 from coterie.herder.state import Herder, Turn
 from coterie.herder.targets import protocol as targets_protocol

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
+from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import AssignmentChange, AssignmentsRequested, MemberReport

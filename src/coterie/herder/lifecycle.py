@@ -13,7 +13,8 @@ metadata again; no job moves in this round.
 from coterie.herder import place, reads, statuses, writes
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRuntime, Exit, SetTimer, WriteLogMessage
-from coterie.herder.requests import Answer, Done, Problem, RequestRefused
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.state import ClosingRuntime, LeavingGroup, Relaunching, ShuttingDown, Turn
 from coterie.nouns.membership import ConnectPlaceHandover, Handover, Leave
 from coterie.nouns.states import State

@@ -26,6 +26,7 @@ from coterie.herder import (
     signing,
     statuses,
     tasks,
+    worker_view,
     writes,
 )
 from coterie.herder.group_protocol import protocol_of
@@ -62,19 +63,10 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests import (
-    DeleteConnector,
-    DescribeWorker,
-    DescribeWorkerGroup,
-    DrainWorker,
-    Problem,
-    PutConnector,
-    PutTaskConfigs,
-    RequestRefused,
-    RestartWorker,
-    SetTargetState,
-    UncordonWorker,
-)
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
 from coterie.herder.seams import (
     RuntimeDied,
     SourcePartsChanged,
@@ -378,6 +370,8 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
     match event.request:
         case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
             writes.on_request(turn, event, request)
+        case DescribeWorker():
+            turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
         case DescribeWorkerGroup():
             orders.on_request(turn, event)
         case DrainWorker() | UncordonWorker() | RestartWorker():

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.herder.requests import Answer, Request, RequestId, WriteId
+from coterie.herder.requests.ids import RequestId, WriteId
+from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer

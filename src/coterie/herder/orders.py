@@ -8,17 +8,10 @@ from coterie.herder import draining, lifecycle
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.group_view import find_members, names_of, worker_id_in
 from coterie.herder.messages import Reply, RequestArrived
-from coterie.herder.requests import (
-    Answer,
-    DescribeWorkerGroup,
-    DrainWorker,
-    Problem,
-    RequestRefused,
-    RestartWorker,
-    UncordonWorker,
-    WorkerOrder,
-    not_found,
-)
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.state import Turn
 
 

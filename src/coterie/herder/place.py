@@ -8,7 +8,7 @@ it has read the config log up to the group's config offset (KAFKA-9849).
 from dataclasses import replace
 
 from coterie.herder.messages import FindConfigEnd, ForPlace, SetTimer, WriteLogMessage
-from coterie.herder.requests import Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.state import Herder, InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs

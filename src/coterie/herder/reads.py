@@ -5,10 +5,10 @@ the request. When that takes longer than ``worker.sync.timeout.ms``, or the log 
 the state read so far.
 """
 
-from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
-from coterie.herder.requests import (
-    Answer,
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import (
     ConnectorInfo,
     ConnectorList,
     ConnectorStatus,
@@ -16,43 +16,20 @@ from coterie.herder.requests import (
     DescribeStatus,
     DescribeTasks,
     DescribeTaskStatus,
-    DescribeWorker,
     ListConnectors,
-    Problem,
     Read,
-    RequestId,
-    RequestRefused,
     TaskConfigs,
     TaskStatus,
-    TaskView,
-    WorkerView,
-    not_found,
 )
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
-from coterie.herder.work import (
-    CheckpointClosed,
-    Dead,
-    Failed,
-    NotStarted,
-    OwnershipUnconfirmed,
-    Restarting,
-    Running,
-    RunState,
-    Starting,
-    Stopping,
-    TaskRun,
-)
-from coterie.nouns.ids import ConfigOffset, Generation
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.jobs import ConnectorName
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Read) -> None:
-    """Look up the log's end offset for the read, and set its time limit. A description of the worker is answered at
-    once."""
-    if isinstance(request, DescribeWorker):
-        turn.emit(Reply(id=event.id, answer=_worker_view(turn.herder)))
-        return
+    """Look up the log's end offset for the read, and set its time limit."""
     turn.herder.requests.reads[event.id] = PendingRead(request)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
     turn.emit(FindConfigEnd(purpose=ForRead(id=event.id)))
@@ -122,8 +99,6 @@ def answer(herder: Herder, request: Read) -> Answer:
             if status is None:
                 return not_found(f"No status found for task {task}")
             return TaskStatus(task=task, status=status)
-        case DescribeWorker():
-            return _worker_view(herder)
 
 
 def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefused:
@@ -157,61 +132,3 @@ def _connector_status(herder: Herder, name: ConnectorName) -> ConnectorStatus | 
         tasks=tuple((task, status) for task, status in statuses_by_task if status is not None),
         config=connector.config,
     )
-
-
-def _worker_view(herder: Herder) -> WorkerView:
-    """This worker's own state."""
-    protocol = protocol_of(herder)
-    return WorkerView(
-        worker_id=herder.settings.worker_id,
-        name=herder.settings.display_name,
-        url=herder.settings.url,
-        state=herder.place.state,
-        draining=herder.lifecycle.is_draining,
-        drain_wait_reason=protocol.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
-        restarting=herder.lifecycle.is_relaunching,
-        protocol=protocol.protocol_name(herder),
-        member_id=herder.place.member_id,
-        generation=Generation(herder.place.epoch),
-        settled=herder.place.is_settled,
-        leader=herder.place.leader,
-        leader_url=herder.place.leader_url,
-        config_offset=herder.config.offset,
-        assigned=herder.place.assigned,
-        tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
-        deferred_until_ms=protocol.deferred_until_ms(herder),
-    )
-
-
-def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
-    return TaskView(
-        task=task,
-        phase=_task_phase(run.state),
-        batch_id=run.batch_id,
-        input_rows=run.input_rows,
-        bad_records=run.bad_records,
-        starts=run.starts,
-    )
-
-
-def _task_phase(state: RunState) -> str:
-    """The task's state as the REST API names it (:attr:`TaskView.phase`)."""
-    match state:
-        case Stopping():
-            return "stopping"
-        case Starting():
-            return "starting"
-        case Failed():
-            return "failed"
-        case OwnershipUnconfirmed():
-            return "taken"
-        case CheckpointClosed():
-            return "closed"
-        case (
-            Running(has_progressed=has_progressed)
-            | Dead(has_progressed=has_progressed)
-            | Restarting(has_progressed=has_progressed)
-        ):
-            return "running" if has_progressed else "started"
-        case NotStarted():
-            return "stopped"

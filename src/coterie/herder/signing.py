@@ -17,7 +17,7 @@ from coterie.herder.messages import (
     SetTimer,
     WriteLogMessage,
 )
-from coterie.herder.requests import Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.session_keys import (
     AppendsKey,
     KeyOrdered,

@@ -15,7 +15,10 @@ from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect, RequestArrived
-from coterie.herder.requests import Answer, Read, RequestId, Write, WriteId
+from coterie.herder.requests.ids import RequestId, WriteId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import Read
+from coterie.herder.requests.writes import Write
 from coterie.herder.rounds.state import LeaderState, Rounds
 from coterie.herder.seams import TaskSpec
 from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings

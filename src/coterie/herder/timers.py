@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from coterie.herder.requests import RequestId, WriteId
+from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 

@@ -10,19 +10,10 @@ from typing import TypeAlias
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
-from coterie.herder.requests import (
-    Answer,
-    ConnectorInfo,
-    DeleteConnector,
-    Done,
-    Problem,
-    PutConnector,
-    PutTaskConfigs,
-    RequestRefused,
-    SetTargetState,
-    Write,
-    not_found,
-)
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import ConnectorInfo
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState, Write
 from coterie.herder.session_keys import Signature
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState

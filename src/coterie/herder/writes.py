@@ -22,16 +22,10 @@ from coterie.herder.messages import (
     SetTimer,
     ValidateConfig,
 )
-from coterie.herder.requests import (
-    Answer,
-    LeaderWriteId,
-    Problem,
-    PutTaskConfigs,
-    RequestId,
-    RequestRefused,
-    Write,
-    WriteId,
-)
+from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
     Appended,
     Appending,

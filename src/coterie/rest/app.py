@@ -14,31 +14,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from coterie import __version__
-from coterie.herder.requests import (
-    Answer,
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.kinds import Request as HerderRequest
+from coterie.herder.requests.reads import (
     ConnectorInfo,
     ConnectorList,
     ConnectorStatus,
-    DeleteConnector,
     DescribeConnector,
     DescribeStatus,
     DescribeTasks,
     DescribeTaskStatus,
-    DescribeWorker,
-    Done,
     ListConnectors,
-    Problem,
-    PutConnector,
-    PutTaskConfigs,
-    RequestRefused,
-    SetTargetState,
     TaskConfigs,
     TaskStatus,
-    WorkerView,
 )
-from coterie.herder.requests import (
-    Request as HerderRequest,
-)
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, WorkerView
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 from coterie.rest import bodies, csrf, problems, signatures, views

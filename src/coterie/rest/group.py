@@ -17,20 +17,9 @@ from starlette.responses import JSONResponse, Response
 
 from coterie import __version__
 from coterie.herder.group_view import worker_id_in
-from coterie.herder.requests import (
-    DescribeWorker,
-    DescribeWorkerGroup,
-    Done,
-    DrainWorker,
-    GroupView,
-    MemberInfo,
-    Problem,
-    RequestRefused,
-    RestartWorker,
-    UncordonWorker,
-    WorkerOrder,
-    WorkerView,
-)
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, MemberInfo, WorkerView
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from coterie.herder.requests import GroupView, MemberInfo
+from coterie.herder.requests.views import GroupView, MemberInfo
 from coterie.nouns.jobs import ConnectorTaskId, Job
 from coterie.rest.views import Json, jobs_json
 

@@ -10,7 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from coterie.herder.requests import Answer, Problem, RequestRefused
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.nouns.errors import Refusal, WorldError
 
 AnswerT = TypeVar("AnswerT", bound=Answer)

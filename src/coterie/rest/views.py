@@ -3,15 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from coterie.herder.requests import (
-    ConnectorInfo,
-    ConnectorList,
-    ConnectorStatus,
-    TaskConfigs,
-    TaskStatus,
-    TaskView,
-    WorkerView,
-)
+from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, TaskConfigs, TaskStatus
+from coterie.herder.requests.views import TaskView, WorkerView
 from coterie.herder.status_records import Status
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 

@@ -38,7 +38,9 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests import Answer, Problem, Request, RequestId, RequestRefused
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.seams import LeaderClient, Membership, RebalanceListeners, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer

@@ -13,7 +13,7 @@ from coterie.__main__ import main
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.group.descriptions import parse_group_description
 from coterie.cli.plan.preview import to_named_group
-from coterie.herder.requests import DeferredJobs
+from coterie.herder.requests.views import DeferredJobs
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId

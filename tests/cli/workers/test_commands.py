@@ -13,7 +13,7 @@ from coterie.cli.group import client
 from coterie.cli.group.descriptions import GroupDescription, parse_group_description
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
-from coterie.herder.requests import MemberInfo
+from coterie.herder.requests.views import MemberInfo
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.rest import group_views

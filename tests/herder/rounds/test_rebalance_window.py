@@ -5,7 +5,7 @@ import pytest
 from coterie.engine.log import TopicRecord
 from coterie.herder import config_records, status_records
 from coterie.herder.messages import ConfigLinesRead, SetTimer, StatusLinesRead, TimerFired
-from coterie.herder.requests import PutConnector
+from coterie.herder.requests.writes import PutConnector
 from coterie.herder.status_records import Status
 from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName

@@ -2,15 +2,9 @@
 
 from dataclasses import replace
 
-from coterie.herder.requests import (
-    DescribeWorkerGroup,
-    Done,
-    DrainWorker,
-    GroupView,
-    Problem,
-    RequestRefused,
-    UncordonWorker,
-)
+from coterie.herder.requests.orders import DrainWorker, UncordonWorker
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.views import DescribeWorkerGroup, GroupView
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import GroupDescribed, RequestDescription
 from coterie.nouns.states import State

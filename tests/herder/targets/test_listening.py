@@ -16,7 +16,7 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TaskStopped,
 )
-from coterie.herder.requests import RestartWorker
+from coterie.herder.requests.orders import RestartWorker
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs

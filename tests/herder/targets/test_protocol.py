@@ -1,7 +1,8 @@
 """What a connect group offers the rest of the herder: relaunch, drain and signed requests."""
 
 from coterie.herder.messages import CloseRuntime, Exit, FindConfigEnd, RuntimeClosed, StartTask
-from coterie.herder.requests import Done, DrainWorker, RestartWorker
+from coterie.herder.requests.orders import DrainWorker, RestartWorker
+from coterie.herder.requests.refusals import Done
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Leave,

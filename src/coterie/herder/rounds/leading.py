@@ -11,7 +11,7 @@ from coterie.assignors.members import MemberSpec
 from coterie.herder import group_view, place
 from coterie.herder.group_view import RoundSnapshot
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, SetTimer, WriteLogMessage
-from coterie.herder.requests import GroupView
+from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import rebalance_window
 from coterie.herder.rounds.state import PendingAssignment
 from coterie.herder.state import Herder, Turn

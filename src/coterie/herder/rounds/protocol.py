@@ -2,7 +2,8 @@
 
 from coterie.herder import place
 from coterie.herder.messages import Exit
-from coterie.herder.requests import GroupView, RequestRefused
+from coterie.herder.requests.refusals import RequestRefused
+from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import following, leading, protocol_features, rebalance_window, rejoin
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import GroupTimer

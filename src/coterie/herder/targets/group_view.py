@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.herder.group_view import MOVES_LIMITED_REASON, waiting_reason, worker_id_in
-from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
+from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import Job, Jobs

@@ -1,7 +1,8 @@
 """The protocol of connect groups, for the rest of the herder: implements `herder.group_protocol.GroupProtocol`."""
 
 from coterie.herder import place
-from coterie.herder.requests import GroupView, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.views import GroupView
 from coterie.herder.state import Herder, Turn
 from coterie.herder.targets import computing, configured_jobs, description, following, listening
 from coterie.herder.targets import group_view as targets_view

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from json import loads
 
-from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskSpec
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.sim_process import sorted_by_name

@@ -5,15 +5,10 @@ from dataclasses import replace
 from functools import partial
 
 from coterie.herder.group_protocol import protocol_of
-from coterie.herder.requests import (
-    Answer,
-    Done,
-    DrainWorker,
-    PutTaskConfigs,
-    RestartWorker,
-    UncordonWorker,
-    WorkerOrder,
-)
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature, SigningKey
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import sorted_by_name

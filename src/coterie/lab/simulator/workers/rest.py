@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Self
 
 from coterie.herder import messages as herder
-from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Request, RequestId, RequestRefused
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.workers.cluster import WorkersCluster
 from coterie.lab.simulator.workers.process import WorkerProcess

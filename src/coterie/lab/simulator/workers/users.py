@@ -4,15 +4,9 @@ request is sent to the leader."""
 from collections.abc import Mapping
 from functools import partial
 
-from coterie.herder.requests import (
-    Answer,
-    DeleteConnector,
-    Problem,
-    PutConnector,
-    RequestRefused,
-    SetTargetState,
-    Write,
-)
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState, Write
 from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
 from coterie.lab.simulator.workers.cluster import WorkersCluster

@@ -10,7 +10,7 @@ from typing import Self
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
-from coterie.herder.requests import RequestRefused
+from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.state import Herder
 from coterie.herder.timers import Timer
 from coterie.lab.simulator.invariants import MachineCheck

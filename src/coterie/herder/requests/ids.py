@@ -1,0 +1,18 @@
+"""The ids of requests and of writes."""
+
+from dataclasses import dataclass
+from typing import NewType, TypeAlias
+
+RequestId = NewType("RequestId", int)
+"""Identifies a request, and its response. The shell counts the requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderWriteId:
+    """The id of a write that the leader has submitted itself, without a client's request."""
+
+    number: int
+    """Counts from 1."""
+
+
+WriteId: TypeAlias = RequestId | LeaderWriteId

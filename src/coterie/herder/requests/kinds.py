@@ -1,0 +1,24 @@
+"""All kinds of requests, and of responses."""
+
+from typing import TypeAlias
+
+from coterie.herder.requests.orders import WorkerOrder
+from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, Read, TaskConfigs, TaskStatus
+from coterie.herder.requests.refusals import Done, RequestRefused
+from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
+from coterie.herder.requests.writes import Write
+
+Request: TypeAlias = Read | Write | DescribeWorker | DescribeWorkerGroup | WorkerOrder
+
+Answer: TypeAlias = (
+    ConnectorInfo
+    | ConnectorStatus
+    | ConnectorList
+    | TaskConfigs
+    | TaskStatus
+    | WorkerView
+    | GroupView
+    | Done
+    | RequestRefused
+)
+"""The response to a request."""

@@ -1,0 +1,37 @@
+"""Orders to one worker: another worker responds with the URL of that worker, or of the leader."""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainWorker:
+    """Move the worker's jobs to other workers; jobs that wait to move still run on the worker. When it has no job left,
+    it leaves the group permanently. Answered with :class:`Done` when the drain has begun."""
+
+    worker: str
+    """The worker's name, ``host:port`` or instance id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncordonWorker:
+    """Cancel a drain: the worker stays in the group and can be assigned jobs again. Answered with :class:`Done`, at
+    once."""
+
+    worker: str
+    """The worker's name, ``host:port`` or instance id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartWorker:
+    """Stop the worker's tasks and relaunch its process, which keeps its membership. Answered with :class:`Done` when
+    the relaunch has begun."""
+
+    worker: str
+    """The worker's name, ``host:port`` or instance id."""
+    settings_error: str | None = field(default=None, repr=False)
+    """Why the worker that received the request could not start again with its present settings; None when it could.
+    With an error the worker is not restarted."""
+
+
+WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker

@@ -1,0 +1,92 @@
+"""Reads of the config log and the status log, and their responses. Any worker can serve them at any time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from coterie.herder.status_records import Status
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConnectors:
+    """Ask for all connectors; answered with :class:`ConnectorList`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConnector:
+    """Ask for one connector; answered with :class:`ConnectorInfo`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTasks:
+    """Ask for the configs of a connector's tasks; answered with :class:`TaskConfigs`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeStatus:
+    """Ask for the statuses of a connector and of its tasks; answered with :class:`ConnectorStatus`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTaskStatus:
+    """Ask for the status of one task; answered with :class:`TaskStatus`."""
+
+    task: ConnectorTaskId
+
+
+Read: TypeAlias = ListConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorInfo:
+    """A connector's config and its committed tasks."""
+
+    connector: ConnectorName
+    config: Mapping[str, str] = field(repr=False)
+    """Exactly the config that the client sent: no value is added, hidden or resolved."""
+    tasks: tuple[ConnectorTaskId, ...]
+    """The committed tasks, by number."""
+    created: bool = False
+    """Whether the request has created the connector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorStatus:
+    """The statuses of a connector and of its tasks."""
+
+    connector: ConnectorName
+    status: Status
+    tasks: tuple[tuple[ConnectorTaskId, Status], ...]
+    """The committed tasks that have a status, by number."""
+    config: Mapping[str, str] = field(repr=False)
+    """The connector's config, from which the REST API derives the connector's type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorList:
+    """All connectors."""
+
+    connectors: tuple[tuple[ConnectorInfo, ConnectorStatus | None], ...]
+    """The connectors by name, each with its status; None while a connector has no status yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfigs:
+    """The configs of a connector's committed tasks, by number."""
+
+    tasks: tuple[tuple[ConnectorTaskId, Mapping[str, str]], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """The status of one task."""
+
+    task: ConnectorTaskId
+    status: Status

@@ -1,0 +1,61 @@
+"""The responses that every kind of request may receive: success without content, and refusals."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+
+from coterie.nouns.ids import WorkerUrl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Success without content. A write was appended, and this worker has read it back; or this worker has accepted an
+    order: a drain or a restart has begun, an uncordon has taken effect."""
+
+
+class Problem(StrEnum):
+    """Why a request is refused; `rest.problems` has the HTTP status of each."""
+
+    NOT_FOUND = auto()
+    """The connector, task, status or worker does not exist."""
+    ALREADY_EXISTS = auto()
+    """The connector to create exists already."""
+    BAD_REQUEST = auto()
+    """The request is not valid, for example its config; or several workers have the name that an order contains."""
+    FORBIDDEN = auto()
+    """The signature is not valid."""
+    NOT_LEADER = auto()
+    """Only the leader can serve the request; it is another worker."""
+    NOT_THIS_WORKER = auto()
+    """The order names another worker."""
+    NOT_POSSIBLE = auto()
+    """The state of the worker, of its settings or of its group does not allow the order."""
+    NO_LEADER = auto()
+    """The leader is not known now, or this worker is not a member; a later request may succeed."""
+    STARTING = auto()
+    """The worker is still starting."""
+    SHUTTING_DOWN = auto()
+    """The worker is leaving its group, or relaunching."""
+    BUSY = auto()
+    """The worker has too many events to process."""
+    TIMED_OUT = auto()
+    """The write was not complete in time. If its append had started, the write may still take effect."""
+    LOG_FAILED = auto()
+    """The config log could not be written."""
+    NOT_VALIDATED = auto()
+    """The config could not be validated, for example because a server that it names cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """A refused request. A write was not appended, except perhaps with TIMED_OUT, LOG_FAILED and SHUTTING_DOWN."""
+
+    problem: Problem
+    message: str = field(repr=False)
+    """The reason, for the client."""
+    redirect_url: WorkerUrl | None = None
+    """With NOT_LEADER and NOT_THIS_WORKER: the URL of the worker that can serve the request."""
+
+
+def not_found(message: str) -> RequestRefused:
+    """The refusal NOT_FOUND with this message."""
+    return RequestRefused(problem=Problem.NOT_FOUND, message=message)

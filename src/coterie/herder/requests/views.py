@@ -1,0 +1,139 @@
+"""Requests for the present state of one worker and of its group, and their responses. They do not wait for the logs."""
+
+from dataclasses import dataclass
+
+from coterie.assignors.members import RebalancePolicy
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
+from coterie.nouns.member_state import MemberState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeWorker:
+    """Ask for the worker's own state; answered with :class:`WorkerView`, without waiting for the config log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeWorkerGroup:
+    """Ask for the leader's state of the group; answered at once, with :class:`GroupView`, or with a refusal that
+    contains the leader's URL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """The state of one task on the worker that runs it."""
+
+    task: ConnectorTaskId
+    phase: str
+    """``starting``, ``started`` (no batch reported yet), ``running``, ``stopping``, ``stopped``, ``failed``, ``taken``
+    (another worker took the checkpoint over, or the task was halted because the event loop was blocked), ``closed``
+    (its checkpoint generation is closed)."""
+    batch_id: int | None
+    """The last batch that was reported as committed; None before the first."""
+    input_rows: int
+    """Rows read by the batches that were reported since the task was assigned to this worker."""
+    bad_records: int
+    """Records that the task has skipped as bad since it was last started."""
+    starts: int
+    """How often this worker has started the task since it was assigned to it, without restarts of a failed query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """The state of a worker, as the worker itself reports it."""
+
+    worker_id: WorkerId
+    name: str
+    url: WorkerUrl
+    state: MemberState
+    draining: bool
+    """Whether the worker is being drained."""
+    drain_wait_reason: str | None
+    """Why the leader does not receive this worker's drain request; None when it does, or when the worker is not being
+    drained."""
+    restarting: bool
+    """Whether the worker is relaunching."""
+    protocol: str | None
+    """The group's protocol, as a value of ``connect.protocol``; None before the first round."""
+    member_id: MemberId
+    generation: Generation
+    """The generation of the last assignment."""
+    settled: bool
+    """Whether the last round has ended with an assignment. False while a round is running."""
+    leader: MemberId
+    """The member id of the group's leader; empty when it is not known."""
+    leader_url: WorkerUrl
+    config_offset: ConfigOffset
+    """How far this worker has read the config log."""
+    assigned: Jobs
+    """The jobs assigned to this worker."""
+    tasks: tuple[TaskView, ...]
+    """The tasks that are assigned to this worker or still run here, by id."""
+    deferred_until_ms: int | None
+    """End of the scheduled rebalance delay on this worker's monotonic clock; None when no delay runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberInfo:
+    """One member: the metadata that it sent when it joined the last round, and the result of that round for it."""
+
+    member_id: MemberId
+    worker_id: WorkerId
+    name: str
+    """``worker.name``, else ``host:port``."""
+    url: WorkerUrl
+    instance_id: InstanceId | None
+    claims: Jobs | None
+    """The only jobs that the member may run; None: any job (KIP-987)."""
+    draining: bool
+    """Whether the member is being drained."""
+    config_offset: ConfigOffset
+    """How far the member had read the config log."""
+    owned: Jobs
+    """The jobs that the member owns when it has applied the round."""
+    revoked: Jobs
+    """The configured jobs that the round has revoked from the member; a later round assigns them."""
+    drain_wait_reason: str | None
+    """Why the member's drain does not progress in this round; None when it progresses, when the member owns no job, or
+    when it is not being drained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredJobs:
+    """Jobs of a member that has left the group: they wait for the member to rejoin."""
+
+    jobs: Jobs
+    left_ms: int
+    """The time until the jobs are assigned to other workers, from the time of the view; 0 when it has passed."""
+    worker: str | None
+    """The name of the worker that ran the jobs; None when this leader has no name for it."""
+    instance_id: InstanceId | None
+    """The instance id of that worker, if it is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """The group, as its leader has it: all inputs from which the leader would compute the next round."""
+
+    generation: Generation
+    """The generation of the last round that this leader has computed."""
+    protocol: str
+    """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``."""
+    assignor: str | None
+    """The name of the assignor that a connect group uses; None for a classic group."""
+    leader: MemberId
+    config_offset: ConfigOffset
+    """The highest config offset that a member has reported."""
+    configured: Jobs
+    """All jobs that can be assigned."""
+    members: tuple[MemberInfo, ...]
+    """The members, sorted by name."""
+    deferred: tuple[DeferredJobs, ...]
+    """The jobs that wait for members that have left."""
+    unassigned: tuple[tuple[Job, str], ...]
+    """Each job that the last round assigned to no worker and that is not deferred, with the reason as text."""
+    policy: RebalancePolicy
+    next_round_ms: int | None
+    """The time until the next round that a timer of the leader starts: when the scheduled rebalance delay ends, or when
+    postponed moves of jobs continue. None when no such timer is set; a member that releases jobs may still start a
+    round."""

@@ -1,0 +1,51 @@
+"""Writes to the config log: they wait for the group to settle."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from coterie.herder.session_keys import Signature
+from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.states import TargetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutConnector:
+    """Create a connector, or replace its config. Answered with :class:`ConnectorInfo`."""
+
+    connector: ConnectorName
+    config: Mapping[str, str] = field(repr=False)
+    replace: bool
+    """Whether the config of an existing connector is replaced. Otherwise the request is refused if the connector
+    exists."""
+    initial_state: TargetState | None = None
+    """The target state to write with the config (KIP-980); None: no target state is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteConnector:
+    """Delete a connector. Answered with :class:`Done`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTargetState:
+    """Pause, stop or resume a connector. Answered with :class:`Done`."""
+
+    connector: ConnectorName
+    target_state: TargetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTaskConfigs:
+    """Write the task configs into which a connector's owner has split it (Connect's internal endpoint). Answered with
+    :class:`Done`."""
+
+    connector: ConnectorName
+    configs: Sequence[Mapping[str, str]] = field(repr=False)
+    signature: Signature | None = None
+    """The signature of the request (KIP-507); None if the request contains none, and for the leader's own writes."""
+
+
+Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs

@@ -1,0 +1,78 @@
+"""This worker's own state, for the REST API."""
+
+from coterie.herder.group_protocol import protocol_of
+from coterie.herder.requests.views import TaskView, WorkerView
+from coterie.herder.state import Herder
+from coterie.herder.work import (
+    CheckpointClosed,
+    Dead,
+    Failed,
+    NotStarted,
+    OwnershipUnconfirmed,
+    Restarting,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    TaskRun,
+)
+from coterie.nouns.ids import Generation
+from coterie.nouns.jobs import ConnectorTaskId
+
+
+def worker_view(herder: Herder) -> WorkerView:
+    """This worker's own state."""
+    protocol = protocol_of(herder)
+    return WorkerView(
+        worker_id=herder.settings.worker_id,
+        name=herder.settings.display_name,
+        url=herder.settings.url,
+        state=herder.place.state,
+        draining=herder.lifecycle.is_draining,
+        drain_wait_reason=protocol.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
+        restarting=herder.lifecycle.is_relaunching,
+        protocol=protocol.protocol_name(herder),
+        member_id=herder.place.member_id,
+        generation=Generation(herder.place.epoch),
+        settled=herder.place.is_settled,
+        leader=herder.place.leader,
+        leader_url=herder.place.leader_url,
+        config_offset=herder.config.offset,
+        assigned=herder.place.assigned,
+        tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
+        deferred_until_ms=protocol.deferred_until_ms(herder),
+    )
+
+
+def _task_view(task: ConnectorTaskId, run: TaskRun) -> TaskView:
+    return TaskView(
+        task=task,
+        phase=_task_phase(run.state),
+        batch_id=run.batch_id,
+        input_rows=run.input_rows,
+        bad_records=run.bad_records,
+        starts=run.starts,
+    )
+
+
+def _task_phase(state: RunState) -> str:
+    """The task's state as the REST API names it (:attr:`TaskView.phase`)."""
+    match state:
+        case Stopping():
+            return "stopping"
+        case Starting():
+            return "starting"
+        case Failed():
+            return "failed"
+        case OwnershipUnconfirmed():
+            return "taken"
+        case CheckpointClosed():
+            return "closed"
+        case (
+            Running(has_progressed=has_progressed)
+            | Dead(has_progressed=has_progressed)
+            | Restarting(has_progressed=has_progressed)
+        ):
+            return "running" if has_progressed else "started"
+        case NotStarted():
+            return "stopped"
