@@ -191,7 +191,7 @@ async def test_a_worker_shows_its_own_view(cluster: ServedCluster) -> None:
 MISSING = [
     ("PATCH", "/connectors", 405),
     ("GET", "/connectors/a/tasks/x/status", 404),
-    ("GET", "/connectors/", 404),
+    ("GET", "/connectors/a/nope", 404),
     ("GET", "/favicon.ico", 404),
     ("GET", "/connectors/a/status", 404),
     ("PUT", "/connectors/a/resume", 404),

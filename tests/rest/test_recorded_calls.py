@@ -8,7 +8,7 @@ from typing import Any
 from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
-from coterie.rest.app import CONNECT_VERSION
+from coterie.rest.resources.server import CONNECT_VERSION
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 

@@ -93,9 +93,9 @@ def answer_as(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
     return answer
 
 
-def error_json(status: int, message: str) -> JSONResponse:
-    """A response with ``status`` and Connect's error body."""
-    return JSONResponse({"error_code": status, "message": message}, status_code=status)
+def error_json(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A response with ``status``, Connect's error body and further ``headers``."""
+    return JSONResponse({"error_code": status, "message": message}, status_code=status, headers=headers)
 
 
 def error_response(_: Request, error: Exception) -> JSONResponse:
@@ -107,7 +107,7 @@ def error_response(_: Request, error: Exception) -> JSONResponse:
         case WorldError():
             return error_json(500, str(error))
         case HTTPException(status_code=status):
-            return error_json(status, f"HTTP {status} {http.HTTPStatus(status).phrase}")
+            return error_json(status, f"HTTP {status} {http.HTTPStatus(status).phrase}", error.headers)
         case _:
             # The server logs the error with its trace; the response does not disclose internal details.
             return error_json(500, "Internal Server Error; see the worker's log")

@@ -6,7 +6,7 @@ worker.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 from urllib.parse import quote
@@ -23,10 +23,12 @@ from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, G
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.leader import forward_to_worker
+from coterie.rest.routing import Handlers
 from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms
-from coterie.worker.worker import Worker
 
 MEMBER_VIEW_TIMEOUT_S = 1.0
 """How long ``GET /coterie/group`` waits for the ``GET /coterie/worker`` of each other member. The requests to all
@@ -35,27 +37,23 @@ members are sent at the same time."""
 CONNECT_NOT_FOUND_BODY = b"HTTP 404 Not Found"
 """Text in the body of Kafka Connect's response to an unknown path: a worker that returns it is a Connect worker."""
 
-Handler = Callable[[Request], Awaitable[Response]]
 
+class GroupResource:
+    """The handlers of one worker."""
 
-class GroupApi:
-    """The handlers of one worker for the paths under ``/coterie/``. They raise the same exceptions as those of
-    :class:`coterie.rest.app.ConnectApi`."""
+    def __init__(self, herder: HerderRequests) -> None:
+        self._worker = herder.worker
+        self._http_client = herder.http_client
 
-    def __init__(self, worker: Worker, http_client: httpx.AsyncClient) -> None:
-        self._worker = worker
-        self._http_client = http_client
-
-    def handler_table(self) -> list[tuple[str, str, Handler]]:
-        """Method, path and handler of each request."""
-        worker_path = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
-        return [
-            ("GET", "/coterie/worker", self.describe_worker),
-            ("GET", "/coterie/group", self.describe_group),
-            ("POST", f"{worker_path}/drain", self.drain_worker),
-            ("DELETE", f"{worker_path}/drain", self.uncordon_worker),
-            ("POST", f"{worker_path}/restart", self.restart_worker),
-        ]
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.DESCRIBE_WORKER: self.describe_worker,
+            Operation.DESCRIBE_GROUP: self.describe_group,
+            Operation.DRAIN_WORKER: self.drain_worker,
+            Operation.UNCORDON_WORKER: self.uncordon_worker,
+            Operation.RESTART_WORKER: self.restart_worker,
+        }
 
     async def describe_worker(self, _: Request) -> Response:
         """This worker's own state."""

@@ -1,0 +1,272 @@
+"""The endpoints of a worker's HTTP API as data: one row for each method of each path.
+
+The routes, the header ``Allow``, the responses to OPTIONS and all 405 follow from this table
+(:mod:`coterie.rest.routing`).
+
+To add an endpoint:
+
+1. add its operation to :class:`Operation` and its row to :data:`ENDPOINTS`, with models of its bodies from
+   :mod:`coterie.rest.models`;
+2. write its handler in the file of its resource in ``rest/resources/``, and add it to the ``handlers()`` of that
+   resource. The handlers of a new resource are added in :func:`coterie.rest.app.create_app`.
+
+:func:`coterie.rest.routing.EndpointRoutes` refuses to start when an operation has no handler, or several.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from typing import Any
+
+from coterie.rest import models
+
+
+class Operation(StrEnum):
+    """What an endpoint does. Every row of :data:`ENDPOINTS` has its own operation."""
+
+    DESCRIBE_SERVER = auto()
+    DESCRIBE_HEALTH = auto()
+
+    LIST_CONNECTORS = auto()
+    CREATE_CONNECTOR = auto()
+    DESCRIBE_CONNECTOR = auto()
+    DELETE_CONNECTOR = auto()
+    DESCRIBE_CONFIG = auto()
+    PUT_CONFIG = auto()
+    DESCRIBE_STATUS = auto()
+    DESCRIBE_TASKS = auto()
+    DESCRIBE_TASK_STATUS = auto()
+    PAUSE_CONNECTOR = auto()
+    RESUME_CONNECTOR = auto()
+    STOP_CONNECTOR = auto()
+
+    PUT_TASK_CONFIGS = auto()
+
+    DESCRIBE_WORKER = auto()
+    DESCRIBE_GROUP = auto()
+    DRAIN_WORKER = auto()
+    UNCORDON_WORKER = auto()
+    RESTART_WORKER = auto()
+
+
+class Role(StrEnum):
+    """What a user must be allowed to do. Each role includes those before it."""
+
+    READ = auto()
+    """Read the state of connectors, workers and the group."""
+    OPERATE = auto()
+    """Also change states without changing a config: pause, resume, stop, restart."""
+    ADMIN = auto()
+    """Also change configs and the group."""
+    WORKER = auto()
+    """No user: another worker of the group, which signs its requests with the group's session key."""
+
+
+class AnsweredBy(StrEnum):
+    """The worker that answers a request. A worker that cannot answer a request forwards it."""
+
+    ANY_WORKER = auto()
+    LEADER = auto()
+    """The leader of the group."""
+    OWNER = auto()
+    """The worker that has the job, or that the path names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """Segments with parameters: ``{name}`` is one segment, ``{name:path}`` is one segment or several."""
+    operation: Operation
+    role: Role
+    answered_by: AnsweredBy
+    request: Any = None
+    """The type of the request's JSON body, as pydantic describes it in a schema; None: no body. Bodies are parsed by
+    :mod:`coterie.rest.bodies`, as Connect parses them."""
+    response: Any = None
+    """The type of the JSON body of a success; None: no body."""
+    statuses: tuple[int, ...] = (200,)
+    """The HTTP statuses of a success."""
+
+
+_CONNECTOR = "/connectors/{connector}"
+_TASK = "/connectors/{connector}/tasks/{task}"
+_WORKER = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
+
+ENDPOINTS: Sequence[Endpoint] = (
+    # -- the worker's server ------------------------------------------------------------------------------------------
+    Endpoint(
+        method="GET",
+        path="/",
+        operation=Operation.DESCRIBE_SERVER,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.Server,
+    ),
+    Endpoint(
+        method="GET",
+        path="/health",
+        operation=Operation.DESCRIBE_HEALTH,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.Health,
+    ),
+    # -- connectors ---------------------------------------------------------------------------------------------------
+    Endpoint(
+        method="GET",
+        path="/connectors",
+        operation=Operation.LIST_CONNECTORS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=list[str] | dict[str, models.ExpandedConnector],
+    ),
+    Endpoint(
+        method="POST",
+        path="/connectors",
+        operation=Operation.CREATE_CONNECTOR,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.LEADER,
+        request=models.NewConnector,
+        response=models.Connector,
+        statuses=(201,),
+    ),
+    Endpoint(
+        method="GET",
+        path=_CONNECTOR,
+        operation=Operation.DESCRIBE_CONNECTOR,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.Connector,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=_CONNECTOR,
+        operation=Operation.DELETE_CONNECTOR,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.LEADER,
+        statuses=(204,),
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_CONNECTOR}/config",
+        operation=Operation.DESCRIBE_CONFIG,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.Config,
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_CONNECTOR}/config",
+        operation=Operation.PUT_CONFIG,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.LEADER,
+        request=models.WrittenConfig,
+        response=models.Connector,
+        statuses=(200, 201),
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_CONNECTOR}/status",
+        operation=Operation.DESCRIBE_STATUS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.ConnectorStatus,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_CONNECTOR}/tasks",
+        operation=Operation.DESCRIBE_TASKS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=list[models.Task],
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_TASK}/status",
+        operation=Operation.DESCRIBE_TASK_STATUS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.TaskStatus,
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_CONNECTOR}/pause",
+        operation=Operation.PAUSE_CONNECTOR,
+        role=Role.OPERATE,
+        answered_by=AnsweredBy.LEADER,
+        statuses=(202,),
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_CONNECTOR}/resume",
+        operation=Operation.RESUME_CONNECTOR,
+        role=Role.OPERATE,
+        answered_by=AnsweredBy.LEADER,
+        statuses=(202,),
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_CONNECTOR}/stop",
+        operation=Operation.STOP_CONNECTOR,
+        role=Role.OPERATE,
+        answered_by=AnsweredBy.LEADER,
+        statuses=(204,),
+    ),
+    # -- requests of other workers ------------------------------------------------------------------------------------
+    Endpoint(
+        method="POST",
+        path=f"{_CONNECTOR}/tasks",
+        operation=Operation.PUT_TASK_CONFIGS,
+        role=Role.WORKER,
+        answered_by=AnsweredBy.LEADER,
+        request=list[models.WrittenConfig],
+        statuses=(204,),
+    ),
+    # -- Coterie's own paths ------------------------------------------------------------------------------------------
+    Endpoint(
+        method="GET",
+        path="/coterie/worker",
+        operation=Operation.DESCRIBE_WORKER,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.JsonObject,
+    ),
+    Endpoint(
+        method="GET",
+        path="/coterie/group",
+        operation=Operation.DESCRIBE_GROUP,
+        role=Role.READ,
+        answered_by=AnsweredBy.LEADER,
+        response=models.JsonObject,
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_WORKER}/drain",
+        operation=Operation.DRAIN_WORKER,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.OWNER,
+        response=models.OrderedWorker,
+        statuses=(202,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path=f"{_WORKER}/drain",
+        operation=Operation.UNCORDON_WORKER,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.OWNER,
+        response=models.OrderedWorker,
+        statuses=(202,),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_WORKER}/restart",
+        operation=Operation.RESTART_WORKER,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.OWNER,
+        response=models.OrderedWorker,
+        statuses=(202,),
+    ),
+)
+"""All endpoints. Where two paths match a request, the first is used."""

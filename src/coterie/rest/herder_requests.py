@@ -1,0 +1,75 @@
+"""Sends requests of clients to this worker's herder, and to another worker when the herder cannot answer them."""
+
+from collections.abc import Callable
+
+import httpx
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.kinds import Request as HerderRequest
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.rest import problems
+from coterie.rest.leader import forward_to_worker
+from coterie.worker.worker import Worker
+
+
+class HerderRequests:
+    """The herder of one worker, and the HTTP client to the other workers: what the resources need to answer
+    requests."""
+
+    def __init__(self, worker: Worker, http_client: httpx.AsyncClient) -> None:
+        self.worker = worker
+        self.http_client = http_client
+
+    async def ask(self, herder_request: HerderRequest, answer_type: type[problems.AnswerT]) -> problems.AnswerT:
+        """The response of this worker's herder to ``herder_request``, of the type ``answer_type``. The request is not
+        forwarded.
+
+        :raises ProblemRefusal: when the herder refused the request.
+        """
+        return problems.answer_as(await self.worker.ask(herder_request), answer_type)
+
+    async def ask_or_forward(
+        self, request: Request, body: bytes, herder_request: HerderRequest, to_response: Callable[[Answer], Response]
+    ) -> Response:
+        """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
+        the herder responds that only the leader can serve the request, forward ``request`` with ``body`` to the leader,
+        and return the leader's response.
+
+        :raises ProblemRefusal: when the herder refused the request, or the request was already forwarded twice.
+        :raises WorldError: when the leader cannot be reached.
+        """
+        answer = await self.worker.ask(herder_request)
+        if isinstance(answer, RequestRefused) and answer.problem is Problem.NOT_LEADER:
+            return await forward_to_worker(self.http_client, request, body, answer)
+        return to_response(answer)
+
+
+def connector_in_path(request: Request) -> ConnectorName:
+    """The connector's name in the path of ``request``."""
+    return ConnectorName(request.path_params["connector"])
+
+
+def task_in_path(request: Request) -> ConnectorTaskId:
+    """The task's id in the path of ``request``.
+
+    :raises HTTPException: with status 404, when the task in the path is not a number.
+    """
+    number: str = request.path_params["task"]
+    if not (number.isascii() and number.isdigit()):
+        raise HTTPException(404)  # Connect's router returns 404 for a path without a number here.
+    return ConnectorTaskId(connector_in_path(request), int(number))
+
+
+def empty_response_with(http_status: int) -> Callable[[Answer], Response]:
+    """A function that returns an empty response with ``http_status`` for a :class:`Done`, and raises ProblemRefusal
+    when the herder refused the request."""
+
+    def to_response(answer: Answer) -> Response:
+        problems.answer_as(answer, Done)
+        return Response(status_code=http_status)
+
+    return to_response

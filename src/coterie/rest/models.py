@@ -1,0 +1,99 @@
+"""The JSON bodies of requests and responses as pydantic models, for schemas only: :mod:`coterie.rest.bodies` parses the
+requests, :mod:`coterie.rest.views` makes the responses."""
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel
+
+Config: TypeAlias = dict[str, str]
+"""A connector's config."""
+WrittenConfig: TypeAlias = dict[str, str | int | float | bool]
+"""A config in a request: a number or a boolean becomes a string."""
+JsonObject: TypeAlias = dict[str, object]
+"""An object whose fields ``docs/rest.md`` describes."""
+
+
+class Server(BaseModel):
+    """The response of ``GET /``."""
+
+    version: str
+    commit: str
+    kafka_cluster_id: str
+    coterie_version: str
+
+
+class Health(BaseModel):
+    """The response of ``GET /health``."""
+
+    status: Literal["healthy", "starting", "unhealthy"]
+    message: str
+
+
+class TaskId(BaseModel):
+    """The id of a task."""
+
+    connector: str
+    task: int
+
+
+class NewConnector(BaseModel):
+    """The request of ``POST /connectors``."""
+
+    name: str
+    config: WrittenConfig
+    initial_state: Literal["RUNNING", "PAUSED", "STOPPED"] | None = None
+
+
+class Connector(BaseModel):
+    """A connector's config and tasks."""
+
+    name: str
+    config: Config
+    tasks: list[TaskId]
+    type: Literal["source", "sink", "unknown"]
+
+
+class Task(BaseModel):
+    """A task and its config."""
+
+    id: TaskId
+    config: Config
+
+
+class JobStatus(BaseModel):
+    """The status of a connector itself."""
+
+    state: Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "RESTARTING", "STOPPED"]
+    worker_id: str
+    version: str | None = None
+    trace: str | None = None
+
+
+class TaskStatus(JobStatus):
+    """The status of a task."""
+
+    id: int
+
+
+class ConnectorStatus(BaseModel):
+    """The statuses of a connector and of its tasks."""
+
+    name: str
+    connector: JobStatus
+    tasks: list[TaskStatus]
+    type: Literal["source", "sink", "unknown"]
+
+
+class ExpandedConnector(BaseModel):
+    """A connector in ``GET /connectors?expand=``: with the parts that the request names."""
+
+    info: Connector | None = None
+    status: ConnectorStatus | None = None
+
+
+class OrderedWorker(BaseModel):
+    """The worker that has accepted an order."""
+
+    worker_id: str
+    name: str
+    life: str

@@ -1,0 +1,82 @@
+"""The path of a request as segments, each percent-decoded once, and the paths of endpoints that such segments match."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import unquote_to_bytes
+
+from coterie.rest.problems import BadRequestError
+
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
+
+
+def path_segments(raw_path: bytes) -> tuple[str, ...]:
+    """The segments of ``raw_path``, a path as the client sent it, without a slash at its end. Each segment is
+    percent-decoded once: ``a%252Fb`` becomes ``a%2Fb``. As in Connect, ``;`` and what follows it in a segment are left
+    out; a name that contains ``;`` is sent as ``%3B``.
+
+    :raises BadRequestError: when the path has an empty segment or a wrong percent escape, or is not UTF-8, or contains
+        a control character.
+    """
+    raw_segments = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/")
+    if raw_segments == [b""]:
+        return ()
+    return tuple(_decoded(raw_segment) for raw_segment in raw_segments)
+
+
+def _decoded(raw_segment: bytes) -> str:
+    raw_text = raw_segment.partition(b";")[0]
+    if not raw_text:
+        raise BadRequestError("HTTP 400 Bad Request: the path has an empty segment (//)")
+    if _BAD_ESCAPE.search(raw_text):
+        raise BadRequestError("HTTP 400 Bad Request: a % in the path is not followed by two hexadecimal digits")
+    try:
+        segment = unquote_to_bytes(raw_text).decode()
+    except UnicodeDecodeError:
+        raise BadRequestError("HTTP 400 Bad Request: the path is not UTF-8") from None
+    if _CONTROL_CHARACTER.search(segment):
+        raise BadRequestError("HTTP 400 Bad Request: the path contains a control character")
+    return segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathTemplate:
+    """The path of endpoints, with parameters."""
+
+    segments: tuple[str, ...]
+    """A literal, ``{name}`` (one segment) or ``{name:path}`` (one segment or several, joined by slashes; at most one in
+    a template)."""
+
+    @classmethod
+    def parse(cls, path: str) -> Self:
+        """The template of ``path``, for example ``/connectors/{connector}``."""
+        return cls(segments=tuple(segment for segment in path.split("/") if segment))
+
+    def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
+        """The values of the parameters, by name; None when the template does not match.
+
+        :raises BadRequestError: when the value of a parameter of one segment contains a slash (``%2F``).
+        """
+        span = len(segments) - len(self.segments) + 1
+        """The number of segments that ``{name:path}`` stands for."""
+        values: dict[str, str] = {}
+        position = 0
+        for expected in self.segments:
+            is_path = expected.endswith(":path}")
+            width = span if is_path else 1
+            actual = segments[position : position + width]
+            position += width
+            if not actual or (not expected.startswith("{") and actual[0] != expected):
+                return None
+            if is_path:
+                values[expected[1 : -len(":path}")]] = "/".join(actual)
+            elif expected.startswith("{"):
+                values[expected[1:-1]] = actual[0]
+        if position != len(segments):
+            return None
+        one_segment = [values[segment[1:-1]] for segment in self.segments if segment[1:-1] in values]
+        if any("/" in value for value in one_segment):
+            raise BadRequestError("HTTP 400 Bad Request: the path contains an escaped slash (%2F)")
+        return values

@@ -1,0 +1,87 @@
+"""``/connectors``: creates, lists, describes and deletes connectors, and changes their configs."""
+
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, DescribeConnector, ListConnectors
+from coterie.herder.requests.writes import DeleteConnector, PutConnector
+from coterie.nouns.jobs import ConnectorName
+from coterie.rest import bodies, problems, views
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.routing import Handlers
+
+
+class ConnectorsResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.LIST_CONNECTORS: self.list_connectors,
+            Operation.CREATE_CONNECTOR: self.create_connector,
+            Operation.DESCRIBE_CONNECTOR: self.describe_connector,
+            Operation.DELETE_CONNECTOR: self.delete_connector,
+            Operation.DESCRIBE_CONFIG: self.describe_config,
+            Operation.PUT_CONFIG: self.put_config,
+        }
+
+    async def list_connectors(self, request: Request) -> Response:
+        """The connectors' names; with ``?expand=info`` or ``?expand=status`` an object by name."""
+        connectors = await self._herder.ask(ListConnectors(), ConnectorList)
+        expansions = frozenset(request.query_params.getlist("expand"))
+        if expansions & {"info", "status"}:
+            connector_type_of = self._herder.worker.connector_type
+            return JSONResponse(views.expanded_connectors_json(connectors, expansions, connector_type_of))
+        return JSONResponse([info.connector for info, _ in connectors.connectors])
+
+    async def create_connector(self, request: Request) -> Response:
+        body = await bodies.read_body(request)
+        new_connector = bodies.parse_new_connector(body)
+        config = bodies.with_connector_name(new_connector.config, new_connector.name)
+        herder_request = PutConnector(
+            connector=ConnectorName(new_connector.name),
+            config=config,
+            replace=False,
+            initial_state=new_connector.initial_state,
+        )
+        return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
+
+    async def describe_connector(self, request: Request) -> Response:
+        info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
+        return JSONResponse(views.connector_info_json(info, self._herder.worker.connector_type))
+
+    async def delete_connector(self, request: Request) -> Response:
+        herder_request = DeleteConnector(connector=connector_in_path(request))
+        return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_with(204))
+
+    async def describe_config(self, request: Request) -> Response:
+        info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
+        return JSONResponse(dict(info.config))
+
+    async def put_config(self, request: Request) -> Response:
+        body = await bodies.read_body(request)
+        name = connector_in_path(request)
+        herder_request = PutConnector(
+            connector=name, config=bodies.with_connector_name(bodies.parse_config(body), name), replace=True
+        )
+        return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
+
+    def _written_connector_response(self, answer: Answer) -> Response:
+        """The response to a written connector config: 201 if the write has created the connector, 200 if it has
+        replaced a config.
+
+        :raises ProblemRefusal: when the herder refused the request.
+        """
+        info = problems.answer_as(answer, ConnectorInfo)
+        info_json = views.connector_info_json(info, self._herder.worker.connector_type)
+        if not info.created:
+            return JSONResponse(info_json)
+        location = f"/connectors/{quote(info.connector, safe='')}"
+        return JSONResponse(info_json, status_code=201, headers={"Location": location})

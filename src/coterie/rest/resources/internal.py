@@ -1,0 +1,30 @@
+"""The endpoints that other workers of the group use. Their requests are signed (KIP-507)."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coterie.herder.requests.writes import PutTaskConfigs
+from coterie.rest import bodies, signatures
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.routing import Handlers
+
+
+class InternalResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {Operation.PUT_TASK_CONFIGS: self.put_task_configs}
+
+    async def put_task_configs(self, request: Request) -> Response:
+        """Replace a connector's task configs: the request of a worker that has split the connector."""
+        body = await bodies.read_body(request)
+        # In Connect's order: an unreadable body is refused before the signature is checked.
+        configs = bodies.parse_task_configs(body)
+        signature = signatures.parse_signature(request.headers, body)
+        herder_request = PutTaskConfigs(connector=connector_in_path(request), configs=configs, signature=signature)
+        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))

@@ -1,0 +1,65 @@
+"""``/`` and ``/health``: the worker's version and health."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie import __version__
+from coterie.herder.requests.views import DescribeWorker, WorkerView
+from coterie.rest.endpoints import Operation
+from coterie.rest.routing import Handlers
+from coterie.worker.worker import Worker, WorkerPhase
+
+CONNECT_VERSION = "4.3.1"
+"""The version of Kafka Connect whose API this is; clients enable features by this version."""
+HEALTH_TIMEOUT_S = 10.0
+"""How long ``GET /health`` waits for the herder's response before it reports the worker as unhealthy."""
+
+
+class ServerResource:
+    """The handlers of one worker."""
+
+    def __init__(self, worker: Worker, *, cluster_id: str) -> None:
+        """``cluster_id`` is the id that the brokers report for their cluster."""
+        self._worker = worker
+        self._cluster_id = cluster_id
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.DESCRIBE_SERVER: self.describe_server,
+            Operation.DESCRIBE_HEALTH: self.describe_health,
+        }
+
+    async def describe_server(self, _: Request) -> Response:
+        """The versions of Connect's API and of Coterie, and the cluster's id."""
+        return JSONResponse(
+            {
+                "version": CONNECT_VERSION,
+                "commit": "unknown",
+                "kafka_cluster_id": self._cluster_id,
+                "coterie_version": __version__,
+            }
+        )
+
+    async def describe_health(self, _: Request) -> Response:
+        """The worker's health (KIP-1017): 503 while it starts; 200 when its herder responds within
+        :data:`HEALTH_TIMEOUT_S`; 500 when the herder does not respond in time or refuses, for example because the
+        worker has ended."""
+        if self._worker.phase is WorkerPhase.STARTING:
+            return _health_response(503, "starting", f"Worker is still starting up. {self._worker.startup_step}")
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                has_responded = isinstance(await self._worker.ask(DescribeWorker()), WorkerView)
+        except TimeoutError:
+            has_responded = False
+        if has_responded:
+            return _health_response(200, "healthy", "Worker has completed startup and is ready to handle requests.")
+        message = "Worker was unable to handle this request and may be unable to handle other requests."
+        return _health_response(500, "unhealthy", message)
+
+
+def _health_response(http_status: int, health_status: str, message: str) -> Response:
+    """A response of ``GET /health``; ``health_status`` is the value of the field ``status`` in the body."""
+    return JSONResponse({"status": health_status, "message": message}, status_code=http_status)

@@ -1,0 +1,44 @@
+"""The tasks and statuses of a connector."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.herder.requests.reads import (
+    ConnectorStatus,
+    DescribeStatus,
+    DescribeTasks,
+    DescribeTaskStatus,
+    TaskConfigs,
+    TaskStatus,
+)
+from coterie.rest import views
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests, connector_in_path, task_in_path
+from coterie.rest.routing import Handlers
+
+
+class StatusesResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.DESCRIBE_STATUS: self.describe_status,
+            Operation.DESCRIBE_TASKS: self.describe_tasks,
+            Operation.DESCRIBE_TASK_STATUS: self.describe_task_status,
+        }
+
+    async def describe_status(self, request: Request) -> Response:
+        status = await self._herder.ask(DescribeStatus(connector=connector_in_path(request)), ConnectorStatus)
+        return JSONResponse(views.connector_status_json(status, self._herder.worker.connector_type))
+
+    async def describe_tasks(self, request: Request) -> Response:
+        configs = await self._herder.ask(DescribeTasks(connector=connector_in_path(request)), TaskConfigs)
+        return JSONResponse(views.task_configs_json(configs))
+
+    async def describe_task_status(self, request: Request) -> Response:
+        status = await self._herder.ask(DescribeTaskStatus(task=task_in_path(request)), TaskStatus)
+        return JSONResponse(views.task_status_json(status))

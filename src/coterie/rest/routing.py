@@ -1,0 +1,91 @@
+"""Sends each request to the handler of its endpoint, with the responses that follow from the table of endpoints: 404
+for an unknown path, 405 and ``Allow`` for another method, OPTIONS and HEAD.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Match, NoMatchFound
+from starlette.types import Receive, Scope, Send
+
+from coterie.rest import csrf
+from coterie.rest.endpoints import Endpoint, Operation
+from coterie.rest.paths import PathTemplate, path_segments
+
+Handler = Callable[[Request], Awaitable[Response]]
+"""Handles the requests of one endpoint. It raises the exceptions for which `problems.error_response` makes
+responses."""
+Handlers = Mapping[Operation, Handler]
+
+
+class EndpointRoutes(BaseRoute):
+    """The only route of the application: it matches every request, and finds the endpoint itself.
+
+    Starlette's own routes match the decoded path, in which ``src1%2Fstatus`` and ``src1/status`` are the same.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], resources: Iterable[Handlers]) -> None:
+        """``resources`` contains the handlers of each resource, which must be one for each endpoint."""
+        handlers: dict[Operation, Handler] = {}
+        for resource in resources:
+            assert not (twice := resource.keys() & handlers.keys()), f"several handlers for {sorted(twice)}"
+            handlers |= resource
+        operations = [endpoint.operation for endpoint in endpoints]
+        assert sorted(operations) == sorted(handlers), (
+            f"each endpoint must have its own operation, and each operation one handler: {sorted(operations)} are the "
+            f"operations of the endpoints, {sorted(handlers)} have handlers"
+        )
+        self._handlers_by_path: dict[PathTemplate, dict[str, Handler]] = {}
+        for endpoint in endpoints:
+            template = PathTemplate.parse(endpoint.path)
+            self._handlers_by_path.setdefault(template, {})[endpoint.method] = handlers[endpoint.operation]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Every HTTP request matches."""
+        return (Match.FULL if scope["type"] == "http" else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the request to its handler, and its response to the client."""
+        request = Request(scope, receive, send)
+        response = await self._response(request)
+        await response(scope, receive, send)
+
+    def url_path_for(self, name: str, /, **path_params: object) -> NoReturn:
+        """Endpoints have no names for URLs.
+
+        :raises NoMatchFound: always.
+        """
+        raise NoMatchFound(name, path_params)
+
+    async def _response(self, request: Request) -> Response:
+        """:raises HTTPException: with status 404 for an unknown path, 405 for a method that the path does not have."""
+        segments = path_segments(request.scope.get("raw_path") or request.url.path.encode())
+        for template, handlers in self._handlers_by_path.items():
+            if (path_params := template.match(segments)) is not None:
+                request.scope["path_params"] = path_params
+                return await _dispatch(request, handlers)
+        raise HTTPException(404)
+
+
+async def _dispatch(request: Request, handlers: Mapping[str, Handler]) -> Response:
+    """The response of the handler of the request's method; HEAD is served by the handler of GET. Each request of
+    another method than GET is first checked with :func:`csrf.check_mutation`.
+
+    :raises HTTPException: with status 405, when the path does not have the method.
+    """
+    allowed = _allowed_methods(handlers)
+    if request.method == "OPTIONS":
+        return PlainTextResponse(", ".join(allowed), headers={"Allow": ",".join(allowed)})
+    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+    if handler is None:
+        raise HTTPException(405, headers={"Allow": ",".join(allowed)})
+    csrf.check_mutation(request)
+    return await handler(request)
+
+
+def _allowed_methods(handlers: Mapping[str, Handler]) -> list[str]:
+    """The value of ``Allow`` for a path with these handlers."""
+    return [*(["HEAD"] if "GET" in handlers else []), *handlers, "OPTIONS"]

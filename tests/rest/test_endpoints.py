@@ -1,0 +1,74 @@
+"""What follows from the table of endpoints, at a worker over real HTTP: every path with every method."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coterie.rest.endpoints import ENDPOINTS, Endpoint
+from coterie.rest.routing import EndpointRoutes
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.served import ServedCluster, ServedWorker
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+PATHS = sorted({endpoint.path for endpoint in ENDPOINTS})
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[ServedWorker]:
+    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
+        yield await cluster.serve()
+
+
+def methods_of(path: str) -> set[str]:
+    return {endpoint.method for endpoint in ENDPOINTS if endpoint.path == path}
+
+
+def filled(path: str) -> str:
+    """``path`` with a value for each parameter."""
+    return path.replace("{connector}", "nope").replace("{task}", "0").replace("{worker:path}", "nope")
+
+
+async def test_every_path_has_exactly_the_methods_of_the_table(worker: ServedWorker) -> None:
+    for path in PATHS:
+        allowed = methods_of(path) | {"OPTIONS"} | ({"HEAD"} if "GET" in methods_of(path) else set())
+        for end in ("", "/"):
+            options = await worker.ask("OPTIONS", (filled(path) + end).replace("//", "/"))
+            assert options.status_code == 200, path
+            assert set(options.headers["allow"].split(",")) == allowed, path
+            assert set(options.text.split(", ")) == allowed, path
+        for method in (*METHODS, "TRACE", "FOO"):
+            answer = await worker.ask(method, filled(path))
+            assert (answer.status_code == 405) == (method not in allowed), (method, path)
+            if method not in allowed:
+                assert answer.json() == {"error_code": 405, "message": "HTTP 405 Method Not Allowed"}
+                assert set(answer.headers["allow"].split(",")) == allowed
+
+
+async def test_head_has_the_status_and_headers_of_get_without_its_body(worker: ServedWorker) -> None:
+    for path in PATHS:
+        if "GET" not in methods_of(path):
+            continue
+        head, get = await worker.ask("HEAD", filled(path)), await worker.ask("GET", filled(path))
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        assert head.headers["content-type"] == get.headers["content-type"] == "application/json"
+        assert int(head.headers["content-length"]) > 0
+
+
+def test_every_endpoint_has_one_handler() -> None:
+    async def handler(_: object) -> object:
+        raise NotImplementedError
+
+    operations = {endpoint.operation: handler for endpoint in ENDPOINTS}
+    first = ENDPOINTS[0]
+    missing = {operation: handler for operation in operations if operation is not first.operation}
+    for resources in ([missing], [operations, {first.operation: handler}]):
+        with pytest.raises(AssertionError, match=first.operation):
+            EndpointRoutes(ENDPOINTS, resources)  # type: ignore[arg-type]
+
+
+def test_a_request_has_a_body_only_where_its_method_may_have_one() -> None:
+    def needs_no_body(endpoint: Endpoint) -> bool:
+        return endpoint.method in ("GET", "DELETE")
+
+    assert not [endpoint for endpoint in ENDPOINTS if needs_no_body(endpoint) and endpoint.request is not None]
+    assert not [endpoint for endpoint in ENDPOINTS if 204 in endpoint.statuses and endpoint.response is not None]
