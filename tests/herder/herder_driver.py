@@ -35,7 +35,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.state import Herder, HerderSettings
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -183,7 +183,7 @@ class HerderDriver:
         begin = len(self.config)
         self.config += lines
         if read:
-            self.feed(ConfigLinesRead(lines=_lines(lines, begin)))
+            self.feed(ConfigLinesRead(lines=_lines(lines, begin), position=LogPosition(begin + len(lines))))
 
     def send_request(self, request: Request) -> RequestId:
         id_ = RequestId(self._requests)
@@ -222,12 +222,12 @@ class HerderDriver:
                 configs = [{"share": f"{number}/{count}"} for number in range(count)]
                 self.feed(ConnectorSplit(connector=name, config_line_offset=written_at, configs=configs))
             case FindConfigEnd(purpose=purpose):
-                self.feed(ConfigEndFound(purpose=purpose, end_offset=ConfigOffset(len(self.config))))
+                self.feed(ConfigEndFound(purpose=purpose, end_offset=LogPosition(len(self.config))))
             case ValidateConfig(id=id_):
                 self.feed(ConfigValidated(id=id_, errors={}))
             case AppendConfig(purpose=append_purpose, lines=lines):
                 self.write(*lines)
-                self.feed(ConfigAppended(purpose=append_purpose, end_offset=ConfigOffset(len(self.config))))
+                self.feed(ConfigAppended(purpose=append_purpose, end_offset=LogPosition(len(self.config))))
             case MakeSessionKey(size_bytes=size_bytes):
                 self._keys += 1
                 self.feed(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_ms=self.wall_ms))

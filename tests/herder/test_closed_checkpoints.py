@@ -97,7 +97,7 @@ def test_a_refusal_of_its_own_write_is_logged_by_the_leader() -> None:
     finish_generation(driver, NEXT)
     driver.pop_effects(WriteLogMessage)
     (find,) = driver.pop_effects(FindConfigEnd)
-    driver.feed(ConfigEndFound(purpose=find.purpose, end_offset=driver.herder.config.offset))
+    driver.feed(ConfigEndFound(purpose=find.purpose, end_offset=driver.herder.config.position))
     (append,) = driver.pop_effects(AppendConfig)
     driver.feed(ConfigAppendFailed(purpose=append.purpose, reason="the disk is full"))
     assert [message.text.partition(". ")[0] for message in driver.pop_effects(WriteLogMessage)] == [

@@ -2,16 +2,17 @@
 
 import pytest
 
-from coterie.herder.messages import ConfigEndFound, FindConfigEnd, TimerFired
+from coterie.herder.messages import ConfigEndFound, ConfigLinesRead, FindConfigEnd, TimerFired
 from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector, DescribeStatus, DescribeTaskStatus, Read
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.timers import RequestTimeoutDue
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.membership import SetWorkerState
 from tests.herder.builders import BOTH_TASKS, CONFIG, CONNECTOR_LINE, ORDERS, TASKS, configured_herder
-from tests.herder.herder_driver import ROUND, HerderDriver
+from tests.herder.herder_driver import ME, ROUND, HerderDriver
 
 
 def test_a_read_waits_for_the_writes_before_it_up_to_a_timeout() -> None:
@@ -20,11 +21,26 @@ def test_a_read_waits_for_the_writes_before_it_up_to_a_timeout() -> None:
     read = herder.send_request(DescribeConnector(connector=ORDERS))
     herder.write(CONNECTOR_LINE, read=False)
     (lookup,) = herder.pop_effects(FindConfigEnd)
-    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=ConfigOffset(1)))
+    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=LogPosition(1)))
     assert herder.answer(read) is None
     herder.now_ms += 3_000
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=read)))
     assert isinstance(herder.answer(read), RequestRefused)
+
+
+def test_a_read_after_a_transactions_marker_waits_for_the_readers_position_not_for_a_line() -> None:
+    herder = configured_herder()
+    herder.assign(leader=ME)
+    read = herder.send_request(DescribeConnector(connector=ORDERS))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    lines, end = herder.herder.config.offset, LogPosition(herder.herder.config.offset + 1)
+    herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=end))
+    assert herder.answer(read) is None
+    herder.pop_effects(SetWorkerState)
+    herder.feed(ConfigLinesRead(lines=(), position=end))
+    assert isinstance(herder.answer(read), ConnectorInfo)
+    assert herder.herder.config.offset == lines, "the group is told the offset after the last line"
+    assert all(order.config_offset == lines for order in herder.pop_effects(SetWorkerState)), "and nothing else"
 
 
 def test_a_read_is_answered_from_memory_if_the_log_cannot_be_reached() -> None:

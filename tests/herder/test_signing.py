@@ -25,7 +25,7 @@ from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signature, SigningKey
 from coterie.herder.timers import ConnectorRetryDue
-from coterie.nouns.ids import ConfigOffset, Incarnation
+from coterie.nouns.ids import Incarnation, LogPosition
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.herder_driver import ME, ROUND, WALL_MS, HerderDriver
@@ -95,7 +95,7 @@ def test_a_leader_without_a_key_writes_one(protocol: ConnectProtocol) -> None:
     assert append.lines == (config_records.session_key_line(key_of(b"k", created_at_ms=WALL_MS + 5)),)
     assert herder.herder.config.session_key is None, "it takes effect when it is read back"
     herder.write(*append.lines)
-    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=ConfigOffset(2)))
+    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(2)))
     assert herder.herder.config.session_key == key_of(b"k", created_at_ms=WALL_MS + 5)
     assert not herder.pop_effects(MakeSessionKey)
 
@@ -169,7 +169,7 @@ def test_the_next_key_is_dated_by_the_adjusted_wall_clock() -> None:
     (append,) = herder.pop_effects(AppendConfig)
     assert append.lines == (config_records.session_key_line(key_of(b"l", created_at_ms=herder.wall_ms + 7_000_000)),)
     herder.write(*append.lines)
-    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=ConfigOffset(len(herder.config))))
+    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(len(herder.config))))
     advance_clock(herder, 3_599_000)
     assert not herder.pop_effects(MakeSessionKey)
     advance_clock(herder, 2_000)
@@ -219,7 +219,7 @@ def test_only_one_key_is_written_until_its_record_is_read() -> None:
     herder.feed(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
     (append,) = herder.pop_effects(AppendConfig)
     herder.write(*append.lines, read=False)
-    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=ConfigOffset(3)))
+    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(3)))
     herder.feed(TimerFired(timer="session key"))
     assert not herder.pop_effects(MakeSessionKey)
 

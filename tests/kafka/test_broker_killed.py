@@ -59,7 +59,7 @@ async def _append(
 
 
 async def _follow(log: TopicLog, seen: list[TopicRecord]) -> None:
-    async for lines in log.follow():
-        seen.extend(lines)
+    async for progress in log.follow():
+        seen.extend(progress.records)
         if seen and seen[-1].key == LAST:
             return

@@ -124,9 +124,9 @@ async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str
             await check_broker_access([secured.bootstrap], client_id="tests", security=security)
             log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
             assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
-            async for lines in log.follow():
-                if lines:
-                    assert [line.value for line in lines] == [b"v"]
+            async for progress in log.follow():
+                if progress.records:
+                    assert [line.value for line in progress.records] == [b"v"]
                     break
             assert await _joined(coordinator, name) is ErrorCode.member_id_required
     finally:
@@ -181,8 +181,8 @@ async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, 
                     "connect-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
                 )
                 assert await log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
-                async for lines in log.follow():
-                    if lines:
+                async for progress in log.follow():
+                    if progress.records:
                         break
                 assert await topics.cluster_id()
                 assert await _joined(coordinator, "workers") is ErrorCode.member_id_required

@@ -6,9 +6,10 @@ import time
 import uuid
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coterie.engine.log import NewTopicRecord, TopicRecord
+from coterie.engine.log import LogProgress, NewTopicRecord, TopicRecord
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.nouns.errors import WorldError
 
@@ -38,13 +39,13 @@ def line(key: str, value: str | None = "value") -> NewTopicRecord:
 
 
 async def read_to_end(log: TopicLog) -> list[TopicRecord]:
-    """All lines up to the mark for the end of the topic."""
+    """All lines up to the end of the topic."""
     lines: list[TopicRecord] = []
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
-        async for some in follow:
-            if not some:
+        async for progress in follow:
+            lines.extend(progress.records)
+            if progress.is_at_end:
                 return lines
-            lines.extend(some)
     raise AssertionError("following ended by itself")
 
 
@@ -88,9 +89,9 @@ async def test_a_follower_reads_lines_as_they_are_appended(topics: Topics) -> No
     seen: list[TopicRecord] = []
     ends = 0
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
-        async for lines in follow:
-            seen.extend(lines)
-            if not lines:
+        async for progress in follow:
+            seen.extend(progress.records)
+            if progress.is_at_end:
                 ends += 1
                 for number in range(5):
                     await log.append([line(f"after-{number}")])
@@ -98,6 +99,39 @@ async def test_a_follower_reads_lines_as_they_are_appended(topics: Topics) -> No
                 break
     assert [one.key for one in seen] == [b"before", *(f"after-{number}".encode() for number in range(5))]
     assert ends == 1
+
+
+async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Topics, bootstrap: str) -> None:
+    name = await uncompacted(bootstrap)
+    log = await open_log(topics, name)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    await asyncio.to_thread(producer.init_transactions, DEADLINE_S)
+    for value, ends in (("kept", producer.commit_transaction), ("aborted", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(name, key="transactional", value=value)
+        producer.flush(DEADLINE_S)
+        await asyncio.to_thread(ends, DEADLINE_S)
+    async with asyncio.timeout(DEADLINE_S):
+        while await log.end_offset() != 4:  # noqa: ASYNC110 - Kafka writes the markers after it has answered
+            await asyncio.sleep(0.01)
+    producer.begin_transaction()
+    producer.produce(name, key="transactional", value="open")
+    producer.flush(DEADLINE_S)
+    assert await log.append([line("plain")]) == 6
+    assert await log.end_offset() == 4, "the open transaction hides itself and the line after it"
+    steps: list[LogProgress] = []
+    async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
+        async for progress in follow:
+            steps.append(progress)
+            if progress.is_at_end:
+                assert [record.value for step in steps for record in step.records] == [b"kept"]
+                assert progress.position == 4
+                await asyncio.to_thread(producer.abort_transaction, DEADLINE_S)
+            if progress.position == 7:
+                break
+    records = [record for step in steps for record in step.records]
+    assert [(record.offset, record.value) for record in records] == [(0, b"kept"), (5, b"value")]
+    assert [step.is_at_end for step in steps].count(True) == 1
 
 
 async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions(
@@ -214,7 +248,7 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
     log = await open_log(topics, fresh_name())
     await log.append([line("a")])
     follow = log.follow()
-    assert await anext(follow)
+    await anext(follow)
     await topics.close()
     await topics.close()
     with pytest.raises(WorldError, match="is closed"):

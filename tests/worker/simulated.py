@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.engine.lease import Lease
-from coterie.engine.log import NewTopicRecord, TopicRecord
+from coterie.engine.log import LogProgress, NewTopicRecord, TopicRecord
 from coterie.herder.messages import Exit
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Problem, RequestRefused
@@ -35,7 +35,7 @@ from coterie.herder.session_keys import SessionKeySettings, SigningKey
 from coterie.herder.state import HerderSettings
 from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -96,11 +96,9 @@ class MemoryLog:
             raise WorldError("the log cannot be reached")
         return len(self.lines)
 
-    async def follow(self) -> AsyncIterator[Sequence[TopicRecord]]:
+    async def follow(self) -> AsyncIterator[LogProgress]:
         read = len(self.lines)
-        if read:
-            yield tuple(self.lines[:read])
-        yield ()
+        yield LogProgress(records=tuple(self.lines[:read]), position=LogPosition(read), is_at_end=True)
         while True:
             grown = self._grown
             if self.truncated:
@@ -108,7 +106,7 @@ class MemoryLog:
             if read < len(self.lines):
                 lines = tuple(self.lines[read:])
                 read += len(lines)
-                yield lines
+                yield LogProgress(records=lines, position=LogPosition(read))
             else:
                 await grown.wait()
 

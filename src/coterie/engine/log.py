@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from coterie.nouns.ids import LogPosition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
@@ -27,6 +29,18 @@ class NewTopicRecord:
     value: bytes | None = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProgress:
+    """What a reader of a log has read since its last progress."""
+
+    records: Sequence[TopicRecord]
+    """May be empty: what follows the last record may be no record, for example the marker of a transaction."""
+    position: LogPosition
+    """The offset that the reader reads next; with several partitions, the greatest of these offsets."""
+    is_at_end: bool = False
+    """Whether the reader has now, for the first time, read all records that existed when it began."""
+
+
 class Log(Protocol):
     """A log to which records are appended, and from which all records are read: first the existing records, then the
     new ones.
@@ -45,17 +59,19 @@ class Log(Protocol):
         ...
 
     async def end_offset(self) -> int:
-        """The offset after the last durable record; with several partitions, the greatest of their end offsets.
+        """The position of a reader that has read all durable records; with several partitions, the greatest of these
+        positions. An open transaction hides its own records and all records after them: the end is before it.
 
         :raises WorldError: when the log cannot be reached.
         """
         ...
 
-    def follow(self) -> AsyncIterator[Sequence[TopicRecord]]:
-        """Yield every record from the beginning, in batches, then every new record when it is written. Does not end.
+    def follow(self) -> AsyncIterator[LogProgress]:
+        """Yield every record from the beginning, in batches, then every new record when it is written, and each advance
+        of the position without a record. Does not end. Records of aborted transactions are never yielded.
 
-        Yields one empty sequence, when all records that existed when the iteration began have been yielded: the log is
-        "read to its end". Temporary failures (an unreachable broker) are logged and retried.
+        Once, ``is_at_end`` is set: all records that existed when the iteration began have been yielded. Temporary
+        failures (an unreachable broker) are logged and retried.
 
         :raises WorldError: when records were deleted before they were read, or when the log was closed.
         """

@@ -14,7 +14,7 @@ from coterie.herder.config_records import (
     TasksCommitted,
 )
 from coterie.herder.session_keys import SessionKey
-from coterie.nouns.ids import ConfigOffset, Incarnation
+from coterie.nouns.ids import ConfigOffset, Incarnation, LogPosition
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 
@@ -47,11 +47,15 @@ class Connector:
 
 class ConfigState:
     """The configured connectors, their target states and the session key. Only :meth:`apply` changes them, line by
-    line, at the start of the worker and later."""
+    line, at the start of the worker and later; :meth:`advance_to` changes only the position."""
 
     def __init__(self) -> None:
         self.offset = UNREAD
         """Offset of the last line that was read, plus one: the group protocol's config offset."""
+        self.position = LogPosition(0)
+        """The position of this worker's reader: at least ``offset``, and greater when what follows the last line is no
+        line, for example the marker of a transaction. It tells whether the log is read to its end; it is never told to
+        the group, because a member of Kafka Connect would wait for a line with that offset."""
         self.session_key: SessionKey | None = None
         """The latest session key; older keys are not valid (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
@@ -64,6 +68,7 @@ class ConfigState:
         """Apply one line. Returns a message for the log when the line is unexpected, else None. No line raises an
         exception."""
         self.offset = ConfigOffset(line.offset + 1)
+        self.advance_to(LogPosition(line.offset + 1))
         self._jobs = None
         match config_records.parse(line.key, line.value):
             case IgnoredLine(log_message=remark):
@@ -82,6 +87,10 @@ class ConfigState:
             case SessionKeyWritten(session_key=session_key):
                 self.session_key = session_key
         return None
+
+    def advance_to(self, position: LogPosition) -> None:
+        """The reader has reached ``position``: no line before it is still to be read."""
+        self.position = max(self.position, position)
 
     def _on_connector(self, written: ConnectorWritten, offset: int) -> None:
         """Apply a new, changed or deleted config."""

@@ -13,7 +13,7 @@ from coterie.herder.rounds import protocol as rounds_protocol
 from coterie.herder.state import Herder, Turn
 from coterie.herder.targets import protocol as targets_protocol
 from coterie.herder.timers import GroupTimer
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import GroupProtocolName, MembershipEvent
 
 
@@ -28,7 +28,7 @@ class GroupProtocol(Protocol):
         """Process an event of the member machine, other than `LeaseRenewed` and `MembershipRefused`."""
         ...
 
-    def on_end_found(self, turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+    def on_end_found(self, turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
         """The lookup of the config log's end offset for this protocol (`ForRound`) has ended; None: the log could not
         be reached."""
         ...

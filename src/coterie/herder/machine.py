@@ -96,7 +96,7 @@ from coterie.herder.timers import (
     TaskRestartDue,
     Timer,
 )
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
@@ -233,10 +233,11 @@ def _on_frequent_event(
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
-    """Apply the lines to the state of the config log, and log a message about each unexpected line."""
+    """Apply the lines and the position to the state of the config log, and log a message about each unexpected line."""
     for line in event.lines:
         if (remark := turn.herder.config.apply(line)) is not None:
             turn.emit(WriteLogMessage(text=remark))
+    turn.herder.config.advance_to(event.position)
 
 
 def _on_lifecycle(
@@ -342,7 +343,7 @@ def _on_request(
                     signing.on_append_failed(turn, number, reason)
 
 
-def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: ConfigOffset | None) -> None:
+def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | None) -> None:
     """Pass the result of an end-offset lookup to the module that asked for it."""
     match purpose:
         case ForRead(id=id_):

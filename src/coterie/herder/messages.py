@@ -14,7 +14,7 @@ from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
-from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
+from coterie.nouns.ids import Incarnation, LogPosition, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.membership import Handover, Leave, MembershipEvent, MembershipOrder
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
@@ -73,9 +73,11 @@ AppendPurpose: TypeAlias = ForWrite | ForSessionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLinesRead:
-    """Lines of the config topic were read."""
+    """Lines of the config topic were read, or the reader's position has advanced without a line."""
 
     lines: Sequence[TopicRecord]
+    position: LogPosition
+    """The position of this worker's reader after these lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +228,8 @@ class ConfigEndFound:
     """A lookup of the config log's end offset has ended."""
 
     purpose: EndPurpose
-    end_offset: ConfigOffset | None
-    """The offset after the last durable line; None when the log could not be reached."""
+    end_offset: LogPosition | None
+    """The position of a reader that has read all durable lines; None when the log could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +237,7 @@ class ConfigAppended:
     """Lines were appended to the config log and are durable."""
 
     purpose: AppendPurpose
-    end_offset: ConfigOffset
+    end_offset: LogPosition
     """The offset after the last of these lines."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from coterie.herder.messages import FindConfigEnd, ForPlace, SetTimer, WriteLogMessage
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.state import Herder, InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
-from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, LogPosition, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Assigned, LeaseRenewed, LeaveAndRejoin, SetWorkerState
@@ -160,7 +160,7 @@ def on_config_lag_timeout(turn: Turn) -> None:
         _leave_and_rejoin(turn)
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of :func:`on_config_lag_timeout` has ended; ``end_offset`` None means that the log could not be
     reached. If this worker has read the log to its end, the reported offset is wrong: log a warning and use the end
     offset. Otherwise leave the group and rejoin."""
@@ -174,14 +174,14 @@ def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) ->
             "workers have the same config.storage.topic, and whether this topic has lost records."
         )
         turn.emit(WriteLogMessage(text=text, warns=True))
-        place.group_config_offset = end_offset
+        place.group_config_offset = ConfigOffset(end_offset)
         advance(turn)
     else:
         _leave_and_rejoin(turn)
         _set_lag_timer(turn)
 
 
-def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_offset: ConfigOffset) -> None:
+def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_offset: LogPosition) -> None:
     """Leave the group and rejoin, so that another worker becomes the leader. Called when most members have read the
     config log to offsets beyond the end of this worker's config log: they read another config topic."""
     place = turn.herder.place

@@ -24,7 +24,7 @@ from coterie.herder.requests.reads import (
 from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 
 
@@ -35,7 +35,7 @@ def on_request(turn: Turn, event: RequestArrived, request: Read) -> None:
     turn.emit(FindConfigEnd(purpose=ForRead(id=event.id)))
 
 
-def on_end_found(turn: Turn, id_: RequestId, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
     """The read waits until the log is read to ``end_offset``; with None (the log could not be reached) it is answered
     at once."""
     wait = turn.herder.requests.reads.get(id_)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from coterie.config import defaults
 from coterie.nouns import signature_algorithms
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
 """The base64 text that Java's basic decoder accepts: the padding may be missing as a whole, but not in part."""
@@ -96,7 +96,7 @@ class AppendsKey:
 class ReadsKeyBack:
     """The key was appended to the config log; it is valid when this worker has read the log up to ``end_offset``."""
 
-    end_offset: ConfigOffset
+    end_offset: LogPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

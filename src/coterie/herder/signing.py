@@ -29,7 +29,7 @@ from coterie.herder.session_keys import (
     WaitsAfterFailure,
 )
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 
 RETRY_MS = 1_000
 """The wait after a key could not be written."""
@@ -132,7 +132,7 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
     turn.emit(AppendConfig(purpose=ForSessionKey(number=rotation.keys_made), lines=(line,)))
 
 
-def on_appended(turn: Turn, number: int, end_offset: ConfigOffset) -> None:
+def on_appended(turn: Turn, number: int, end_offset: LogPosition) -> None:
     """The key's line is durable: wait until this worker reads it."""
     rotation = turn.herder.rotation
     if rotation.state == AppendsKey(number=number):

@@ -26,7 +26,7 @@ from coterie.herder.status_records import StatusState
 from coterie.herder.targets.state import Targets
 from coterie.herder.work import Work
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
-from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, InstanceId, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -116,7 +116,7 @@ class CatchingUp:
 
     validated: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
-    end_offset: ConfigOffset
+    end_offset: LogPosition
     """The end offset that the log had when the write began."""
 
 
@@ -139,7 +139,7 @@ class Appended:
     """Whether the lines create a connector."""
     has_timed_out: bool
     """Whether the client has already received the response that its request timed out."""
-    end_offset: ConfigOffset
+    end_offset: LogPosition
     """The offset after the last appended line."""
 
 
@@ -165,7 +165,7 @@ class PendingRead:
 
     def __init__(self, request: Read) -> None:
         self.request = request
-        self.end_offset: ConfigOffset | None = None
+        self.end_offset: LogPosition | None = None
         """That end offset; None until it is found."""
 
 
@@ -426,10 +426,10 @@ class Herder:
             grace_ms = min(grace_ms, max(self.place.lease_renewal.lease_ends_ms + hurried_ms - now_ms, 0))
         return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms
 
-    def has_read(self, end_offset: ConfigOffset) -> bool:
-        """Whether this worker has read the config log up to ``end_offset``. Always true when ``end_offset`` is 0 or
-        less."""
-        return max(self.config.offset, 0) >= end_offset
+    def has_read(self, end_offset: LogPosition | ConfigOffset) -> bool:
+        """Whether this worker has read the config log up to ``end_offset``: the log's end offset at some time, or the
+        config offset of another member. Always true when ``end_offset`` is 0 or less."""
+        return self.config.position >= end_offset
 
     def spec_to_run(self, task: ConnectorTaskId) -> TaskSpec | None:
         """The task config and incarnation with which ``task`` should run here. None when it should not run here: it is

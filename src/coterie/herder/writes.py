@@ -40,7 +40,7 @@ from coterie.herder.state import (
 )
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
 from coterie.herder.write_kinds import ConfigToValidate, TaskConfigsWrite, kind_of
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 
 END_LOOKUP_RETRY_MS = 500
@@ -176,7 +176,7 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
         write.phase = Queued(validated=write.phase.config_to_validate)
 
 
-def on_end_found(turn: Turn, id_: WriteId, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
     """The write waits until the log is read to ``end_offset``; with None (the log could not be reached) the lookup is
     repeated."""
     write = turn.herder.requests.writes.get(id_)
@@ -196,7 +196,7 @@ def on_end_lookup_due(turn: Turn, id_: WriteId) -> None:
         turn.emit(FindConfigEnd(purpose=ForWrite(id=id_)))
 
 
-def on_appended(turn: Turn, id_: WriteId, end_offset: ConfigOffset) -> None:
+def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
     """The write's lines are durable: it is answered when this worker has read them."""
     write = turn.herder.requests.writes.get(id_)
     if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.

@@ -42,7 +42,7 @@ class TopicReader:
                 # If the topic no longer contains the next offset of this reader, raise an error instead of reading the
                 # topic from its beginning again.
                 "auto.offset.reset": "error",
-                "isolation.level": "read_uncommitted",
+                "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 100,
@@ -53,12 +53,12 @@ class TopicReader:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-follow-{topic}")
         self._closed = False
         self.positions = dict.fromkeys(range(partition_count), 0)
-        """By partition, the offset after the last record that was returned, or the partition's end if the reader has
-        reached it."""
+        """By partition, the offset after the last record that was returned, or the partition's end for a reader of
+        committed records (its last stable offset) if the reader has reached it."""
 
     async def next_records(self) -> Sequence[TopicRecord]:
         """The next records, at most ``RECORDS_PER_CALL_MAX``, ordered by offset within each partition; empty when none
-        arrived within ``POLL_TIMEOUT_S``.
+        arrived within ``POLL_TIMEOUT_S``. Records of open and of aborted transactions are not returned.
 
         :raises WorldError: when the records that follow those already read were deleted from the topic, or after
             :meth:`close`.

@@ -11,7 +11,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     ConfigEntry,
@@ -23,11 +31,12 @@ from confluent_kafka.admin import (
 )
 
 from coterie.config.security import KafkaSecurity
-from coterie.engine.log import NewTopicRecord, TopicRecord
+from coterie.engine.log import LogProgress, NewTopicRecord
 from coterie.kafka.client_log import ClientLog, logger
 from coterie.kafka.security import PLAINTEXT, librdkafka_settings
 from coterie.kafka.topic_reader import TopicReader
 from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import LogPosition
 
 ResultT = TypeVar("ResultT")
 
@@ -177,8 +186,8 @@ class Topics:
             raise self.to_world_error(f"cannot write to topic {topic}", error) from None
 
     async def end_offsets(self, topic: str, partitions: int) -> Mapping[int, int]:
-        """By partition, the offset after the last durable record of the topic; ``partitions`` is its number of
-        partitions.
+        """By partition, the position of a reader that has read all records of the topic that are durable and committed:
+        the last stable offset. ``partitions`` is the topic's number of partitions.
 
         :raises WorldError: when a leader of the partitions does not respond within ``request_timeout_ms``, or refuses
             the request; or after :meth:`close`.
@@ -188,7 +197,11 @@ class Topics:
         offset_spec_by_partition = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         try:
             futures: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
-            futures = self._admin.list_offsets(offset_spec_by_partition, request_timeout=self._request_timeout_s)
+            futures = self._admin.list_offsets(
+                offset_spec_by_partition,
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=self._request_timeout_s,
+            )
             return {
                 topic_partition.partition: (await asyncio.wrap_future(end_future)).offset
                 for topic_partition, end_future in futures.items()
@@ -346,7 +359,8 @@ class TopicLog:
                 delivery.cancel()
 
     async def end_offset(self) -> int:
-        """The offset after the last durable record; with several partitions, the greatest of their end offsets.
+        """The position of a reader that has read all durable, committed records; with several partitions, the greatest
+        of their end offsets.
 
         :raises WorldError: when a leader of the topic's partitions does not respond in time.
         """
@@ -359,10 +373,9 @@ class TopicLog:
         """
         return await self._topics.topic_id(self._topic)
 
-    async def follow(self) -> AsyncGenerator[Sequence[TopicRecord], None]:
-        """Yield all records from the beginning in sequences, then new records as they come, without end. Yields an
-        empty sequence once, when all records that existed when the iteration began have been yielded. While no broker
-        responds, it waits.
+    async def follow(self) -> AsyncGenerator[LogProgress, None]:
+        """Yield all records from the beginning in sequences, then new records as they come, without end; also each
+        advance of the position without a record. While no broker responds, it waits.
 
         :raises WorldError: when records that follow those already yielded were deleted, or the log was closed.
         """
@@ -370,14 +383,16 @@ class TopicLog:
         self._readers.add(reader)
         try:
             end_offsets = await self._end_offsets()
-            has_reached_end = False
+            has_reached_end, last_position = False, LogPosition(0)
             while True:
                 records = await reader.next_records()
-                if records:
-                    yield records
-                if not has_reached_end and all(reader.positions[number] >= end for number, end in end_offsets.items()):
-                    has_reached_end = True
-                    yield ()
+                position = LogPosition(max(reader.positions.values()))
+                is_at_end = not has_reached_end and all(
+                    reader.positions[number] >= end for number, end in end_offsets.items()
+                )
+                if records or position > last_position or is_at_end:
+                    yield LogProgress(records=records, position=position, is_at_end=is_at_end)
+                has_reached_end, last_position = has_reached_end or is_at_end, position
         finally:
             self._readers.discard(reader)
             await reader.close()

@@ -29,7 +29,11 @@ Incarnation = NewType("Incarnation", str)
 """Distinguishes connectors that had the same name: a connector that is deleted and created again gets a new
 incarnation."""
 ConfigOffset = NewType("ConfigOffset", int)
-"""How far a worker has read the config log: the offset of the last record read, plus one; -1 before the first read."""
+"""How far a worker has read the config log, as the group protocols report it: the offset of the last record read, plus
+one; -1 before the first read."""
+LogPosition = NewType("LogPosition", int)
+"""The offset that a reader of a log reads next, or the end offset of a log, with which a reader's position is compared.
+It counts what is no record for the reader: the markers of transactions, and records of aborted transactions."""
 
 
 class TopicPartition(NamedTuple):

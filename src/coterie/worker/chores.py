@@ -46,7 +46,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
 from coterie.nouns.target_assignments import Assign
 
@@ -203,7 +203,7 @@ class Chores:
     async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
         """Read the end offset of the config log; None in the result when the log cannot be read."""
         try:
-            return ConfigEndFound(purpose=chore.purpose, end_offset=ConfigOffset(await self._config_log.end_offset()))
+            return ConfigEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
         except WorldError as error:
             logger.warning("The end of the config topic cannot be found; requests that need it wait: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
@@ -229,7 +229,7 @@ class Chores:
         """Append lines to the config log. After ConfigAppendFailed the lines may be in the log all the same."""
         try:
             return ConfigAppended(
-                purpose=chore.purpose, end_offset=ConfigOffset(await self._config_log.append(chore.lines))
+                purpose=chore.purpose, end_offset=LogPosition(await self._config_log.append(chore.lines))
             )
         except WorldError as error:
             return ConfigAppendFailed(purpose=chore.purpose, reason=str(error))

@@ -13,11 +13,11 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum, auto
 from types import MappingProxyType
 
-from coterie.engine.log import Log, TopicRecord
+from coterie.engine.log import Log, LogProgress
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
@@ -271,10 +271,16 @@ class Worker:
         self.startup_step = "initializing and reading to the end of internal topics"
         config_read, status_read = asyncio.Event(), asyncio.Event()
         group.create_task(
-            self._feed_log_lines(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read)
+            self._feed_log_lines(
+                self._config_log,
+                lambda progress: ConfigLinesRead(lines=progress.records, position=progress.position),
+                config_read,
+            )
         )
         group.create_task(
-            self._feed_log_lines(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read)
+            self._feed_log_lines(
+                self._status_log, lambda progress: StatusLinesRead(lines=progress.records), status_read
+            )
         )
         await config_read.wait()
         await status_read.wait()
@@ -293,16 +299,13 @@ class Worker:
         await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
 
-    async def _feed_log_lines(
-        self, log: Log, event_of: Callable[[Sequence[TopicRecord]], Event], read: asyncio.Event
-    ) -> None:
-        """Give the herder the lines of ``log``, as the events that ``event_of`` returns. Sets ``read`` when all lines
-        that existed at the call are in the inbox."""
+    async def _feed_log_lines(self, log: Log, event_of: Callable[[LogProgress], Event], read: asyncio.Event) -> None:
+        """Give the herder what is read from ``log``, as the events that ``event_of`` returns. Sets ``read`` when all
+        lines that existed at the call are in the inbox."""
         try:
-            async for lines in log.follow():
-                if lines:
-                    await self._inbox.put(event_of(lines))
-                else:
+            async for progress in log.follow():
+                await self._inbox.put(event_of(progress))
+                if progress.is_at_end:
                     read.set()
         except WorldError as error:
             # The log itself has retried all errors that a retry can repair. A worker that cannot read a log receives no

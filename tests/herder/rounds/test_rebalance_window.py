@@ -7,7 +7,7 @@ from coterie.herder import config_records, status_records
 from coterie.herder.messages import ConfigLinesRead, SetTimer, StatusLinesRead, TimerFired
 from coterie.herder.requests.writes import PutConnector
 from coterie.herder.status_records import Status
-from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import MemberReport, MembershipLost, Rejoin, SendAssignments
 from coterie.nouns.states import State, TargetState
@@ -112,7 +112,7 @@ def test_an_assigned_connector_that_a_follower_reads_later_is_not_a_change() -> 
     herder.assign()
     assert requested_rejoins(herder, after_ms=WINDOW_MS) == 0
     read = TopicRecord(partition=0, offset=1, timestamp_ms=0, key=line.key, value=line.value)
-    herder.feed(ConfigLinesRead(lines=[read]))
+    herder.feed(ConfigLinesRead(lines=[read], position=LogPosition(2)))
     assert not changed_jobs_timers(herder)
     assert requested_rejoins(herder, after_ms=WINDOW_MS) == 0
 

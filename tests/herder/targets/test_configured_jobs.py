@@ -2,7 +2,7 @@
 
 from coterie.herder import config_records
 from coterie.herder.messages import ConfigEndFound, FindConfigEnd, TimerFired
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import SetConfiguredJobs
 from tests.herder.builders import ALL_JOBS, CONFIG, CONNECTOR_LINE, INCARNATION, TASK_CONFIG_LINES
@@ -15,7 +15,7 @@ MORE_LINE = config_records.connector_line(ConnectorName("more"), CONFIG, INCARNA
 def answer_lookup(driver: ConnectHerderDriver, end_offset: int | None) -> None:
     """The config log's end offset is found, or the log cannot be reached (None)."""
     (lookup,) = driver.pop_effects(FindConfigEnd)
-    end = None if end_offset is None else ConfigOffset(end_offset)
+    end = None if end_offset is None else LogPosition(end_offset)
     driver.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=end))
 
 

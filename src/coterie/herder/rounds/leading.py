@@ -15,7 +15,7 @@ from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import rebalance_window
 from coterie.herder.rounds.state import PendingAssignment
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId
+from coterie.nouns.ids import ConfigOffset, Generation, LogPosition, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import (
     AssignmentChange,
@@ -52,7 +52,7 @@ def advance(turn: Turn) -> None:
         _assign(turn, pending)
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """Store the log's end offset for the pending assignment; ``end_offset`` None (the log could not be reached) is
     ignored. Members that have reported a higher offset read another config log. If they are more than half of the
     members, this worker resigns as the leader."""

@@ -7,7 +7,7 @@ from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import following, leading, protocol_features, rebalance_window, rejoin
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import GroupTimer
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
@@ -41,7 +41,7 @@ def on_membership(turn: Turn, event: MembershipEvent) -> None:
             raise AssertionError(f"{type(event).__name__} is no event of a classic group")
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     leading.on_end_found(turn, lookup_id, end_offset)
 
 

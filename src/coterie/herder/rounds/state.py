@@ -6,7 +6,7 @@ from typing import TypeAlias
 from coterie.assignors.assignor_state import AssignorState
 from coterie.herder.config_state import UNREAD
 from coterie.herder.group_view import RoundSnapshot
-from coterie.nouns.ids import ConfigOffset, Generation
+from coterie.nouns.ids import ConfigOffset, Generation, LogPosition
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import AssignmentsRequested, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
@@ -79,7 +79,7 @@ class PendingAssignment:
     lookup_id: int | None = None
     """The number of the lookup of the log's end offset for this round, which starts when a member reports a higher
     config offset than this leader's; None: no lookup."""
-    end_offset: ConfigOffset | None = None
+    end_offset: LogPosition | None = None
     """The end offset that the lookup found; None before that."""
 
 

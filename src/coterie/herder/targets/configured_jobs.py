@@ -8,7 +8,7 @@ everywhere.
 from coterie.herder.messages import FindConfigEnd, ForRound, SetTimer
 from coterie.herder.state import Turn
 from coterie.herder.targets.state import FindingLogEnd, NotReporting, ReadingToLogEnd, Reporting
-from coterie.nouns.ids import ConfigOffset, LeaderEpoch
+from coterie.nouns.ids import LeaderEpoch, LogPosition
 from coterie.nouns.membership import SetConfiguredJobs
 
 LOOKUP_RETRY_MS = 1_000
@@ -30,7 +30,7 @@ def on_following(turn: Turn) -> None:
     turn.herder.targets.jobs_report = NotReporting()
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup has ended. If the log could not be reached, it is repeated after :data:`LOOKUP_RETRY_MS`."""
     report = turn.herder.targets.jobs_report
     if not isinstance(report, FindingLogEnd) or report.lookup_id != lookup_id:

@@ -7,7 +7,7 @@ from coterie.herder.state import Herder, Turn
 from coterie.herder.targets import computing, configured_jobs, description, following, listening
 from coterie.herder.targets import group_view as targets_view
 from coterie.herder.timers import GroupTimer
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import (
     Assigned,
     GroupDescribed,
@@ -42,7 +42,7 @@ def on_membership(turn: Turn, event: MembershipEvent) -> None:
             raise AssertionError(f"{type(event).__name__} is no event of a connect group")
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: ConfigOffset | None) -> None:
+def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     configured_jobs.on_end_found(turn, lookup_id, end_offset)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coterie.nouns.group_description import GroupDescription
-from coterie.nouns.ids import ConfigOffset, LeaderEpoch
+from coterie.nouns.ids import ConfigOffset, LeaderEpoch, LogPosition
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentDetails, ConnectPlaceHandover
 
@@ -30,7 +30,7 @@ class ReadingToLogEnd:
     of the log would make the workers stop all jobs that are missing in that part."""
 
     leader_epoch: LeaderEpoch
-    end_offset: ConfigOffset
+    end_offset: LogPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

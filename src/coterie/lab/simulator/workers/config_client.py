@@ -8,7 +8,7 @@ from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, count_size_and_checksum
 from coterie.lab.simulator.workers.cluster import WorkersCluster
 from coterie.lab.simulator.workers.process import WorkerProcess
-from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.ids import LogPosition
 
 
 class ConfigClient:
@@ -29,9 +29,10 @@ class ConfigClient:
 
     def read_new_lines(self) -> None:
         """Pass all lines that the herder has not received to the herder."""
-        lines = self._cluster.config_log.lines[max(self._process.herder.config.offset, 0) :]
+        log = self._cluster.config_log
+        lines = log.lines[self._process.herder.config.position :]
         if lines:
-            self._feed_herder(herder.ConfigLinesRead(lines=lines))
+            self._feed_herder(herder.ConfigLinesRead(lines=lines, position=log.end_offset))
 
     def poll_config_log(self) -> None:
         """Read the log after a round trip over the worker's link, and after the worker's read delay. A failed poll is
@@ -66,7 +67,7 @@ class ConfigClient:
             lambda reason: self._feed_herder(herder.ConfigAppendFailed(purpose=chore.purpose, reason=reason)),
         )
 
-    def _append_and_record(self, lines: Sequence[NewTopicRecord]) -> ConfigOffset:
+    def _append_and_record(self, lines: Sequence[NewTopicRecord]) -> LogPosition:
         """Append ``lines`` and record this. Returns the log's end offset."""
         world = self._process.world
         end = self._cluster.config_log.append(lines, world.now_ms)
@@ -76,8 +77,8 @@ class ConfigClient:
 
     def _call_broker(
         self,
-        serve: Callable[[], ConfigOffset],
-        on_end_offset: Callable[[ConfigOffset], None],
+        serve: Callable[[], LogPosition],
+        on_end_offset: Callable[[LogPosition], None],
         on_failure: Callable[[str], None],
     ) -> None:
         """Call ``serve`` at the broker, and ``on_end_offset`` with its result or ``on_failure`` with the reason at the
@@ -91,7 +92,7 @@ class ConfigClient:
 
         def on_response(end_offset: object) -> None:
             assert isinstance(end_offset, int)
-            self._process.deliver(lambda: on_end_offset(ConfigOffset(end_offset)))
+            self._process.deliver(lambda: on_end_offset(LogPosition(end_offset)))
 
         self._cluster.network.send_request(
             self._process.service,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_state import ConfigState
 from coterie.herder.seams import TaskSpec
-from coterie.nouns.ids import ConfigOffset, Incarnation
+from coterie.nouns.ids import ConfigOffset, Incarnation, LogPosition
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 
@@ -21,11 +21,11 @@ class ConfigLog:
         self._runnable_tasks_at: list[Mapping[ConnectorTaskId, TaskSpec]] = [{}]
 
     @property
-    def end_offset(self) -> ConfigOffset:
+    def end_offset(self) -> LogPosition:
         """The offset of the next line."""
-        return ConfigOffset(len(self.lines))
+        return LogPosition(len(self.lines))
 
-    def append(self, lines: Sequence[NewTopicRecord], now_ms: int) -> ConfigOffset:
+    def append(self, lines: Sequence[NewTopicRecord], now_ms: int) -> LogPosition:
         """Append ``lines`` and return the end offset."""
         for new_line in lines:
             line = TopicRecord(
@@ -49,11 +49,11 @@ class ConfigLog:
                 runnable_tasks[task] = TaskSpec(task=task, incarnation=connector.incarnation, config=config)
         return runnable_tasks
 
-    def configured_jobs_at(self, offset: ConfigOffset) -> Jobs:
+    def configured_jobs_at(self, offset: ConfigOffset | LogPosition) -> Jobs:
         """The configured jobs as a worker sees them that has read the log up to ``offset``."""
         return self._configured_jobs_at[max(offset, 0)]
 
-    def runnable_tasks_at(self, offset: ConfigOffset) -> Mapping[ConnectorTaskId, TaskSpec]:
+    def runnable_tasks_at(self, offset: ConfigOffset | LogPosition) -> Mapping[ConnectorTaskId, TaskSpec]:
         """The tasks that should run if they are assigned, with their configs, as a worker sees them that has read the
         log up to ``offset``."""
         return self._runnable_tasks_at[max(offset, 0)]
