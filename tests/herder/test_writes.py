@@ -135,15 +135,28 @@ def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
         (" ", RequestRefused),
         ("a/b", RequestRefused),
         ("a\n", RequestRefused),
-        (".", RequestRefused),
-        ("..", RequestRefused),
+        (".", ConnectorInfo),
+        ("..", ConnectorInfo),
+        ("a\u200bb", ConnectorInfo),
+        ("a\x9fb", RequestRefused),
         ("...", ConnectorInfo),
         (".a", ConnectorInfo),
     ],
 )
-def test_a_connectors_name_is_valid_in_a_path_and_as_a_folder(name: str, answer: type[Answer]) -> None:
+def test_a_connectors_name_is_text_of_at_most_255_bytes_without_a_slash(name: str, answer: type[Answer]) -> None:
     herder = configured_herder()
     herder.assign(leader=ME)
-    id_ = herder.send_request(PutConnector(connector=ConnectorName(name), config={"name": name}, replace=False))
+    id_ = herder.send_request(
+        PutConnector(connector=ConnectorName(name), config={"name": name, "connector.class": "X"}, replace=False)
+    )
     herder.run_all_chores()
     assert isinstance(herder.answer(id_), answer)
+
+
+def test_a_config_without_a_connector_class_is_refused_in_connects_words() -> None:
+    herder = configured_herder()
+    herder.assign(leader=ME)
+    id_ = herder.send_request(PutConnector(connector=ConnectorName("a"), config={"name": "a"}, replace=False))
+    message = "Connector config {name=a} contains no connector type"
+    assert herder.answer(id_) == RequestRefused(problem=Problem.BAD_REQUEST, message=message)
+    assert not herder.pop_effects(ValidateConfig), "the plug-in was called"

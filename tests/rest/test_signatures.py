@@ -111,8 +111,8 @@ async def test_invalid_internal_requests_get_connects_errors_in_connects_order(s
     await until_key_is_read(sessioned)
     good = headers(fresh_key(sessioned))
     cases: list[tuple[Mapping[str, str], bytes, str, int, str]] = [
-        ({}, b"{", "orders", 500, "The body is not JSON"),
-        (good, b"{}", "orders", 500, "Cannot read a list of task configs"),
+        ({}, b"{", "orders", 400, "The body is not JSON"),
+        (good, b"{}", "orders", 400, "Cannot read a list of task configs"),
         ({}, BODY, "orders", 400, UNSIGNED),
         ({SIGNATURE: good[SIGNATURE]}, BODY, "orders", 400, UNSIGNED),
         ({ALGORITHM: good[ALGORITHM]}, BODY, "orders", 400, UNSIGNED),

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
 from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
     ExchangeUnsupportedError,
@@ -146,6 +148,18 @@ def test_unusual_connector_names_become_safe_and_distinct_folders(name: str) -> 
     assert not set(safe) & set(" /{}*?[]\\=:~")
     assert safe[0] not in "._"
     assert safe == name or safe != safe_file_name(safe)
+
+
+@pytest.mark.parametrize("character", ["n", "ü", "😀"])
+def test_the_longest_connector_names_become_distinct_folders_with_room_for_task_lineage_and_id(
+    tmp_path: Path, character: str
+) -> None:
+    longest = character * (255 // len(character.encode()))
+    names = [longest, longest[:-1], longest[:-1] + "m", longest[:184], longest[:185]]
+    folders = {safe_file_name(name) for name in names}
+    assert len(folders) == len(set(names))
+    for folder in folders:
+        (tmp_path / f"{folder}-{TASKS_MAX}-{uuid.uuid4().hex}-{uuid.uuid4().hex}").mkdir()
 
 
 # -- many processes ---------------------------------------------------------------------------------------------------

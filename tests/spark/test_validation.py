@@ -7,7 +7,6 @@ import pytest
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import TASKS_MAX, ConnectorName
-from coterie.spark.checkpoint import CONNECTOR_NAME_BYTES_MAX
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sources.rate import RateSource
 from tests.spark.conftest import Rig
@@ -27,10 +26,6 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"tasks.max": "1" * 5_000}, {"tasks.max"}),
     ({"tasks.max": str(TASKS_MAX)}, set()),
     ({"tasks.max": str(TASKS_MAX + 1)}, {"tasks.max"}),
-    ({"name": "n" * CONNECTOR_NAME_BYTES_MAX}, set()),
-    ({"name": "n" * (CONNECTOR_NAME_BYTES_MAX + 1)}, {"name"}),
-    ({"name": "ü" * (CONNECTOR_NAME_BYTES_MAX // 6)}, set()),
-    ({"name": "ü" * (CONNECTOR_NAME_BYTES_MAX // 6 + 1)}, {"name"}),
     ({"name": " "}, {"name"}),
     ({"source.schema": "row BIGINTT"}, {"source.schema"}),
     ({"source.schemas": "x"}, {"source.schemas"}),

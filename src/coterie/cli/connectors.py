@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from coterie.cli.rest_request import send_request
 from coterie.nouns.errors import WorldError
+from coterie.rest.paths import encoded_path
 
 # A trace or a name may contain the code of an emoji, such as :boom:.
 _console = Console(highlight=False, emoji=False)
@@ -116,7 +116,7 @@ def delete_connector(url: str, name: str) -> None:
 
 def _connector_path(name: str, path_suffix: str = "") -> str:
     """The path of connector ``name`` in the REST API, followed by ``path_suffix``."""
-    return f"/connectors/{quote(name, safe='')}{path_suffix}"
+    return encoded_path(("connectors", name)) + path_suffix
 
 
 def _state_and_worker(status: dict[str, Any]) -> str:

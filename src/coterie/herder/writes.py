@@ -7,6 +7,7 @@ is answered when this worker has read the lines back, so that a later request se
 queue, so a plug-in that blocks during validation does not block other writes.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -91,6 +92,11 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
         write.phase = Queued(validated=None)
         return
     assert not isinstance(write.id, LeaderWriteId), "the leader's own writes create no connector"
+    if "connector.class" not in config_to_validate.config:
+        config_text = ", ".join(f"{key}={value}" for key, value in config_to_validate.config.items())
+        message = f"Connector config {{{config_text}}} contains no connector type"
+        _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
+        return
     write.phase = Validating(config_to_validate=config_to_validate)
     turn.emit(
         ValidateConfig(
@@ -253,24 +259,23 @@ def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 _NAME_SIZE_MAX = 255
-"""The greatest size of a connector's name in bytes: the limit of file systems, because a connector's folder has its
-name. The group protocol's own limit is 32,767 bytes."""
+"""The greatest size of a connector's name in UTF-8, in bytes. The group protocol's own limit is 32,767 bytes."""
 
 
 def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
     """The messages about an invalid connector name, by config key; empty when the name is valid."""
+    beginning = f"Invalid value {name if len(name) <= _NAME_SIZE_MAX else name[:40] + '…'} for configuration name: "
     if not name.strip():
-        return {"name": ["Invalid value  for configuration name: String may not be empty"]}
-    if name in (".", ".."):
-        # Clients resolve these names in a URL's path before they send it, so no request can reach such a connector.
-        return {"name": [f"Invalid value {name} for configuration name: a URL's path cannot contain it"]}
-    if not name.isprintable() or "/" in name:
+        return {"name": [f"{beginning}String may not be empty"]}
+    if controls := [str(ord(character)) for character in name if unicodedata.category(character) == "Cc"]:
+        message = f"String may not contain control sequences but had the following ASCII chars: {', '.join(controls)}"
+        return {"name": [beginning + message]}
+    if "/" in name:
         # A connector with a slash in its name could be created, as in Connect, but no path could reach it.
-        return {"name": [f"Invalid value {name!r} for configuration name: it contains a slash or control characters"]}
-    if len(name.encode()) > _NAME_SIZE_MAX:
-        return {
-            "name": [f"Invalid value {name[:40]}… for configuration name: it is longer than {_NAME_SIZE_MAX} bytes"]
-        }
+        return {"name": [f"{beginning}String may not contain a slash"]}
+    if (size := len(name.encode())) > _NAME_SIZE_MAX:
+        message = f"String may not be longer than {_NAME_SIZE_MAX} bytes in UTF-8, but has {size}"
+        return {"name": [beginning + message]}
     return {}
 
 

@@ -4,27 +4,24 @@ address, without the user's knowledge (cross-site request forgery, CSRF).
 A browser sends a form or plain text to any host without a preflight request (a "simple request" of CORS), and puts the
 address of the page into ``Origin``. It sends JSON to another host only when that host allows it in its preflight
 response. So a mutation is accepted only from this worker's own pages and from programs, which need no ``Origin``;
-and its body only as JSON.
+and its body only as JSON (:func:`coterie.rest.media_types.check_content_type`).
 """
 
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from coterie.rest.problems import ForeignOriginError, NotJsonError
+from coterie.rest.problems import ForeignOriginError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 """The port of a URL without a port, by scheme."""
 
 
 def check_mutation(request: Request) -> None:
-    """Check that ``request`` may be served. A GET or HEAD always may; the errors are raised for other methods.
+    """Check that ``request``, which may change something, comes from no page of another address.
 
     :raises ForeignOriginError: when an ``Origin`` header has another scheme, host or port than the request was sent to.
-    :raises NotJsonError: when the request has a body, and its Content-Type is not ``application/json``.
     """
-    if request.method in ("GET", "HEAD"):
-        return
     own_origin = _parse_origin(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
     for origin in request.headers.getlist("origin"):
         if own_origin is None or _parse_origin(origin) != own_origin:
@@ -32,17 +29,6 @@ def check_mutation(request: Request) -> None:
                 f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page from this worker's own "
                 "address may send this request; a program needs no Origin header"
             )
-    content_type = request.headers.get("content-type", "")
-    if _has_body(request) and content_type.partition(";")[0].strip().lower() != "application/json":
-        raise NotJsonError(
-            f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {content_type or 'missing'}. "
-            "Send JSON with the header Content-Type: application/json"
-        )
-
-
-def _has_body(request: Request) -> bool:
-    """Whether ``request`` has a body, according to its headers."""
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
 def _parse_origin(url: str) -> tuple[str, str, int | None] | None:

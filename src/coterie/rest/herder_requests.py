@@ -64,6 +64,13 @@ def task_in_path(request: Request) -> ConnectorTaskId:
     return ConnectorTaskId(connector_in_path(request), int(number))
 
 
+def flag(request: Request, name: str, *, default: bool = False) -> bool:
+    """The query parameter ``name`` of ``request`` as Connect reads it: ``true`` in any case means true, and every other
+    value false; ``default`` when the parameter is missing."""
+    value: str | None = request.query_params.get(name)
+    return default if value is None else value.lower() == "true"
+
+
 def empty_response_with(http_status: int) -> Callable[[Answer], Response]:
     """A function that returns an empty response with ``http_status`` for a :class:`Done`, and raises ProblemRefusal
     when the herder refused the request."""

@@ -4,7 +4,6 @@ sends task configs to the leader.
 
 import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
 
 import httpx
 from starlette.requests import Request
@@ -18,11 +17,28 @@ from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
 from coterie.rest.error_body import error_message
+from coterie.rest.paths import encoded_path, request_segments
 from coterie.rest.problems import ProblemRefusal
 
 RESPONSE_TIMEOUT_S = 95.0
 """How long this worker waits for another worker's response: a little more than 90 s, after which that worker itself
 refuses a request."""
+
+REQUEST_ID_HEADER = "X-Coterie-Request-Id"
+"""The header with the id of a client's request: it stays the same when the request is forwarded."""
+USER_HEADER = "X-Coterie-User"
+"""The header with the user for whom a worker forwards a request."""
+FORWARDED_REQUEST_HEADERS = (
+    "Authorization",
+    "If-Match",
+    REQUEST_ID_HEADER,
+    USER_HEADER,
+    signatures.SIGNATURE_HEADER,
+    signatures.ALGORITHM_HEADER,
+)
+"""The headers of a client's request that are forwarded with it."""
+FORWARDED_RESPONSE_HEADERS = ("Content-Type", "Location", "ETag", "Retry-After", "WWW-Authenticate")
+"""The headers of another worker's response that the client receives."""
 
 
 def open_http_client() -> httpx.AsyncClient:
@@ -55,7 +71,7 @@ class HttpLeaderClient:
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
         :raises WorldError: when the leader cannot be reached or refuses; the message contains the reason.
         """
-        url = f"{leader_url.rstrip('/')}/connectors/{quote(connector, safe='')}/tasks"
+        url = leader_url.rstrip("/") + encoded_path(("connectors", connector, "tasks"))
         body = json.dumps([dict(config) for config in configs]).encode()
         headers = {"Content-Type": "application/json"}
         if signing_key is not None:
@@ -89,24 +105,28 @@ async def forward_to_worker(
     :raises WorldError: when the worker cannot be reached.
     """
     forward_value = request.query_params.get("forward")
-    if refusal.redirect_url is None or forward_value == "false":
+    if refusal.redirect_url is None or (forward_value is not None and forward_value.lower() != "true"):
         raise ProblemRefusal(refusal)
+    may_forward_again = forward_value is None
     query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
-    query.append(("forward", "true" if forward_value is None else "false"))
-    raw_path = request.scope.get("raw_path") or request.url.path.encode()
-    path = path or raw_path.decode()
-    headers = {"Content-Type": "application/json", **signatures.received_signature_headers(request.headers)}
-    if (authorization := request.headers.get("authorization")) is not None:
-        headers["Authorization"] = authorization
+    query.append(("forward", "true" if may_forward_again else "false"))
+    path = path or encoded_path(request_segments(request))
+    headers = {"Content-Type": "application/json", **_selected(request.headers, FORWARDED_REQUEST_HEADERS)}
     try:
         url = httpx.URL(refusal.redirect_url.rstrip("/") + path, params=query)
         response = await http_client.request(request.method, url, content=body, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(f"IO Error trying to forward REST request: {_error_text(error)}") from error
-    response_headers = {
-        name: value for name in ("content-type", "location") if (value := response.headers.get(name)) is not None
-    }
-    return Response(response.content, status_code=response.status_code, headers=response_headers)
+    return Response(
+        response.content,
+        status_code=response.status_code,
+        headers=_selected(response.headers, FORWARDED_RESPONSE_HEADERS),
+    )
+
+
+def _selected(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Those of ``headers`` that have one of ``names``, in any case."""
+    return {name: headers[name] for name in names if name in headers}
 
 
 def _error_text(error: Exception) -> str:

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
+
+from starlette.requests import Request
 
 from coterie.rest.problems import BadRequestError
 
@@ -26,6 +28,14 @@ def path_segments(raw_path: bytes) -> tuple[str, ...]:
     return tuple(_decoded(raw_segment) for raw_segment in raw_segments)
 
 
+def request_segments(request: Request) -> tuple[str, ...]:
+    """The segments of the path of ``request``.
+
+    :raises BadRequestError: see :func:`path_segments`.
+    """
+    return path_segments(request.scope["raw_path"])
+
+
 def _decoded(raw_segment: bytes) -> str:
     raw_text = raw_segment.partition(b";")[0]
     if not raw_text:
@@ -39,6 +49,17 @@ def _decoded(raw_segment: bytes) -> str:
     if _CONTROL_CHARACTER.search(segment):
         raise BadRequestError("HTTP 400 Bad Request: the path contains a control character")
     return segment
+
+
+def encoded_segment(text: str) -> str:
+    """``text`` as one segment of a path. ``.`` and ``..`` are escaped, too: clients resolve them in a path."""
+    encoded = quote(text, safe="")
+    return encoded.replace(".", "%2E") if text in (".", "..") else encoded
+
+
+def encoded_path(segments: Sequence[str]) -> str:
+    """The path with these ``segments``, which :func:`path_segments` reads."""
+    return "/" + "/".join(encoded_segment(segment) for segment in segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

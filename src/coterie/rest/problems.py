@@ -58,14 +58,14 @@ class BadRequestError(HttpRefusal):
 
 
 class UnreadableBodyError(HttpRefusal):
-    """The request's body is not JSON, or JSON of another structure than the request needs. The status is 500, as in
-    Connect, because Connect's clients expect it."""
+    """The request's body is not JSON, or JSON of another structure than the request needs. Connect responds with
+    500."""
 
-    status = 500
+    status = 400
 
 
 class NotJsonError(HttpRefusal):
-    """The request has a body and its Content-Type is not ``application/json``."""
+    """The Content-Type of the request is not ``application/json``."""
 
     status = 415
 

@@ -11,9 +11,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
-from coterie.rest import csrf
+from coterie.rest import csrf, media_types
 from coterie.rest.endpoints import Endpoint, Operation
-from coterie.rest.paths import PathTemplate, path_segments
+from coterie.rest.paths import PathTemplate, request_segments
 
 Handler = Callable[[Request], Awaitable[Response]]
 """Handles the requests of one endpoint. It raises the exceptions for which `problems.error_response` makes
@@ -62,7 +62,7 @@ class EndpointRoutes(BaseRoute):
 
     async def _response(self, request: Request) -> Response:
         """:raises HTTPException: with status 404 for an unknown path, 405 for a method that the path does not have."""
-        segments = path_segments(request.scope.get("raw_path") or request.url.path.encode())
+        segments = request_segments(request)
         for template, handlers in self._handlers_by_path.items():
             if (path_params := template.match(segments)) is not None:
                 request.scope["path_params"] = path_params
@@ -71,10 +71,12 @@ class EndpointRoutes(BaseRoute):
 
 
 async def _dispatch(request: Request, handlers: Mapping[str, Handler]) -> Response:
-    """The response of the handler of the request's method; HEAD is served by the handler of GET. Each request of
-    another method than GET is first checked with :func:`csrf.check_mutation`.
+    """The response of the handler of the request's method; HEAD is served by the handler of GET.
 
-    :raises HTTPException: with status 405, when the path does not have the method.
+    :raises HTTPException: with status 405, when the path does not have the method; 406, see
+        :func:`media_types.check_accept`.
+    :raises HttpRefusal: see :func:`csrf.check_mutation` and :func:`media_types.check_content_type`, for another method
+        than GET.
     """
     allowed = _allowed_methods(handlers)
     if request.method == "OPTIONS":
@@ -82,7 +84,10 @@ async def _dispatch(request: Request, handlers: Mapping[str, Handler]) -> Respon
     handler = handlers.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:
         raise HTTPException(405, headers={"Allow": ",".join(allowed)})
-    csrf.check_mutation(request)
+    if request.method not in ("GET", "HEAD"):
+        csrf.check_mutation(request)
+        media_types.check_content_type(request)
+    media_types.check_accept(request)
     return await handler(request)
 
 

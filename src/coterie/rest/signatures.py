@@ -20,11 +20,6 @@ def signature_headers(signature: Signature) -> Mapping[str, str]:
     return {SIGNATURE_HEADER: base64.b64encode(signature.mac).decode(), ALGORITHM_HEADER: signature.algorithm}
 
 
-def received_signature_headers(received_headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of the two headers that a received request has: they are forwarded with its body."""
-    return {name: received_headers[name] for name in (SIGNATURE_HEADER, ALGORITHM_HEADER) if name in received_headers}
-
-
 def parse_signature(received_headers: Mapping[str, str], body: bytes) -> Signature | None:
     """The signature in the headers ``received_headers`` of a request with ``body``; None when one of the two headers is
     missing. The signature is not verified here.

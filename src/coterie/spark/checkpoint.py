@@ -25,6 +25,7 @@ checkpoint, and the creation of the plain file is tried again, until a plain fil
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -95,17 +96,20 @@ def check_checkpoint_location(location: Path) -> None:
         ) from error
 
 
-CONNECTOR_NAME_BYTES_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
-"""Maximum length of a connector's :func:`safe_file_name`, in bytes. File systems accept names of 255 bytes. The longest
-name that contains the connector's name is a staging folder of a sink: connector, task number, lineage and a fresh
-id."""
+_SAFE_NAME_SIZE_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
+"""Maximum length of a :func:`safe_file_name`, in bytes. File systems accept names of 255 bytes. The longest name that
+contains a connector's name is a staging folder of a sink: connector, task number, lineage and a fresh id."""
 
 
 def safe_file_name(text: str) -> str:
     """``text``, percent-encoded to a file name that is not hidden, and that no program reads as a path, a pattern or a
-    partition (``a=b``)."""
+    partition (``a=b``). A long name is cut and ends with ``~`` and a hash of ``text``; no other name contains ``~``."""
     encoded = quote(text, safe=" ").replace(" ", "%20").replace("~", "%7E")
-    return "%" + f"{ord(encoded[0]):02X}" + encoded[1:] if encoded[:1] in (".", "_") else encoded
+    safe = "%" + f"{ord(encoded[0]):02X}" + encoded[1:] if encoded[:1] in (".", "_") else encoded
+    if len(safe) <= _SAFE_NAME_SIZE_MAX:
+        return safe
+    ending = "~" + hashlib.sha256(text.encode()).hexdigest()[:32]
+    return safe[: _SAFE_NAME_SIZE_MAX - len(ending)] + ending
 
 
 def create_first_checkpoint(task_folder: Path) -> None:

@@ -32,7 +32,6 @@ from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, ORIGINAL_COLUMN, ORIGINAL_RECORD_TYPE
 from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
-from coterie.spark.checkpoint import CONNECTOR_NAME_BYTES_MAX, safe_file_name
 from coterie.spark.columns import column_id_by_name
 from coterie.spark.failures import error_message
 from coterie.spark.generations.stores import UnmovablePositions
@@ -85,19 +84,6 @@ _OTHER_WAYS = (
 the user can do."""
 
 
-def _check_connector_name(name: str) -> str | None:
-    """A validator of a connector's name: None if the name is valid, also as part of the names of the connector's
-    folders, else the error message."""
-    size = len(safe_file_name(name).encode())
-    if size > CONNECTOR_NAME_BYTES_MAX:
-        return (
-            f"Too long for the names of folders: it needs {size} bytes there, and the maximum is "
-            f"{CONNECTOR_NAME_BYTES_MAX}. An ASCII letter or digit needs 1 byte, most other characters need 3 for each "
-            "of their bytes in UTF-8"
-        )
-    return not_blank(name)
-
-
 @cache
 def common_definition() -> ConfigDef:
     """The keys that every connector has, with any source and sink."""
@@ -109,7 +95,7 @@ def common_definition() -> ConfigDef:
                 documentation="Name of the connector, unique among all connectors.",
                 importance=Importance.HIGH,
                 is_optional=True,
-                validator=_check_connector_name,
+                validator=not_blank,
                 group=COMMON_GROUP,
                 order=0,
                 width=Width.MEDIUM,

@@ -1,7 +1,5 @@
 """``/connectors``: creates, lists, describes and deletes connectors, and changes their configs."""
 
-from urllib.parse import quote
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -12,6 +10,7 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.paths import encoded_path
 from coterie.rest.routing import Handlers
 
 
@@ -33,10 +32,11 @@ class ConnectorsResource:
         }
 
     async def list_connectors(self, request: Request) -> Response:
-        """The connectors' names; with ``?expand=info`` or ``?expand=status`` an object by name."""
+        """The connectors' names; with ``expand`` an object by name, in which ``?expand=info`` and ``?expand=status``
+        are the parts. As in Connect, an object has no part for another value of ``expand``."""
         connectors = await self._herder.ask(ListConnectors(), ConnectorList)
         expansions = frozenset(request.query_params.getlist("expand"))
-        if expansions & {"info", "status"}:
+        if expansions:
             connector_type_of = self._herder.worker.connector_type
             return JSONResponse(views.expanded_connectors_json(connectors, expansions, connector_type_of))
         return JSONResponse([info.connector for info, _ in connectors.connectors])
@@ -83,5 +83,5 @@ class ConnectorsResource:
         info_json = views.connector_info_json(info, self._herder.worker.connector_type)
         if not info.created:
             return JSONResponse(info_json)
-        location = f"/connectors/{quote(info.connector, safe='')}"
+        location = encoded_path(("connectors", info.connector))
         return JSONResponse(info_json, status_code=201, headers={"Location": location})

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
-from urllib.parse import quote
 
 import httpx
 from starlette.requests import Request
@@ -26,6 +25,7 @@ from coterie.rest import group_views, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.leader import forward_to_worker
+from coterie.rest.paths import encoded_path, request_segments
 from coterie.rest.routing import Handlers
 from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms
@@ -103,9 +103,9 @@ class GroupResource:
         match answer:
             case RequestRefused(problem=Problem.NOT_THIS_WORKER, redirect_url=url):
                 assert url is not None, "the leader has the URL of every member"
-                action = request.url.path.rpartition("/")[2]
+                action = request_segments(request)[-1]
                 return await self._forward_to_worker(
-                    request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{action}"
+                    request, answer, encoded_path(("coterie", "workers", worker_id_in(url), action))
                 )
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._forward_to_worker(request, answer)

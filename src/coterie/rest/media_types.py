@@ -1,0 +1,53 @@
+"""Checks the media types of a request: this API reads and writes JSON only."""
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from coterie.rest.problems import BadRequestError, NotJsonError
+
+_JSON = "application/json"
+_ACCEPTED_RANGES = (_JSON, "application/*", "*/*")
+
+
+def check_content_type(request: Request) -> None:
+    """Check that a body of ``request`` is JSON. As in Connect, also an empty body may have no other type.
+
+    :raises BadRequestError: when the ``Content-Type`` is not a media type.
+    :raises NotJsonError: when the ``Content-Type`` is another one than JSON, or the request has a body without one.
+    """
+    content_type = request.headers.get("content-type")
+    if not content_type:
+        if not _has_body(request):
+            return
+    else:
+        media_type = content_type.partition(";")[0].strip().lower()
+        if media_type == _JSON:
+            return
+        if not all(media_type.partition("/")):
+            raise BadRequestError(f"HTTP 400 Bad Request: the Content-Type {content_type!r} is not a media type")
+    raise NotJsonError(
+        f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {content_type or 'missing'}. "
+        f"Send JSON with the header Content-Type: {_JSON}"
+    )
+
+
+def check_accept(request: Request) -> None:
+    """Check that the client accepts JSON.
+
+    :raises HTTPException: with status 406, when the ``Accept`` headers have no range that contains JSON.
+    """
+    ranges = [part.strip() for value in request.headers.getlist("accept") for part in value.split(",") if part.strip()]
+    if ranges and not any(_accepts_json(one) for one in ranges):
+        raise HTTPException(406)
+
+
+def _accepts_json(media_range: str) -> bool:
+    """Whether ``media_range``, one value of ``Accept`` with its parameters, contains JSON with a quality above 0."""
+    media_type, *parameters = [part.strip().lower() for part in media_range.split(";")]
+    qualities = [parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")]
+    return media_type in _ACCEPTED_RANGES and not any(quality.strip("0.") == "" for quality in qualities)
+
+
+def _has_body(request: Request) -> bool:
+    """Whether ``request`` has a body, according to its headers."""
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"

@@ -1,0 +1,108 @@
+"""What a worker forwards to the leader, which here is a server that records each request, and what it returns."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from coterie.rest.server import open_listener, serve_while
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.served import ServedCluster, ServedWorker
+from tests.worker.simulated import until
+
+CLIENT_HEADERS = {
+    "Authorization": "Basic eDp5",
+    "If-Match": '"7"',
+    "X-Coterie-Request-Id": "r-1",
+    "X-Coterie-User": "ada",
+    "X-Connect-Authorization": "c2ln",
+    "X-Connect-Request-Signature-Algorithm": "HmacSHA256",
+}
+
+
+class RecordingLeader:
+    """A leader at ``url`` that answers each request with ``response``."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, bytes, bytes, dict[str, str]]] = []
+        """Method, raw path, query and headers of each request."""
+        self.response: Response = Response(status_code=204)
+        self._listener = open_listener("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+
+    async def _handle(self, request: Request) -> Response:
+        scope = request.scope
+        self.requests.append((request.method, scope["raw_path"], scope["query_string"], dict(request.headers)))
+        return self.response
+
+    async def serve_while(self, work: Awaitable[None]) -> None:
+        methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+        app = Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
+        await serve_while(app, self._listener, work)
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[RecordingLeader]:
+    recording, end = RecordingLeader(), asyncio.Event()
+
+    async def until_end() -> None:
+        await end.wait()
+
+    serving = asyncio.create_task(recording.serve_while(until_end()))
+    yield recording
+    end.set()
+    await serving
+
+
+@pytest.fixture
+async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
+    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
+        workers = [await cluster.serve() for _ in range(2)]
+        worker = next(worker for worker in workers if worker.running is not cluster.leader)
+        worker.running.simulated_membership.set_stale_leader_url(leader.url)
+
+        async def has_leader() -> bool:
+            return bool((await worker.get("/coterie/worker")).json()["group"]["leader_url"] == leader.url)
+
+        await until(has_leader)
+        yield worker
+
+
+async def test_the_leader_receives_the_headers_that_it_needs(follower: ServedWorker, leader: RecordingLeader) -> None:
+    await follower.ask("DELETE", "/connectors/a?x=1", raw=b"", headers={**CLIENT_HEADERS, "Cookie": "secret"})
+    [(method, path, query, headers)] = leader.requests
+    assert (method, path, query) == ("DELETE", b"/connectors/a", b"x=1&forward=true")
+    assert CLIENT_HEADERS.items() <= {name.title(): value for name, value in headers.items()}.items()
+    assert "cookie" not in headers
+
+
+@pytest.mark.parametrize("path", ["/connectors/a%252Fb", "/connectors/%2E%2E", "/connectors/%F0%9F%98%80%3Bx"])
+async def test_a_name_is_forwarded_as_it_was_sent(follower: ServedWorker, leader: RecordingLeader, path: str) -> None:
+    await follower.ask("DELETE", path)
+    assert [raw_path for _, raw_path, _, _ in leader.requests] == [path.encode()]
+
+
+async def test_the_client_receives_the_leaders_status_body_and_headers(
+    follower: ServedWorker, leader: RecordingLeader
+) -> None:
+    headers = {"ETag": '"8"', "Retry-After": "3", "Location": "/connectors/a", "X-Internal": "x"}
+    leader.response = JSONResponse({"error_code": 503, "message": "later"}, status_code=503, headers=headers)
+    answer = await follower.ask("DELETE", "/connectors/a")
+    assert (answer.status_code, answer.json()) == (503, {"error_code": 503, "message": "later"})
+    assert [answer.headers.get(name) for name in headers] == ['"8"', "3", "/connectors/a", None]
+
+
+@pytest.mark.parametrize(("forward", "sent"), [("", b"true"), ("?forward=true", b"false"), ("?forward=TRUE", b"false")])
+async def test_a_request_is_forwarded_twice_at_most(
+    follower: ServedWorker, leader: RecordingLeader, forward: str, sent: bytes
+) -> None:
+    await follower.ask("DELETE", f"/connectors/a{forward}")
+    assert [query for _, _, query, _ in leader.requests] == [b"forward=" + sent]
+    leader.requests.clear()
+    for last in ("?forward=false", "?forward=no", "?forward="):
+        assert (await follower.ask("DELETE", f"/connectors/a{last}")).status_code == 503
+    assert not leader.requests

@@ -1,0 +1,56 @@
+"""Content-Type and Accept of requests, at a worker over real HTTP."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.served import ServedCluster, ServedWorker
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[ServedWorker]:
+    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
+        yield await cluster.serve()
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("", 200),
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("application/*", 200),
+        ("*/*", 200),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", 200),
+        ("text/html", 406),
+        ("nonsense", 406),
+        ("application/json;q=0", 406),
+        ("text/html, application/json;q=0.0", 406),
+    ],
+)
+async def test_a_client_that_accepts_no_json_gets_406(worker: ServedWorker, accept: str, status: int) -> None:
+    answer = await worker.ask("GET", "/connectors", raw=b"", headers={"Accept": accept})
+    assert answer.status_code == status
+    if status == 406:
+        assert answer.json() == {"error_code": 406, "message": "HTTP 406 Not Acceptable"}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status"),
+    [
+        (None, b"", 404),
+        ("application/json", b"", 404),
+        ("application/json", b"{", 404),
+        ("application/x-www-form-urlencoded", b"", 415),
+        ("text/plain", b"x", 415),
+        (None, b"x", 415),
+        ("nonsense", b"", 400),
+    ],
+)
+async def test_a_request_without_a_body_may_have_no_other_type_than_json(
+    worker: ServedWorker, content_type: str | None, body: bytes, status: int
+) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    answer = await worker.ask("PUT", "/connectors/nope/pause", raw=body, headers=headers)
+    assert (answer.status_code, answer.json()["error_code"]) == (status, status)
