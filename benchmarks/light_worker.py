@@ -75,6 +75,9 @@ class LightRuntime:
         self._started_s[spec.task] = time.monotonic()
         self._events.put_nowait(TaskProgressed(task=spec.task, batch_id=0, input_rows=0))
 
+    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        """Does nothing: a start takes no time."""
+
     async def restart(self, task: ConnectorTaskId) -> None:
         raise AssertionError("tasks never fail in this benchmark")
 

@@ -2,6 +2,7 @@
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
+    EndStart,
     RestartTask,
     StartTask,
     StopTask,
@@ -229,6 +230,34 @@ def test_a_failed_task_halted_while_it_stops_is_not_reported_as_restarting() -> 
     assert not herder.pop_effects(WriteLogMessage)
     herder.feed(TaskStopped(task=TASKS[0]))
     assert stored_status(herder) == (State.FAILED, "boom")
+
+
+def test_a_start_is_ended_once_when_its_task_is_revoked_and_the_task_is_released_when_the_start_has_failed() -> None:
+    herder = working()
+    herder.feed(MembershipLost(reason="before"))
+    herder.run_all_chores()
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    assert herder.pop_effects(StartTask)
+    herder.assign(revoked=jobs_of(TASKS[0]))
+    (end,) = herder.pop_effects(EndStart)
+    assert end == EndStart(task=TASKS[0], grace_ms=herder.herder.settings.stop_grace_ms)
+    herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
+    assert not herder.pop_effects(EndStart)
+    assert TASKS[0] in herder.herder.owned, "the start may still take the checkpoint over"
+    herder.feed(TaskStartFailed(task=TASKS[0], trace="The plug-in has not returned from start"))
+    assert TASKS[0] not in herder.herder.owned
+
+
+def test_a_task_whose_start_was_ended_starts_again_if_it_is_assigned_again_meanwhile() -> None:
+    herder = working()
+    herder.feed(MembershipLost(reason="before"))
+    herder.run_all_chores()
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    assert herder.pop_effects(StartTask)
+    herder.assign(revoked=jobs_of(TASKS[0]))
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    herder.feed(TaskStartFailed(task=TASKS[0], trace="The plug-in has not returned from start"))
+    assert [order.spec.task for order in herder.pop_effects(StartTask)] == [TASKS[0]]
 
 
 def test_a_query_that_fails_before_its_start_returned_is_restarted() -> None:

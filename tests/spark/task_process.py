@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from coterie.herder.seams import (
+    PluginThreadsLost,
     RuntimeDied,
     SourcePartsChanged,
     TaskCheckpointClosed,
@@ -58,7 +59,14 @@ def print_line(line: str) -> None:
 async def report_events(runtime: SparkTaskRuntime) -> None:
     while True:
         match await runtime.next_event():
-            case TaskProgressed() | TaskRetrying() | TaskHalted() | TaskCheckpointClosed() | SourcePartsChanged():
+            case (
+                TaskProgressed()
+                | TaskRetrying()
+                | TaskHalted()
+                | TaskCheckpointClosed()
+                | SourcePartsChanged()
+                | PluginThreadsLost()
+            ):
                 pass
             case TaskDied(holds_checkpoint=False):
                 print_line("taken")

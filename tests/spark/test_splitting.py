@@ -330,7 +330,6 @@ class Watched:
 
     def __init__(self, rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(splitting, "POLL_INTERVAL_S", 0.05)
-        monkeypatch.setattr(splitting, "SOURCE_QUERY_TIMEOUT_S", 0.1)
         monkeypatch.setattr(FileSource, "list_source_partitions", self._parts)
         self.answers = threading.Event()
         """Until this event is set, listing the folder ``silent`` blocks."""
@@ -341,7 +340,10 @@ class Watched:
         self.events = EventQueue()
         self.events.bind_to_running_loop()
         self.splitter = Splitter(
-            rig.spark_runtime._config, self.events, lambda: cast(SparkDriver, rig.spark_runtime._driver)
+            rig.spark_runtime._config,
+            self.events,
+            lambda: cast(SparkDriver, rig.spark_runtime._driver),
+            rig.spark_runtime._calls,
         )
 
     def _parts(self, config: PrefixedConfig) -> list[str]:

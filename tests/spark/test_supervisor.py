@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -191,22 +190,3 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
         go_on.set()
     for task in [*tasks, back.task]:
         await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
-
-
-async def test_work_that_waits_for_a_thread_when_the_runtime_closes_fails_with_a_clear_error() -> None:
-    go_on = threading.Event()
-    pool = ThreadPoolExecutor(1)
-    try:
-        running, cancelled, waiting = (
-            asyncio.create_task(supervisor.run_on_thread(pool, go_on.wait)) for _ in range(3)
-        )
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        pool.shutdown(wait=False, cancel_futures=True)
-        with pytest.raises(WorldError, match="Spark is not running on this worker"):
-            await waiting
-    finally:
-        go_on.set()
-    assert await running

@@ -160,6 +160,9 @@ class SimulatedRuntime:
         """How many further splits of a connector fail because its server cannot be reached."""
         self.forgotten: list[ConnectorName] = []
         """Connectors for which the worker called `stop_connector`."""
+        self.ended_starts: list[ConnectorTaskId] = []
+        """Tasks for which the worker called `end_start`."""
+        self._failing_starts: set[ConnectorTaskId] = set()
         self.progressing = True
         self.opened = asyncio.Event()
         self.opens = asyncio.Event()
@@ -234,6 +237,9 @@ class SimulatedRuntime:
 
     async def start(self, spec: TaskSpec) -> None:
         await self._pass("start", spec.task.connector)
+        if spec.task in self._failing_starts:
+            self._failing_starts.remove(spec.task)
+            raise WorldError("the start was ended")
         if "unstartable" in spec.config:
             raise WorldError(spec.config["unstartable"])
         assert spec.task not in self.running, f"{spec.task} is started twice"
@@ -242,6 +248,13 @@ class SimulatedRuntime:
         self.running[spec.task] = spec
         if self.progressing:
             self.emit(TaskProgressed(task=spec.task, batch_id=0, input_rows=10))
+
+    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        """A start that waits in ``blocked`` fails at once."""
+        self.ended_starts.append(task)
+        if (key := f"start {task.connector}") in self.at_gates:
+            self._failing_starts.add(task)
+            self.blocked[key].set()
 
     async def restart(self, task: ConnectorTaskId) -> None:
         await self._pass("restart", task.connector)

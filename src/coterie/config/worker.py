@@ -170,6 +170,10 @@ class WorkerSettings(InterWorkerSettings):
     offset_flush_interval_ms: PositiveMilliseconds = defaults.OFFSET_FLUSH_INTERVAL_MS
     """How often the Kafka offsets up to which tasks have read are committed to group `connect-<connector>`, so that
     Kafka's tools show the lag. Tasks never read these committed offsets."""
+    plugin_call_timeout_ms: PositiveMilliseconds = defaults.PLUGIN_CALL_TIMEOUT_MS
+    """How long a call into a plug-in (validate, split, start, …) may take. Then the call is given up, and its connector
+    or task is FAILED. A batch has its own limit, `task.batch.timeout.ms` of its connector, and a stop has
+    `task.shutdown.graceful.timeout.ms`. (Coterie's own key.)"""
     checkpoint_location: NonEmptyText
     """The folder of all checkpoints, which all workers of the group reach by the same name. (Coterie's own key.)"""
     worker_name: NonEmptyText | None = None

@@ -20,17 +20,16 @@ from coterie.herder import (
     connectors,
     draining,
     lifecycle,
+    lost_threads,
     orders,
     place,
     reads,
-    restarts,
     signing,
     statuses,
     tasks,
     worker_view,
     writes,
 )
-from coterie.herder.config_records import RestartRequested
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     CheckpointGenerationFinished,
@@ -68,14 +67,9 @@ from coterie.herder.messages import (
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
-from coterie.herder.requests.writes import (
-    DeleteConnector,
-    PutConnector,
-    PutTaskConfigs,
-    RestartConnector,
-    SetTargetState,
-)
+from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
 from coterie.herder.seams import (
+    PluginThreadsLost,
     RuntimeDied,
     SourcePartsChanged,
     TaskCheckpointClosed,
@@ -171,7 +165,13 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_timer(turn, timer)
             _reconcile(turn)
         case (
-            RuntimeOpened() | RuntimeDied() | RuntimeClosed() | ShutdownOrdered() | MembershipSuspended() | GroupLeft()
+            RuntimeOpened()
+            | RuntimeDied()
+            | RuntimeClosed()
+            | ShutdownOrdered()
+            | MembershipSuspended()
+            | GroupLeft()
+            | PluginThreadsLost()
         ):
             _on_lifecycle(turn, event)
             _reconcile(turn)
@@ -210,7 +210,6 @@ def _advance_requests(turn: Turn) -> None:
         connectors.reconcile(turn)
         writes.advance(turn)
     reads.advance(turn)
-    orders.advance(turn)
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------
@@ -242,22 +241,22 @@ def _on_frequent_event(
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
-    """Apply the lines and the position to the state of the config log, log a message about each unexpected line, and
-    carry out the restarts that lines request."""
+    """Apply the lines and the position to the state of the config log, and log a message about each unexpected line."""
     for line in event.lines:
-        match turn.herder.config.apply(line):
-            case str() as remark:
-                turn.emit(WriteLogMessage(text=remark))
-            case RestartRequested() as restart:
-                restarts.on_line(turn, restart)
-            case None:
-                pass
+        if (remark := turn.herder.config.apply(line)) is not None:
+            turn.emit(WriteLogMessage(text=remark))
     turn.herder.config.advance_to(event.position)
 
 
 def _on_lifecycle(
     turn: Turn,
-    event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | MembershipSuspended | GroupLeft,
+    event: RuntimeOpened
+    | RuntimeDied
+    | RuntimeClosed
+    | ShutdownOrdered
+    | MembershipSuspended
+    | GroupLeft
+    | PluginThreadsLost,
 ) -> None:
     match event:
         case RuntimeOpened(wall_ms=wall_ms):
@@ -274,6 +273,8 @@ def _on_lifecycle(
             lifecycle.on_runtime_closed(turn)
         case MembershipSuspended(place=handover):
             lifecycle.on_suspended(turn, handover)
+        case PluginThreadsLost():
+            lost_threads.on_lost(turn, event)
 
 
 def _on_membership(
@@ -384,14 +385,14 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
         turn.emit(Reply(id=event.id, answer=refusal))
         return
     match event.request:
-        case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() | RestartConnector() as request:
+        case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
             writes.on_request(turn, event, request)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
-        case DescribeWorkerGroup() as request:
-            orders.on_request(turn, event.id, request)
-        case DrainWorker() | UncordonWorker() | RestartWorker() as request:
-            orders.on_request(turn, event.id, request)
+        case DescribeWorkerGroup():
+            orders.on_request(turn, event)
+        case DrainWorker() | UncordonWorker() | RestartWorker():
+            orders.on_request(turn, event)
             _reconcile(turn)
         case request:
             reads.on_request(turn, event, request)

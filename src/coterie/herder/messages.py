@@ -412,6 +412,15 @@ class StopConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndStart:
+    """The start or restart of a task that was ordered before is no longer needed: end it after ``grace_ms``. Not a
+    chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for every start."""
+
+    task: ConnectorTaskId
+    grace_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishCheckpointGeneration:
     """Finish a closed checkpoint generation and return the next one's task configs, because a task waits for its new
     config → CheckpointGenerationFinished"""
@@ -506,5 +515,14 @@ Chore: TypeAlias = (
 )
 """The effects that take time. The shell performs them concurrently, and posts the result as an event."""
 Effect: TypeAlias = (
-    Reply | SetTimer | CancelTimer | WriteLogMessage | StopConnector | NotifyListeners | MembershipOrder | Exit | Chore
+    Reply
+    | SetTimer
+    | CancelTimer
+    | WriteLogMessage
+    | StopConnector
+    | EndStart
+    | NotifyListeners
+    | MembershipOrder
+    | Exit
+    | Chore
 )

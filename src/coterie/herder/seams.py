@@ -191,8 +191,23 @@ class RuntimeDied:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginThreadsLost:
+    """The number of this worker's lost threads has changed. A thread is lost while a call into a plug-in has exceeded
+    its time limit and has not returned: the runtime cannot end it."""
+
+    count: int
+
+
 TaskEvent: TypeAlias = (
-    TaskProgressed | TaskRetrying | TaskDied | TaskHalted | TaskCheckpointClosed | SourcePartsChanged | RuntimeDied
+    TaskProgressed
+    | TaskRetrying
+    | TaskDied
+    | TaskHalted
+    | TaskCheckpointClosed
+    | SourcePartsChanged
+    | PluginThreadsLost
+    | RuntimeDied
 )
 """The events of a runtime."""
 
@@ -205,6 +220,10 @@ class SplitEndedError(WorldError):
 class TaskRuntime(Protocol):
     """Runs tasks. Every coroutine is safe to await on the event loop: blocking calls run on the runtime's threads.
     Plug-ins may raise any exception, also exceptions that the methods below do not name.
+
+    A plug-in may also block without end. Every call into a plug-in has a time limit; then the method raises WorldError
+    with the name of the call (:meth:`restart` and :meth:`stop` return instead), and the thread of the call is lost
+    (:class:`PluginThreadsLost`). What the call does later has no effect: it commits nothing.
 
     A connector's *source parts* are the units that are distributed over its tasks (for Kafka: partitions). A
     *checkpoint generation* contains the checkpoints of all tasks of one split.
@@ -294,6 +313,11 @@ class TaskRuntime(Protocol):
         """
         ...
 
+    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        """The running :meth:`start` or :meth:`restart` of ``task`` is no longer needed: if it has not ended within
+        ``grace_ms``, it ends as at its time limit. Does nothing when there is none. Never waits."""
+        ...
+
     async def restart(self, task: ConnectorTaskId) -> None:
         """Start the query of a failed task (:class:`TaskDied`) again, on the checkpoint that this worker still holds:
         no checkpoint is taken over. Returns when the query runs, when it did not start (reported as :class:`TaskDied`),
@@ -307,7 +331,10 @@ class TaskRuntime(Protocol):
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Stop the task at the end of its batch; if this takes longer than ``grace_ms``, interrupt the batch. When the
         method returns, the last batch is committed or will be replayed, and this task writes nothing from this worker
-        any more. An unknown task is ignored."""
+        any more. An unknown task is ignored.
+
+        Exception: when a plug-in prevents the end of the interrupted batch, the method returns 2 s after the grace. The
+        task commits nothing that it has not begun to commit, but a commit that has begun may still take effect."""
         ...
 
     def halt_all_tasks(self) -> None:

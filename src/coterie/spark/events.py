@@ -4,7 +4,14 @@ import asyncio
 import threading
 from collections import deque
 
-from coterie.herder.seams import RuntimeDied, SourcePartsChanged, TaskEvent, TaskProgressed, TaskRetrying
+from coterie.herder.seams import (
+    PluginThreadsLost,
+    RuntimeDied,
+    SourcePartsChanged,
+    TaskEvent,
+    TaskProgressed,
+    TaskRetrying,
+)
 from coterie.nouns.jobs import ConnectorTaskId
 
 UNREAD_REPORTS_MAX = 3
@@ -31,8 +38,10 @@ class EventQueue:
     def put(self, event: TaskEvent) -> None:
         """Append an event. Safe on any thread. If ``event`` is a :class:`TaskProgressed` or :class:`TaskRetrying`, an
         unread event of the same task is removed: the last one if it is of the same class, else the oldest of
-        :data:`UNREAD_REPORTS_MAX` such events in a row."""
+        :data:`UNREAD_REPORTS_MAX` such events in a row. A :class:`PluginThreadsLost` replaces an unread one."""
         with self._lock:
+            if isinstance(event, PluginThreadsLost):
+                self._unread = deque(unread for unread in self._unread if not isinstance(unread, PluginThreadsLost))
             if (
                 isinstance(event, TaskProgressed | TaskRetrying)
                 and (index := self._index_superseded_by(event)) is not None
@@ -73,4 +82,4 @@ class EventQueue:
 
 def _task_of(event: TaskEvent) -> ConnectorTaskId | None:
     """The task of an event; None for an event of the runtime or of a connector."""
-    return None if isinstance(event, RuntimeDied | SourcePartsChanged) else event.task
+    return None if isinstance(event, RuntimeDied | SourcePartsChanged | PluginThreadsLost) else event.task

@@ -24,6 +24,7 @@ from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_ch
 from coterie.spark.failures import error_message, java_error_message, message_of_raise_error, message_with_trace
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
+from coterie.spark.plugin_calls import plugin_stage
 from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
 from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeouts
 from coterie.spark.transforms import apply_transforms
@@ -69,6 +70,9 @@ class TaskQuery:
         )
         self._query: StreamingQuery | None = None
         self._start_lock = threading.Lock()
+        self._is_between_batches = threading.Event()
+        """Set while no batch is being processed."""
+        self._is_between_batches.set()
 
     def start(self) -> None:
         """Start the query, also again after it has failed: take over in the sinks (:meth:`Sink.take_over`), then let
@@ -99,7 +103,8 @@ class TaskQuery:
         pipeline = self._pipeline
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
-        rows = pipeline.source.read(self._spark, self.held_checkpoint.path, pipeline.sink.rotation)
+        with plugin_stage("read"):
+            rows = pipeline.source.read(self._spark, self.held_checkpoint.path, pipeline.sink.rotation)
         if pipeline.error_tolerance is None:
             rows = pipeline.sink.to_sink_columns(apply_transforms(rows, pipeline.transforms))
         else:
@@ -112,9 +117,11 @@ class TaskQuery:
         if self.fence.is_closed:
             raise FencedError
         if not self.is_checkpoint_lost:
-            self._pipeline.sink.take_over(self._lineage, self.held_checkpoint.start_number)
+            with plugin_stage("take_over"):
+                self._pipeline.sink.take_over(self._lineage, self.held_checkpoint.start_number)
             if self._pipeline.dead_letter_queue is not None:
-                self._pipeline.dead_letter_queue.take_over(self._lineage, self.held_checkpoint.start_number)
+                with plugin_stage("take_over"):
+                    self._pipeline.dead_letter_queue.take_over(self._lineage, self.held_checkpoint.start_number)
         with self._start_lock:
             if self.fence.is_closed:
                 raise FencedError
@@ -217,7 +224,9 @@ class TaskQuery:
         """Stop the query and close its fence: afterwards this run commits nothing. The running batch, and a batch that
         Spark has already planned, may still be committed within ``grace_ms``; then they are interrupted.
 
-        The grace ends early when the fence is closed. Errors of Spark and of the sink are logged and not raised.
+        The grace ends early when the fence is closed. Errors of Spark and of the sink are logged and not raised. Does
+        not return before the function that processes a batch has returned, which code of a user can prevent without
+        limit.
         """
         started_at_s = time.monotonic()
         deadline_s = started_at_s + grace_ms / 1000
@@ -235,6 +244,7 @@ class TaskQuery:
             self._stop_spark_query()
             self._close_sinks()
             self.fence.close_and_wait()
+            self._is_between_batches.wait()
         planned, committed = (last_batch_id(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("Task %s: stopped %s after %d ms", self.task, state, (time.monotonic() - started_at_s) * 1000)
@@ -285,6 +295,7 @@ class TaskQuery:
         supervisor; a FencedError is only logged.
         """
         self._running_batch_and_start_s = (batch_id, time.monotonic())
+        self._is_between_batches.clear()
         try:
             self._pipeline.source.check_before_read(self.held_checkpoint.path, batch_id)
             if self.fence.is_closed:
@@ -323,6 +334,7 @@ class TaskQuery:
             raise
         finally:
             self._running_batch_and_start_s = None
+            self._is_between_batches.set()
 
     def _stage_batch(
         self, whole_batch: Batch, clean_up_stack: ExitStack

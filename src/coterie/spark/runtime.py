@@ -3,37 +3,53 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import replace
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from coterie.config.worker import USER_JAR_KEYS
-from coterie.herder.seams import RuntimeDied, TaskEvent, TaskSpec
+from coterie.herder.seams import PluginThreadsLost, RuntimeDied, TaskEvent, TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import user_code
+from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, check_checkpoint_location
 from coterie.spark.events import EventQueue
+from coterie.spark.fence import Fence
 from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
 from coterie.spark.jars import jar_packages, jar_settings, missing_package_messages
 from coterie.spark.offset_committer import OffsetCommitter
 from coterie.spark.pipeline import resolve_references
-from coterie.spark.plugins import connector_type
+from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
+from coterie.spark.plugins import connector_type, source_by_name
 from coterie.spark.session import SparkDriver, start_driver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.splitting import Splitter
-from coterie.spark.supervisor import Supervisor, run_on_thread
+from coterie.spark.supervisor import Supervisor
 from coterie.spark.validation import config_errors
 from coterie.spark.warmup import warm_up
 
 log = logging.getLogger(__name__)
 
-CONCURRENT_VALIDATIONS_MAX = 16
-"""Maximum number of connectors that are validated or split at the same time. A plug-in may block without limit."""
+T = TypeVar("T")
+
+CONNECTOR_CALLS = CallQueue(name="connector", concurrent_max=16)
+"""The calls for connectors: they validate a config, split a connector, or finish a checkpoint generation. Separate from
+starts and stops, which must not wait for them."""
+OPEN_CALLS = CallQueue(name="open", concurrent_max=1)
+ENDED_SPLIT_TIMEOUT_S = 5
+"""How long a split may take to end after :meth:`SparkTaskRuntime.stop_connector`. Then it is abandoned."""
+INTERRUPTED_OPEN_TIMEOUT_S = 60
+"""How long :meth:`SparkTaskRuntime.close` waits for a running :meth:`SparkTaskRuntime.open`, which may be starting the
+JVM."""
+CLOSE_TIMEOUT_S = 5
+"""How long :meth:`SparkTaskRuntime.close` waits for running calls after the end of the JVM. All calls that do not hang
+in a plug-in end then."""
 
 
 class SparkTaskRuntime:
@@ -48,10 +64,15 @@ class SparkTaskRuntime:
         self._missing_jars: Mapping[str, str] = {}
         self._closing = threading.Event()
         self._offset_commit_thread: threading.Thread | None = None
-        self._supervisor = Supervisor(config, self._events, self._running_driver, self._closing)
-        self._splitter = Splitter(config, self._events, self._running_driver)
-        # Separate from starts and stops: a plug-in that blocks in a validation or a split must delay neither.
-        self._validation_pool = ThreadPoolExecutor(CONCURRENT_VALIDATIONS_MAX, thread_name_prefix="coterie-validate")
+        self._calls = PluginCalls(
+            config.plugin_call_timeout_ms, lambda count: self._events.put(PluginThreadsLost(count=count))
+        )
+        self._supervisor = Supervisor(config, self._events, self._running_driver, self._closing, self._calls)
+        self._splitter = Splitter(config, self._events, self._running_driver, self._calls)
+        self._opening: PluginCall | None = None
+        """The call of :meth:`open`; None before."""
+        self._split_calls: dict[PluginCall, ConnectorName] = {}
+        """The running calls of the splitter, each with its connector. Used on the event loop only."""
 
     async def open(self) -> None:
         """Start Spark, run a first query to warm it up, and start the threads of the runtime.
@@ -60,7 +81,8 @@ class SparkTaskRuntime:
             there is no suitable Java, Spark does not start, its first query fails, or :meth:`close` was called.
         """
         self._events.bind_to_running_loop()
-        await run_on_thread(self._validation_pool, self._open_blocking)
+        self._opening = self._calls.submit(OPEN_CALLS, "this worker", self._open_blocking)
+        await result_of(self._opening)
 
     async def close(self) -> None:
         self._closing.set()
@@ -69,14 +91,16 @@ class SparkTaskRuntime:
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        return await run_on_thread(
-            self._validation_pool,
+        return await self._calls.call(
+            CONNECTOR_CALLS,
+            f"connector {config.get('name', 'without a name')}",
             lambda: config_errors(
                 self._running_driver().spark,
                 resolve_references(config),
                 self._config.worker_kafka_properties,
                 checkpointed_task_configs,
             ),
+            stage="validate",
         )
 
     def connector_type(self, config: Mapping[str, str]) -> str:
@@ -94,30 +118,51 @@ class SparkTaskRuntime:
         *,
         keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
-        fence = self._splitter.open_fence(connector)
-        return await run_on_thread(
-            self._validation_pool,
-            lambda: self._splitter.split(
+        return await self._call_splitter(
+            connector,
+            lambda fence: self._splitter.split(
                 fence, connector, incarnation, config, checkpointed_task_configs, keeps_source_parts=keeps_source_parts
             ),
         )
 
     def stop_connector(self, connector: ConnectorName) -> None:
         self._splitter.stop_connector(connector)
+        for call, name in self._split_calls.items():
+            if name == connector:
+                call.end_within(ENDED_SPLIT_TIMEOUT_S)
 
     async def finish_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
-        fence = self._splitter.open_fence(connector)
-        return await run_on_thread(
-            self._validation_pool, lambda: self._splitter.finish_checkpoint_generation(fence, connector, incarnation)
+        return await self._call_splitter(
+            connector, lambda fence: self._splitter.finish_checkpoint_generation(fence, connector, incarnation)
         )
+
+    async def _call_splitter(self, connector: ConnectorName, function: Callable[[Fence], T]) -> T:
+        """Call a function of the splitter for ``connector`` on another thread, with a new fence. The fence is shut when
+        the call is abandoned."""
+        fence = self._splitter.open_fence(connector)
+        call = self._calls.submit(
+            CONNECTOR_CALLS,
+            f"connector {connector}",
+            lambda: function(fence),
+            on_abandon=lambda _: fence.close_nowait(),
+        )
+        self._split_calls[call] = connector
+        try:
+            result: T = await result_of(call)
+        finally:
+            del self._split_calls[call]
+        return result
 
     async def start(self, spec: TaskSpec) -> None:
         await self._supervisor.start(spec)
 
     async def restart(self, task: ConnectorTaskId) -> None:
         await self._supervisor.restart(task)
+
+    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        self._supervisor.end_start(task, grace_ms=grace_ms)
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         await self._supervisor.stop(task, grace_ms=grace_ms)
@@ -144,6 +189,8 @@ class SparkTaskRuntime:
     def _open_blocking(self) -> None:
         """Do the work of :meth:`open`. Blocks, and is called on a thread."""
         config = self._config
+        with plugin_stage("import"):
+            source_by_name()  # The event loop uses the imported plug-ins, and must not wait for an import.
         check_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
         settings = {
             **user_code.python_session_settings(config.python),
@@ -209,12 +256,13 @@ class SparkTaskRuntime:
         """Do the work of :meth:`close`. Blocks, and is called on a thread."""
         self._splitter.close_fences_nowait()
         self._supervisor.close()
-        self._validation_pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
         # The end of the JVM ends its queries, and so every thread of this worker that waits for a query.
         if self._driver is not None:
             self._driver.close()
-        self._supervisor.wait_for_threads()
-        self._validation_pool.shutdown(cancel_futures=True)
+        if self._opening is not None:
+            futures.wait([self._opening.future], INTERRUPTED_OPEN_TIMEOUT_S)
+        self._calls.wait_for_threads(CLOSE_TIMEOUT_S)
         if self._offset_commit_thread is not None:
             self._offset_commit_thread.join()
         # `open` may have created the session after the check above.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.config.defaults import MAVEN_CENTRAL, OFFSET_FLUSH_INTERVAL_MS
+from coterie.config.defaults import MAVEN_CENTRAL, OFFSET_FLUSH_INTERVAL_MS, PLUGIN_CALL_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +47,5 @@ class SparkConfig:
     python: PythonSettings = PythonSettings()
     offset_flush_interval_ms: int = OFFSET_FLUSH_INTERVAL_MS
     """Interval at which the offsets of tasks that read from Kafka are committed to their connector's consumer group."""
+    plugin_call_timeout_ms: int = PLUGIN_CALL_TIMEOUT_MS
+    """Time limit of each stage of a call into a plug-in, except a batch and a stop."""

@@ -16,6 +16,7 @@ from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, Wo
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
+from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import error_message
@@ -27,6 +28,7 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
 from coterie.spark.in_flight import config_for_batch_in_flight
 from coterie.spark.pipeline import GENERATION_KEY, Pipeline, resolve_references, split_source, task_configs
+from coterie.spark.plugin_calls import PluginCall, PluginCalls, in_plugin_stage, plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.query import TaskQuery
 from coterie.spark.seams import TaskLineage
@@ -44,8 +46,8 @@ re-split continues also without those that still run. The time consists of the t
 workers detect that the generation is closed."""
 POLL_INTERVAL_S = 0.5
 """Interval at which :meth:`Splitter.watch_source_partitions` checks whether a source's partitions have to be listed."""
-SOURCE_QUERY_TIMEOUT_S = 2
-"""How long a source that does not respond when its partitions are listed may delay the other sources."""
+PARTITION_CHECK_CALLS = CallQueue(name="partition check", concurrent_max=4)
+"""The calls that list the partitions of watched sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +78,17 @@ class Splitter:
     block: they are called on threads.
     """
 
-    def __init__(self, config: SparkConfig, events: EventQueue, running_driver: Callable[[], SparkDriver]) -> None:
+    def __init__(
+        self,
+        config: SparkConfig,
+        events: EventQueue,
+        running_driver: Callable[[], SparkDriver],
+        calls: PluginCalls,
+    ) -> None:
         self._config = config
         self._events = events
         self._running_driver = running_driver
+        self._calls = calls
         self._lock = threading.Lock()
         self._connector_by_fence: dict[Fence, ConnectorName] = {}
         """The fences of the running :meth:`split` and :meth:`finish_checkpoint_generation` calls, each with its
@@ -110,17 +119,21 @@ class Splitter:
         ``fence``: a new fence from :meth:`open_fence`. The source's partitions are watched afterwards
         (:meth:`watch_source_partitions`)."""
         with self._fenced_operation(fence, connector):
-            source = configured_source(resolve_references(config), self._config.worker_kafka_properties)
-            if errors := source_errors(source, checkpointed_task_configs) | sink_errors(
-                source, checkpointed_task_configs
-            ):
-                raise ConfigError(errors)
+            with plugin_stage("validate"):
+                source = configured_source(resolve_references(config), self._config.worker_kafka_properties)
+                if errors := source_errors(source, checkpointed_task_configs) | sink_errors(
+                    source, checkpointed_task_configs
+                ):
+                    raise ConfigError(errors)
             listed_at_s, max_age_ms = (
                 time.monotonic(),
                 common_definition().required_value(config, METADATA_MAX_AGE_KEY.name, int),
             )
-            source_partitions = source.plugin.list_source_partitions(source.config)
-            split = split_source(source, source_partitions)
+            with plugin_stage("list_source_partitions"):
+                source_partitions = source.plugin.list_source_partitions(source.config)
+            with plugin_stage("split"):
+                split = split_source(source, source_partitions)
+                keys_to_infer = frozenset(source.plugin.keys_to_infer(source.config))
             if source.plugin.has_fixed_split and (
                 errors := split_errors(config, len(split.partitions_by_task), checkpointed_task_configs)
             ):
@@ -130,10 +143,15 @@ class Splitter:
                 config=config,
                 split=split,
                 identify_sink=self._sink_identity,
-                initial_positions=partial(source.plugin.initial_positions, source.config),
-                keys_to_infer=frozenset(source.plugin.keys_to_infer(source.config)),
-                infer_values=lambda known_values: source.plugin.infer_values(
-                    self._running_driver().spark, source.config.with_defaults(known_values)
+                initial_positions=in_plugin_stage(
+                    "initial_positions", partial(source.plugin.initial_positions, source.config)
+                ),
+                keys_to_infer=keys_to_infer,
+                infer_values=in_plugin_stage(
+                    "infer_values",
+                    lambda known_values: source.plugin.infer_values(
+                        self._running_driver().spark, source.config.with_defaults(known_values)
+                    ),
                 ),
                 is_split_fixed=source.plugin.has_fixed_split,
                 was_started=has_generation,
@@ -189,30 +207,26 @@ class Splitter:
         partitions differ from those at its split (:class:`SourcePartsChanged`), until ``closing`` is set. Runs on a
         separate thread.
 
-        After a report the connector is not checked before its next split. A source that does not respond delays the
-        other sources by :data:`SOURCE_QUERY_TIMEOUT_S` at most, and is not checked again before it has responded.
+        After a report the connector is not checked before its next split. A source that does not respond is not checked
+        again before it has responded.
         """
-        check_threads: dict[ConnectorName, threading.Thread] = {}
+        check_calls: dict[ConnectorName, PluginCall] = {}
         while not closing.wait(POLL_INTERVAL_S):
-            check_threads = {
-                connector: check_thread for connector, check_thread in check_threads.items() if check_thread.is_alive()
-            }
+            check_calls = {connector: call for connector, call in check_calls.items() if not call.has_ended}
             now_s = time.monotonic()
             with self._lock:
                 due_connectors = sorted(
                     name
                     for name, watched in self._watched_sources.items()
-                    if watched.next_check_at_s <= now_s and name not in check_threads
+                    if watched.next_check_at_s <= now_s and name not in check_calls
                 )
             for connector in due_connectors:
-                check_thread = threading.Thread(
-                    target=self._check_source_partitions, args=(connector,), name="coterie-look", daemon=True
+                check_calls[connector] = self._calls.submit(
+                    PARTITION_CHECK_CALLS,
+                    f"connector {connector}",
+                    partial(self._check_source_partitions, connector),
+                    stage="list_source_partitions",
                 )
-                check_thread.start()
-                check_thread.join(SOURCE_QUERY_TIMEOUT_S)
-                check_threads[connector] = check_thread
-                if closing.is_set():
-                    return
 
     def _check_source_partitions(self, connector: ConnectorName) -> None:
         """Report ``connector`` if its source partitions have changed since this worker split it. Does nothing if it is
@@ -340,9 +354,10 @@ class Splitter:
             for task, lineage_id in lineages.items()
         ]
         try:
-            sink = configured_sink(resolve_references(manifest.config), self._config.worker_kafka_properties)
-            sink.plugin.remove_commit_markers(sink.config, task_lineages)
-            queue.remove_commit_markers(sink.config.config, task_lineages)
+            with plugin_stage("remove_commit_markers"):
+                sink = configured_sink(resolve_references(manifest.config), self._config.worker_kafka_properties)
+                sink.plugin.remove_commit_markers(sink.config, task_lineages)
+                queue.remove_commit_markers(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
             log.warning(
                 "Connector %s: the old checkpoint generation %s is kept until its data in the sink can be removed: %s",

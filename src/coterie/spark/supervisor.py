@@ -23,15 +23,14 @@ worker holds its checkpoint or has taken over in a sink (:class:`TaskDied` with 
 ended. Spark raises no exception when another worker has taken over the checkpoint, so the supervisor checks the
 checkpoint's path."""
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -39,6 +38,7 @@ from pyspark.errors import PySparkException
 from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import error_message, message_with_trace
@@ -52,14 +52,13 @@ from coterie.spark.generations.checkpoint_take_over import (
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
 from coterie.spark.generations.resplit import record_task_stopped
 from coterie.spark.pipeline import GENERATION_KEY, Pipeline
+from coterie.spark.plugin_calls import PluginCall, PluginCalls, PluginTimeoutError, result_of
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import Outage
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CONCURRENT_STARTS_MAX = 4
 """Maximum number of queries that are started at the same time; more would only share the same two or four cores."""
@@ -76,6 +75,16 @@ CONCURRENT_STOPS_MAX = 64
 another."""
 CONCURRENT_REPORTS_MAX = 4
 """Maximum number of failed queries whose cause is read at the same time."""
+# Separate queues: a start that blocks in a plug-in must delay neither a stop nor the report of a failure. No start
+# waits for a restart whose server cannot be reached, and no restart that the herder orders waits for a restart of the
+# supervisor (errors.retry.*).
+START_CALLS = CallQueue(name="start", concurrent_max=CONCURRENT_STARTS_MAX)
+RESTART_CALLS = CallQueue(name="restart", concurrent_max=CONCURRENT_RESTARTS_MAX)
+RETRY_CALLS = CallQueue(name="retry", concurrent_max=CONCURRENT_RESTARTS_MAX)
+STOP_CALLS = CallQueue(name="stop", concurrent_max=CONCURRENT_STOPS_MAX)
+REPORT_CALLS = CallQueue(name="report", concurrent_max=CONCURRENT_REPORTS_MAX)
+INTERRUPTED_STOP_TIMEOUT_MS = 2_000
+"""How long a stop may take after its grace, when its batch is interrupted. Then the stop is abandoned."""
 CLOSED_GENERATION_STOP_GRACE_MS = 10_000
 """Time limit for the last batch of a task whose checkpoint generation is closed, from the start of the stop. A batch
 that takes longer is interrupted and replayed."""
@@ -156,6 +165,8 @@ class QueryRun:
         """The folder of the checkpoint generation that contains the checkpoint; None before the take-over begins."""
         self.has_ended = threading.Event()
         """An event that is set when the state becomes QueryEnded."""
+        self.start_call: PluginCall | None = None
+        """The call that starts or restarts the query; None before the first."""
         self.outage: Outage | None = None
         """Set while a server that the task needs cannot be reached; None again after the query's next progress."""
         self.state: QueryState = QueryStarting()
@@ -174,23 +185,17 @@ class Supervisor:
         events: EventQueue,
         running_driver: Callable[[], SparkDriver],
         closing: threading.Event,
+        calls: PluginCalls,
     ) -> None:
         self._config = config
         self._events = events
+        self._calls = calls
         self._running_driver = running_driver
         self._closing = closing
         self._lock = threading.Lock()
         self._runs: list[QueryRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
         self._polling_thread: threading.Thread | None = None
-        # Separate pools: a start that blocks in a plug-in must delay neither a stop nor the report of a failure. No
-        # start waits for a restart whose server cannot be reached, and no restart that the herder orders waits for a
-        # restart of the supervisor (errors.retry.*).
-        self._start_pool = ThreadPoolExecutor(CONCURRENT_STARTS_MAX, thread_name_prefix="coterie-start")
-        self._restart_pool = ThreadPoolExecutor(CONCURRENT_RESTARTS_MAX, thread_name_prefix="coterie-restart")
-        self._retry_pool = ThreadPoolExecutor(CONCURRENT_RESTARTS_MAX, thread_name_prefix="coterie-retry")
-        self._stop_pool = ThreadPoolExecutor(CONCURRENT_STOPS_MAX, thread_name_prefix="coterie-stop")
-        self._report_pool = ThreadPoolExecutor(CONCURRENT_REPORTS_MAX, thread_name_prefix="coterie-report")
 
     def start_polling(self) -> None:
         """Start the thread that polls the runs. Spark must be running."""
@@ -204,7 +209,16 @@ class Supervisor:
         run = QueryRun(spec.task)
         with self._lock:
             self._runs.append(run)
-        await run_on_thread(self._start_pool, lambda: self._start_run(run, spec))
+        if (former_run := self._mark_stopping(spec.task)) is not None:
+            await self._wait_for_stop(self._submit_stop(*former_run, time.monotonic()))
+        run.start_call = self._calls.submit(
+            START_CALLS,
+            f"task {run.task}",
+            lambda: self._start_run(run, spec),
+            stage="start",
+            on_abandon=lambda _: self._abandon_start(run),
+        )
+        await result_of(run.start_call)
 
     async def restart(self, task: ConnectorTaskId) -> None:
         """Start the failed query of ``task`` again on the checkpoint that this worker holds, as
@@ -215,19 +229,37 @@ class Supervisor:
                 raise WorldError(f"Task {task} cannot be restarted on this worker: it holds no checkpoint here")
             run, restarting = run_and_query[0], QueryRestarting(query=failed_state.query)
             run.state = restarting
-        pool = self._restart_pool if failed_state.query.is_server_unreachable else self._start_pool
-        await run_on_thread(pool, lambda: self._restart_query(run, restarting))
+        queue = RESTART_CALLS if failed_state.query.is_server_unreachable else START_CALLS
+        try:
+            await result_of(self._submit_restart(queue, run, restarting))
+        except PluginTimeoutError:
+            return  # The failure was reported when the restart was abandoned.
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Stop the task at the end of its batch, or interrupt the batch after ``grace_ms``, as
-        :meth:`coterie.herder.seams.TaskRuntime.stop` describes."""
+        :meth:`coterie.herder.seams.TaskRuntime.stop` describes. If a plug-in prevents the end of the interrupted batch
+        for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is shut, and the run ends."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
         if (run_and_query := self._mark_stopping(task)) is not None:
-            await run_on_thread(self._stop_pool, lambda: self._stop_run(*run_and_query, deadline_s))
+            await self._wait_for_stop(self._submit_stop(*run_and_query, deadline_s))
         elif (stopping_run := self._find_stopping_run(task)) is not None:
-            await run_on_thread(self._stop_pool, lambda: _wait_for_end(stopping_run, deadline_s))
+            await self._wait_for_stop(
+                self._submit_stop_call(stopping_run, partial(_wait_for_end, stopping_run, deadline_s), deadline_s)
+            )
         self._events.drop_events_of(task)
+
+    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        """The running start or restart of ``task`` is no longer needed, as
+        :meth:`coterie.herder.seams.TaskRuntime.end_start` describes."""
+        with self._lock:
+            calls = [
+                run.start_call
+                for run in self._runs
+                if run.task == task and run.start_call is not None and not run.start_call.future.done()
+            ]
+        for call in calls:
+            call.end_within(grace_ms / 1000)
 
     def halt_all_tasks(self) -> None:
         """Stop all tasks immediately, as :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks` describes, with an
@@ -243,8 +275,8 @@ class Supervisor:
         # grace, and the run reports nothing.
         for run in halted_runs:
             run.fence.close_nowait()
-        for _, query in ended_runs:
-            self._stop_pool.submit(query.stop, grace_ms=0)
+        for run, query in ended_runs:
+            self._submit_query_stop(run, query)
         _close_fences_and_wait(halted_runs)
         log.warning(
             "Stopped all %d tasks of this worker in the middle of their batches, which their next owners repeat",
@@ -272,24 +304,99 @@ class Supervisor:
             return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning | QueryStopping)]
 
     def close(self) -> None:
-        """End all runs (:meth:`end_runs_with_query`), wait for the end of the polling thread, and cancel the starts and
-        restarts that still wait for a thread. ``closing`` must be set."""
+        """End all runs (:meth:`end_runs_with_query`), and wait for the end of the polling thread, which makes calls.
+        ``closing`` must be set."""
         self.end_runs_with_query()
-        # The polling thread uses the pools, so it ends first.
         if self._polling_thread is not None:
             self._polling_thread.join()
-        for pool in (self._start_pool, self._restart_pool, self._retry_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
 
-    def wait_for_threads(self) -> None:
-        """Wait for the threads. Spark must have been closed before, so that no thread waits for a query."""
-        for pool in (self._start_pool, self._restart_pool, self._retry_pool, self._stop_pool, self._report_pool):
-            pool.shutdown(cancel_futures=True)
+    # -- calls into plug-ins, and their end when a plug-in blocks -----------------------------------------------------
+
+    def _submit_stop(self, run: QueryRun, query: TaskQuery, deadline_s: float) -> PluginCall:
+        """Stop a run in QueryStopping (:meth:`_stop_run`) on another thread."""
+        return self._submit_stop_call(run, partial(self._stop_run, run, query, deadline_s), deadline_s)
+
+    def _submit_query_stop(self, run: QueryRun, query: TaskQuery) -> None:
+        """Stop the query of a run that has ended, without grace, on another thread."""
+        self._submit_stop_call(run, partial(query.stop, grace_ms=0), time.monotonic())
+
+    def _submit_stop_call(
+        self,
+        run: QueryRun,
+        function: Callable[[], object],
+        deadline_s: float,
+        *,
+        end_run: Callable[[], object] | None = None,
+    ) -> PluginCall:
+        """Call ``function``, which stops ``run`` with a grace until the monotonic second ``deadline_s``, on another
+        thread. If it takes longer than :data:`INTERRUPTED_STOP_TIMEOUT_MS` after the grace, the call is abandoned: the
+        run's fence is shut, and ``end_run`` is called, by default :meth:`_end_run`."""
+
+        def abandon_run(_: str) -> None:
+            run.fence.close_nowait()
+            if end_run is not None:
+                end_run()
+                return
+            with self._lock:
+                self._end_run(run)
+
+        return self._calls.submit(
+            STOP_CALLS,
+            f"task {run.task}",
+            function,
+            stage="stop",
+            timeout_s=max(0, deadline_s - time.monotonic()) + INTERRUPTED_STOP_TIMEOUT_MS / 1000,
+            on_abandon=abandon_run,
+        )
+
+    async def _wait_for_stop(self, call: PluginCall) -> None:
+        """Wait until the stop ``call`` has returned, or was abandoned, which is logged."""
+        try:
+            await result_of(call)
+        except PluginTimeoutError:
+            log.error(
+                "The stop of %s was abandoned: what its sink has begun to write may still become visible", call.subject
+            )
+
+    def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:
+        """Restart the query of a run in the state ``restarting`` (:meth:`_restart_query`) on another thread. If that
+        takes too long, the run's fence is shut, and the run becomes QueryFailed: no restart can succeed on it."""
+
+        def fail_run(message: str) -> None:
+            run.fence.close_nowait()
+            died_event = TaskDied(task=run.task, trace=message, holds_checkpoint=True, can_restart=False)
+            self._transition(run, restarting, QueryFailed(query=restarting.query), died_event)
+
+        run.start_call = self._calls.submit(
+            queue,
+            f"task {run.task}",
+            lambda: self._restart_query(run, restarting),
+            stage="restart",
+            on_abandon=fail_run,
+        )
+        return run.start_call
+
+    def _abandon_start(self, run: QueryRun) -> None:
+        """Shut the fence of a run whose start was abandoned, and end the run."""
+        run.fence.close_nowait()
+        with self._lock:
+            state = run.state
+            self._end_run(run)
+        # The start may have returned just now.
+        if not isinstance(state, QueryStarting | QueryEnded):
+            self._submit_query_stop(run, state.query)
+
+    def _report_from_start(self, run: QueryRun, event: TaskDied | TaskHalted | TaskCheckpointClosed) -> None:
+        """Report ``event`` about a run that is being started, unless the start was abandoned: then the herder has
+        received an error, and may have ordered the next start of the task."""
+        with self._lock:
+            if not isinstance(run.state, QueryEnded):
+                self._events.put(event)
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
 
     def _start_run(self, run: QueryRun, spec: TaskSpec) -> None:
-        """Stop the task's former run without grace, take over the checkpoint and start the query.
+        """Take over the checkpoint and start the query.
 
         If ``run`` was halted meanwhile, its checkpoint generation is closed, or a later start of the task has taken
         over in a sink, this is reported as an event. An error before the checkpoint was taken over is raised; a query
@@ -300,10 +407,6 @@ class Supervisor:
         """
         try:
             driver = self._running_driver()
-            if (former_run := self._mark_stopping(run.task)) is not None:
-                self._stop_run(*former_run, time.monotonic())
-            if run.fence.is_closed:
-                raise FencedError
             pipeline = Pipeline.of(spec.config, self._config.worker_kafka_properties)
             held_checkpoint = self._take_over(run, spec)
             log.info(
@@ -315,11 +418,13 @@ class Supervisor:
             self._start_query(run, TaskQuery(driver.spark.newSession(), run.task, pipeline, held_checkpoint, run.fence))
         except FencedError:
             self._running_driver()
-            self._events.put(TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run))
+            self._report_from_start(
+                run, TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run)
+            )
         except GenerationClosedError:
             if run.generation_path is not None:
                 record_task_stopped(run.generation_path, run.task.task)
-            self._events.put(TaskCheckpointClosed(task=run.task))
+            self._report_from_start(run, TaskCheckpointClosed(task=run.task))
         finally:
             with self._lock:
                 has_no_query = isinstance(run.state, QueryStarting)
@@ -335,7 +440,7 @@ class Supervisor:
 
         :raises GenerationClosedError: when the generation is closed, or the config was written by a version of Coterie
             without checkpoint generations.
-        :raises FencedError: when the run was halted during this wait.
+        :raises FencedError: when the run was halted, or its start abandoned, before the checkpoint was taken over.
         :raises WorldError: when the generation does not appear, or the checkpoint cannot be taken over.
         """
         if (generation_text := spec.config.get(GENERATION_KEY)) is None:
@@ -348,14 +453,14 @@ class Supervisor:
         run.generation_path = generation_folder(connector_path, generation_id.number)
         deadline_s = time.monotonic() + GENERATION_VISIBLE_TIMEOUT_MS / 1000
         while True:
+            if run.fence.is_closed:
+                raise FencedError
             try:
                 return take_over_in_open_generation(run.generation_path, generation_id, run.task.task)
             except GenerationAbsentError:
                 # A shared file system may show the generation late.
                 if time.monotonic() > deadline_s or self._closing.wait(POLL_INTERVAL_MS / 1000):
                     raise
-            if run.fence.is_closed:
-                raise FencedError
 
     def _start_query(self, run: QueryRun, query: TaskQuery) -> None:
         """Start the query of a run in QueryStarting. Afterwards the run is QueryRunning, QueryWaiting or QueryFailed.
@@ -369,7 +474,7 @@ class Supervisor:
         died_event = self._try_start_query(run, query)
         if died_event is not None and not died_event.holds_checkpoint:
             query.stop(grace_ms=0)
-            self._events.put(died_event)
+            self._report_from_start(run, died_event)
             return
         with self._lock:
             self._running_driver()
@@ -379,7 +484,7 @@ class Supervisor:
                 else:
                     self._fail_or_retry(run, query, died_event)
                 return
-        self._events.put(TaskHalted(task=run.task))
+        self._report_from_start(run, TaskHalted(task=run.task))
         query.stop(grace_ms=0)
 
     def _try_start_query(self, run: QueryRun, query: TaskQuery) -> TaskDied | None:
@@ -425,20 +530,29 @@ class Supervisor:
             with self._lock:
                 self._end_run(run)
 
-    def _stop_in_closed_generation(self, run: QueryRun, query: TaskQuery) -> None:
-        """Stop a query because its checkpoint generation is closed, with the grace
+    def _submit_stop_in_closed_generation(self, run: QueryRun, query: TaskQuery) -> None:
+        """Stop a query in QueryStopping on another thread because its checkpoint generation is closed, with the grace
         :data:`CLOSED_GENERATION_STOP_GRACE_MS`, and end the run. Record in the generation's folder that the task has
         stopped: the worker that performs the re-split waits for that record. Reports :class:`TaskCheckpointClosed`
         unless the run was ended meanwhile."""
-        assert run.generation_path is not None
-        try:
-            query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
-            record_task_stopped(run.generation_path, run.task.task)
-        finally:
+        generation_path = run.generation_path
+        assert generation_path is not None
+
+        def end_run() -> None:
             with self._lock:
                 if not isinstance(run.state, QueryEnded):
                     self._end_run(run)
                     self._events.put(TaskCheckpointClosed(task=run.task))
+
+        def stop() -> None:
+            try:
+                query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
+                record_task_stopped(generation_path, run.task.task)
+            finally:
+                end_run()
+
+        deadline_s = time.monotonic() + CLOSED_GENERATION_STOP_GRACE_MS / 1000
+        self._submit_stop_call(run, stop, deadline_s, end_run=end_run)
 
     # -- the polling thread -------------------------------------------------------------------------------------------
 
@@ -480,13 +594,13 @@ class Supervisor:
             return
         if run.generation_path is not None and is_generation_closed(run.generation_path):
             if self._transition(run, state, QueryStopping(query=query)):
-                self._stop_pool.submit(self._stop_in_closed_generation, run, query)
+                self._submit_stop_in_closed_generation(run, query)
             return
         if isinstance(state, QueryWaiting):
             restarting = QueryRestarting(query=query)
             is_due = time.monotonic() >= state.restarts_at_s and self._may_restart(run.task.connector)
             if is_due and self._transition(run, state, restarting):
-                self._retry_pool.submit(self._restart_query, run, restarting)
+                self._submit_restart(RETRY_CALLS, run, restarting)
             return
         if (timeout_message := query.check_batch_timeout()) is not None:
             # The herder then stops the task without grace, which cancels the batch's Spark jobs.
@@ -507,7 +621,7 @@ class Supervisor:
         if not is_alive:
             failed_state = QueryFailed(query=query)
             if self._transition(run, state, failed_state):
-                self._report_pool.submit(self._report_failure, run, failed_state)
+                self._calls.submit(REPORT_CALLS, f"task {run.task}", partial(self._report_failure, run, failed_state))
 
     def _may_restart(self, connector: ConnectorName) -> bool:
         """Whether fewer than :data:`CONCURRENT_RESTARTS_OF_CONNECTOR_MAX` queries of ``connector`` are being restarted
@@ -546,7 +660,8 @@ class Supervisor:
         except FencedError:
             if run.fence.is_closed:
                 log.info("Task %s was stopped while its query was restarted", run.task)
-            self._end_taken_over_run(run, _fenced_in_sink_event(run))
+            if run.state is restarting_state:
+                self._end_taken_over_run(run, _fenced_in_sink_event(run))
             return
         if died_event is None:
             self._transition(run, restarting_state, QueryRunning(query=query, progress=None))
@@ -577,7 +692,7 @@ class Supervisor:
                     self._events.put(event)
                 case QueryStarting() | QueryStopping() | QueryEnded():
                     return
-        self._stop_pool.submit(query.stop, grace_ms=0)
+        self._submit_query_stop(run, query)
 
     # -- states; the caller holds the lock, except for _closing_run and _transition -----------------------------------
 
@@ -633,10 +748,11 @@ class Supervisor:
         self._events.put(died_event)
 
     def _end_run(self, run: QueryRun) -> None:
-        """Change the state of ``run`` to QueryEnded and remove it from the runs."""
-        run.state = QueryEnded()
-        run.has_ended.set()
-        self._runs.remove(run)
+        """Change the state of ``run`` to QueryEnded and remove it from the runs. Does nothing if it has ended."""
+        if not isinstance(run.state, QueryEnded):
+            run.state = QueryEnded()
+            run.has_ended.set()
+            self._runs.remove(run)
 
     def _transition(
         self,
@@ -689,22 +805,3 @@ def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
 def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
     """The event that a sink has fenced ``run``, whose own fence is open."""
     return TaskDied(task=run.task, trace="A later start of the task has taken over in the sink", holds_checkpoint=False)
-
-
-async def run_on_thread(pool: ThreadPoolExecutor, blocking_call: Callable[[], T]) -> T:
-    """Run ``blocking_call`` on a thread of ``pool``, and return its result or raise its exception.
-
-    :raises WorldError: when the pool was shut down before this call, or is shut down while ``blocking_call`` waits for
-        a thread.
-    """
-    caller = asyncio.current_task()
-    try:
-        return await asyncio.get_running_loop().run_in_executor(pool, blocking_call)
-    except asyncio.CancelledError as error:
-        if caller is None or caller.cancelling():
-            raise
-        raise WorldError("Spark is not running on this worker") from error
-    except RuntimeError as error:
-        if "shutdown" not in str(error):
-            raise
-        raise WorldError("Spark is not running on this worker") from error

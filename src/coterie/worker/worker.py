@@ -25,6 +25,7 @@ from coterie.herder.messages import (
     Chore,
     ConfigLinesRead,
     Effect,
+    EndStart,
     Event,
     Exit,
     NotifyListeners,
@@ -404,6 +405,8 @@ class Worker:
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
+            case EndStart(task=task, grace_ms=grace_ms):
+                self._runtime.end_start(task, grace_ms=grace_ms)
             case NotifyListeners(news=news):
                 if self._listeners is not None:
                     self._listeners.notify(news)

@@ -69,6 +69,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             jars=jar_settings(settings),
             python=PythonSettings(allowed_modules=settings.pipeline_modules, executable=settings.python_executable),
             offset_flush_interval_ms=settings.offset_flush_interval_ms,
+            plugin_call_timeout_ms=settings.plugin_call_timeout_ms,
             worker_kafka_properties={
                 "bootstrap.servers": ",".join(settings.bootstrap_servers),
                 **java_settings(settings.security, scratch),

@@ -71,6 +71,8 @@ class WorkerView:
     """The tasks that are assigned to this worker or still run here, by id."""
     deferred_until_ms: int | None
     """End of the scheduled rebalance delay on this worker's monotonic clock; None when no delay runs."""
+    lost_threads: int
+    """Number of threads that hang in a plug-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,13 @@ class Worker(WorkerProcess):
     def _perform_herder_effect(self, effect: herder.Effect) -> None:
         """Perform one effect of the herder."""
         match effect:
-            case herder.SetTimer() | herder.CancelTimer() | herder.WriteLogMessage() | herder.StopConnector():
+            case (
+                herder.SetTimer()
+                | herder.CancelTimer()
+                | herder.WriteLogMessage()
+                | herder.StopConnector()
+                | herder.EndStart()
+            ):
                 self._perform_instant_effect(effect)
             case herder.Reply(id=id_, answer=answer):
                 self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
@@ -152,7 +158,8 @@ class Worker(WorkerProcess):
                 self._begin_chore(chore)
 
     def _perform_instant_effect(
-        self, effect: herder.SetTimer | herder.CancelTimer | herder.WriteLogMessage | herder.StopConnector
+        self,
+        effect: herder.SetTimer | herder.CancelTimer | herder.WriteLogMessage | herder.StopConnector | herder.EndStart,
     ) -> None:
         """Perform an effect that takes no time and is not recorded."""
         match effect:
@@ -162,8 +169,8 @@ class Worker(WorkerProcess):
                 self.herder_timers.cancel(timer)
             case herder.WriteLogMessage(text=text):
                 self.world.add_to_trace(f"{self.name}: {text}")
-            case herder.StopConnector():
-                pass  # In this simulation a split keeps no state.
+            case herder.StopConnector() | herder.EndStart():
+                pass  # In this simulation a split keeps no state, and every start ends soon.
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
         """End the process as the herder orders. A process that relaunches itself is followed by another one."""

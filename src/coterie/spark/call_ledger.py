@@ -1,0 +1,216 @@
+"""The bookkeeping of calls into plug-ins: which calls wait, run or are lost, and which may start. Starts no thread and
+reads no clock.
+
+| state | meaning | next |
+|---|---|---|
+| ``WaitingCall`` | waits until fewer calls of its queue run | Running, or removed: it was ended while it waited |
+| ``RunningCall`` | a thread runs the call | Lost, or removed: the call has returned |
+| ``LostCall`` | has exceeded its time limit, and its thread has not ended | removed: the call has returned late |
+
+A plug-in may block without end, and Python cannot end a thread. So two limits are independent: how many calls of a
+queue run at once, and how long a call may take. A call that is older than :data:`COUNTED_AGE_S` no longer counts as
+running, so that calls that hang delay the other calls of their queue for that time only.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NewType, TypeAlias
+
+COUNTED_AGE_S = 5
+"""How long after its start a call counts as one of the running calls of its queue, in seconds."""
+
+CallId = NewType("CallId", int)
+"""Identifies one call in its ledger. Later calls have higher numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallQueue:
+    """The calls of one kind. They start in the order in which they were added."""
+
+    name: str
+    concurrent_max: int
+    """Maximum number of calls that run at once, not counting those that are older than :data:`COUNTED_AGE_S`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a running call does in the plug-in."""
+
+    name: str
+    """The name of the stage in error messages, such as ``validate``."""
+    began_at_s: float
+    """The monotonic second in which the stage began."""
+    ends_at_s: float | None
+    """The monotonic second at which the time limit of the stage is over; None means that only the whole call has a time
+    limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingCall:
+    """The call waits until fewer calls of its queue run."""
+
+    queue: CallQueue
+    ends_at_s: float | None
+    """The monotonic second at which the time limit of the whole call is over; None means without limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCall:
+    """A thread runs the call."""
+
+    queue: CallQueue
+    started_at_s: float
+    ends_at_s: float | None
+    """The monotonic second at which the time limit of the whole call is over; None means without limit."""
+    stages: tuple[Stage, ...] = ()
+    """The stages that have begun and not ended, the innermost last. Empty while the call runs Coterie's own code, which
+    has its own time limits."""
+
+    @property
+    def is_lost_at_s(self) -> float | None:
+        """The monotonic second from which the call is lost; None while it has no time limit."""
+        limits = (self.ends_at_s, self.stages[-1].ends_at_s if self.stages else None)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostCall:
+    """The call has exceeded its time limit, and its thread has not ended."""
+
+    pass
+
+
+CallState: TypeAlias = WaitingCall | RunningCall | LostCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiredCall:
+    """A call whose time limit is over."""
+
+    call_id: CallId
+    stage: Stage | None
+    """The innermost stage; None if the call was in no stage, or still waited."""
+    has_stage_expired: bool
+    """Whether the time limit of the stage is over. Otherwise that of the whole call is over."""
+
+
+class CallLedger:
+    """All calls of one worker that have not returned. Times are monotonic seconds. Not safe on several threads."""
+
+    def __init__(self) -> None:
+        self._states: dict[CallId, CallState] = {}
+        """The calls, in the order in which they were added."""
+        self._calls_added = 0
+
+    @property
+    def lost_count(self) -> int:
+        """Number of lost calls: the number of threads that hang in a plug-in."""
+        return sum(isinstance(state, LostCall) for state in self._states.values())
+
+    def add(self, queue: CallQueue, *, ends_at_s: float | None = None) -> CallId:
+        """Add a waiting call, and return its id. ``ends_at_s``: :attr:`WaitingCall.ends_at_s`."""
+        call_id = CallId(self._calls_added)
+        self._calls_added += 1
+        self._states[call_id] = WaitingCall(queue=queue, ends_at_s=ends_at_s)
+        return call_id
+
+    def start_calls(self, now_s: float) -> list[CallId]:
+        """Change the calls that may start from waiting to running, and return them, the oldest first."""
+        running_by_queue = Counter(call.queue for call in self._counted_calls(now_s))
+        started: list[CallId] = []
+        for call_id, state in list(self._states.items()):
+            if isinstance(state, WaitingCall) and running_by_queue[state.queue] < state.queue.concurrent_max:
+                running_by_queue[state.queue] += 1
+                self._states[call_id] = RunningCall(queue=state.queue, started_at_s=now_s, ends_at_s=state.ends_at_s)
+                started.append(call_id)
+        return started
+
+    def begin_stage(self, call_id: CallId, stage: Stage) -> bool:
+        """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. Returns False, without a
+        change, when the call is lost."""
+        match self._states[call_id]:
+            case RunningCall(stages=stages) as state:
+                self._states[call_id] = replace(state, stages=(*stages, stage))
+                return True
+            case _:
+                return False
+
+    def end_stage(self, call_id: CallId, *, now_s: float, outer_ends_at_s: float) -> None:
+        """End the innermost stage of a running call. The stage around it, if there is one, begins again: its time limit
+        is over at ``outer_ends_at_s``. Does nothing when the call is lost."""
+        match self._states[call_id]:
+            case RunningCall(stages=(*outermost, outer, _)) as state:
+                if outer.ends_at_s is not None:
+                    outer = replace(outer, began_at_s=now_s, ends_at_s=outer_ends_at_s)
+                self._states[call_id] = replace(state, stages=(*outermost, outer))
+            case RunningCall() as state:
+                self._states[call_id] = replace(state, stages=())
+            case _:
+                pass
+
+    def limit(self, call_id: CallId, ends_at_s: float) -> None:
+        """Shorten the time limit of a waiting or running call: it is over at ``ends_at_s``, unless it is over earlier.
+        Does nothing for a call that is lost or has returned."""
+        match self._states.get(call_id):
+            case (WaitingCall() | RunningCall()) as state if state.ends_at_s is None or ends_at_s < state.ends_at_s:
+                self._states[call_id] = replace(state, ends_at_s=ends_at_s)
+            case _:
+                pass
+
+    def expire_calls(self, now_s: float) -> list[ExpiredCall]:
+        """Return the calls whose time limit is over: a running call becomes lost, a waiting one is removed."""
+        expired = []
+        for call_id, state in list(self._states.items()):
+            match state:
+                case WaitingCall() if state.ends_at_s is not None and now_s >= state.ends_at_s:
+                    del self._states[call_id]
+                    expired.append(ExpiredCall(call_id=call_id, stage=None, has_stage_expired=False))
+                case RunningCall() if state.is_lost_at_s is not None and now_s >= state.is_lost_at_s:
+                    self._states[call_id] = LostCall()
+                    stage = state.stages[-1] if state.stages else None
+                    stage_ends_at_s = None if stage is None else stage.ends_at_s
+                    has_stage_expired = stage_ends_at_s is not None and now_s >= stage_ends_at_s
+                    expired.append(ExpiredCall(call_id=call_id, stage=stage, has_stage_expired=has_stage_expired))
+                case _:
+                    pass
+        return expired
+
+    def end(self, call_id: CallId) -> bool:
+        """Remove a call that has returned. Returns whether its result counts: False for a lost call."""
+        return not isinstance(self._states.pop(call_id), LostCall)
+
+    def remove_waiting(self) -> list[CallId]:
+        """Remove all waiting calls, and return them."""
+        waiting = [call_id for call_id, state in self._states.items() if isinstance(state, WaitingCall)]
+        for call_id in waiting:
+            del self._states[call_id]
+        return waiting
+
+    def running(self) -> list[CallId]:
+        """The calls that run and are not lost."""
+        return [call_id for call_id, state in self._states.items() if isinstance(state, RunningCall)]
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """The monotonic second at which :meth:`expire_calls` or :meth:`start_calls` next has something to do, if no
+        other method is called before; None: never."""
+        limits: list[float | None] = []
+        for state in self._states.values():
+            match state:
+                case WaitingCall(ends_at_s=ends_at_s) | RunningCall(is_lost_at_s=ends_at_s):
+                    limits.append(ends_at_s)
+                case LostCall():
+                    pass
+        queues_with_waiting = {state.queue for state in self._states.values() if isinstance(state, WaitingCall)}
+        limits += [
+            state.started_at_s + COUNTED_AGE_S
+            for state in self._counted_calls(now_s)
+            if state.queue in queues_with_waiting
+        ]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _counted_calls(self, now_s: float) -> Iterator[RunningCall]:
+        """The running calls that count against the limits of their queues."""
+        for state in self._states.values():
+            if isinstance(state, RunningCall) and now_s - state.started_at_s < COUNTED_AGE_S:
+                yield state

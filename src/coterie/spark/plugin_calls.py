@@ -1,0 +1,370 @@
+"""Calls the code of plug-ins on daemon threads, one for each call, with time limits.
+
+Python cannot end a thread. A call that exceeds its time limit is *abandoned*: its caller gets a
+:class:`PluginTimeoutError`, and its thread is *lost* until the plug-in returns. Threads of a ThreadPoolExecutor cannot
+be used: the interpreter joins them at its exit, so one lost thread would keep the process for ever.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, ExpiredCall, Stage
+from coterie.spark.fence import FencedError
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSED_MESSAGE = "Spark is not running on this worker"
+"""The message for a call that cannot start because the runtime is closed."""
+
+
+class PluginTimeoutError(WorldError):
+    """A call into a plug-in has exceeded its time limit, and was abandoned. The message names the stage of the call,
+    and the line of code in which the thread was."""
+
+
+class PluginCall:
+    """One call. Its methods are safe on any thread."""
+
+    def __init__(
+        self, calls: "PluginCalls", subject: str, function: Callable[[], Any], on_abandon: Callable[[str], None] | None
+    ) -> None:
+        self.subject = subject
+        """The object of the call in messages, such as ``connector flights``."""
+        self.future: Future[Any] = Future()
+        """The result of the call, or its exception."""
+        self.call_id: CallId | None = None
+        """None when the calls were closed before."""
+        self.thread: threading.Thread | None = None
+        """None while the call waits."""
+        self.function = function
+        self.on_abandon = on_abandon
+        self._calls = calls
+
+    def end_within(self, timeout_s: float) -> None:
+        """The result of the call is no longer needed: abandon the call ``timeout_s`` seconds from now, unless it
+        returns before or its time limit is over before. Never waits."""
+        self._calls.limit(self, time.monotonic() + timeout_s)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the function of the call has returned, or will never run. A lost call has not ended."""
+        return self.future.done() and (self.thread is None or not self.thread.is_alive())
+
+    @contextmanager
+    def stage(self, name: str, *, has_time_limit: bool = True) -> Iterator[None]:
+        """See :func:`plugin_stage`. Without ``has_time_limit`` only the whole call has a time limit."""
+        self._calls.begin_stage(self, name, has_time_limit=has_time_limit)
+        try:
+            yield
+        finally:
+            self._calls.end_stage(self)
+
+
+class PluginCalls:
+    """The calls of one worker into its plug-ins. All methods are safe on any thread."""
+
+    def __init__(self, timeout_ms: int, on_lost_count: Callable[[int], None] = lambda _: None) -> None:
+        """``timeout_ms`` is the time limit of each stage of a call. ``on_lost_count`` is called with the number of lost
+        threads whenever it has changed."""
+        self._timeout_ms = timeout_ms
+        self._on_lost_count = on_lost_count
+        self._ledger = CallLedger()
+        self._call_by_id: dict[CallId, PluginCall] = {}
+        self._changed = threading.Condition()
+        """Guards all fields. Notified when a call was added or has ended, and when a time limit has changed."""
+        self._report_lock = threading.Lock()
+        """Held while ``on_lost_count`` is called, so that the last call has the newest number."""
+        self._reported_lost_count = 0
+        self._is_closed = False
+        self._timer_thread: threading.Thread | None = None
+
+    async def call(
+        self,
+        queue: CallQueue,
+        subject: str,
+        function: Callable[[], T],
+        *,
+        stage: str | None = None,
+        on_abandon: Callable[[str], None] | None = None,
+    ) -> T:
+        """Run ``function`` on a thread (:meth:`submit`), and return its result or raise its exception. If the caller is
+        cancelled while the call waits, ``function`` is not run.
+
+        :raises PluginTimeoutError: when the call was abandoned.
+        :raises WorldError: when the calls were closed before ``function`` was run.
+        """
+        call = self.submit(queue, subject, function, stage=stage, on_abandon=on_abandon)
+        result: T = await result_of(call)
+        return result
+
+    def submit(
+        self,
+        queue: CallQueue,
+        subject: str,
+        function: Callable[[], object],
+        *,
+        stage: str | None = None,
+        timeout_s: float | None = None,
+        on_abandon: Callable[[str], None] | None = None,
+    ) -> PluginCall:
+        """Run ``function`` on a new daemon thread as soon as ``queue`` permits, and return the call at once.
+
+        :param subject: the object of the call in messages, such as ``connector flights``.
+        :param stage: the stage of the whole call (:func:`plugin_stage`); None when ``function`` begins stages itself.
+        :param timeout_s: the time limit of the whole call from now on, in place of that of ``stage``; None: only the
+            stages have time limits.
+        :param on_abandon: called with the error message when the call is abandoned, before the call's caller gets the
+            exception. It must not wait, and raise no exception.
+        """
+        if stage is not None:
+            function = _in_stage(stage, function, has_time_limit=timeout_s is None)
+        call = PluginCall(self, subject, function, on_abandon)
+        ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            if not self._is_closed:
+                call.call_id = self._ledger.add(queue, ends_at_s=ends_at_s)
+                self._call_by_id[call.call_id] = call
+                self._start_calls()
+                if self._timer_thread is None:
+                    self._timer_thread = threading.Thread(
+                        target=self._expire_calls, name="coterie-call-limits", daemon=True
+                    )
+                    self._timer_thread.start()
+                self._changed.notify_all()
+                return call
+        call.future.set_exception(WorldError(CLOSED_MESSAGE))
+        return call
+
+    @property
+    def lost_count(self) -> int:
+        """Number of lost threads: abandoned calls that have not returned."""
+        with self._changed:
+            return self._ledger.lost_count
+
+    def close(self) -> None:
+        """Refuse further calls, and let those fail that still wait. Running calls continue."""
+        with self._changed:
+            self._is_closed = True
+            waiting = [self._call_by_id.pop(call_id) for call_id in self._ledger.remove_waiting()]
+            self._changed.notify_all()
+        for call in waiting:
+            if call.future.set_running_or_notify_cancel():
+                call.future.set_exception(WorldError(CLOSED_MESSAGE))
+
+    def wait_for_threads(self, timeout_s: float) -> None:
+        """After :meth:`close`: wait ``timeout_s`` at most until the running calls have returned or are lost. Calls that
+        still run then are abandoned: their threads end with the process."""
+        with self._changed:
+            assert self._is_closed
+            self._changed.wait_for(lambda: not self._ledger.running(), timeout_s)
+            for call_id in self._ledger.running():
+                self._ledger.limit(call_id, time.monotonic())
+            self._changed.notify_all()
+        if self._timer_thread is not None:
+            self._timer_thread.join()
+
+    # -- called by PluginCall and by threads --------------------------------------------------------------------------
+
+    def limit(self, call: PluginCall, ends_at_s: float) -> None:
+        """Shorten the time limit of ``call`` (:meth:`CallLedger.limit`)."""
+        with self._changed:
+            if call.call_id is not None:
+                self._ledger.limit(call.call_id, ends_at_s)
+                self._changed.notify_all()
+
+    def begin_stage(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
+        """Begin a stage of ``call``, which runs on the present thread.
+
+        :raises FencedError: when the call was abandoned.
+        """
+        assert call.call_id is not None
+        with self._changed:
+            now_s = time.monotonic()
+            ends_at_s = now_s + self._timeout_ms / 1000 if has_time_limit else None
+            stage = Stage(name=name, began_at_s=now_s, ends_at_s=ends_at_s)
+            if not self._ledger.begin_stage(call.call_id, stage):
+                raise FencedError
+            self._changed.notify_all()
+
+    def end_stage(self, call: PluginCall) -> None:
+        """End the innermost stage of ``call``, which runs on the present thread."""
+        assert call.call_id is not None
+        with self._changed:
+            now_s = time.monotonic()
+            self._ledger.end_stage(call.call_id, now_s=now_s, outer_ends_at_s=now_s + self._timeout_ms / 1000)
+            self._changed.notify_all()
+
+    def _start_calls(self) -> None:
+        """Start a thread for each call that may start. The caller holds the lock."""
+        for call_id in self._ledger.start_calls(time.monotonic()):
+            call = self._call_by_id[call_id]
+            if not call.future.set_running_or_notify_cancel():
+                self._ledger.end(call_id)
+                del self._call_by_id[call_id]
+                continue
+            call.thread = threading.Thread(target=self._run, args=(call,), name=f"coterie {call.subject}", daemon=True)
+            try:
+                call.thread.start()
+            except RuntimeError as error:
+                self._ledger.end(call_id)
+                del self._call_by_id[call_id]
+                call.future.set_exception(WorldError(f"{call.subject}: the system starts no further thread: {error}"))
+
+    def _run(self, call: PluginCall) -> None:
+        """Run the function of ``call`` on the present thread. The result of an abandoned call is dropped."""
+        _current.call = call
+        result: object = None
+        error: Exception | None = None
+        try:
+            result = call.function()
+        except BaseException as raised:  # noqa: BLE001 - a plug-in may raise any exception, SystemExit too
+            error = as_exception(raised)
+        assert call.call_id is not None
+        with self._changed:
+            is_needed = self._ledger.end(call.call_id)
+            del self._call_by_id[call.call_id]
+            if not self._is_closed:
+                self._start_calls()
+            self._changed.notify_all()
+        if not is_needed:
+            log.info("%s: a call that was given up has returned; its result is not used", call.subject)
+            self._report_lost_count()
+        elif error is not None:
+            call.future.set_exception(error)
+        else:
+            call.future.set_result(result)
+
+    def _expire_calls(self) -> None:
+        """Abandon calls at the ends of their time limits, and start waiting calls when running ones no longer count.
+        Runs on a separate thread until :meth:`close` was called and no call runs."""
+        while True:
+            with self._changed:
+                now_s = time.monotonic()
+                abandoned_calls = [
+                    (self._call_by_id[expired.call_id], expired) for expired in self._ledger.expire_calls(now_s)
+                ]
+                for call, expired in abandoned_calls:
+                    if call.thread is None:
+                        del self._call_by_id[expired.call_id]
+                if not self._is_closed:
+                    self._start_calls()
+                if not abandoned_calls:
+                    if self._is_closed and not self._ledger.running():
+                        return
+                    due_at_s = self._ledger.next_due_s(now_s)
+                    self._changed.wait(None if due_at_s is None else max(0, due_at_s - now_s))
+                    continue
+                self._changed.notify_all()
+            for call, expired in abandoned_calls:
+                self._abandon(call, expired)
+            self._report_lost_count()
+
+    def _abandon(self, call: PluginCall, expired: ExpiredCall) -> None:
+        """Let the caller of ``call`` get a PluginTimeoutError, and log where the thread of the call is."""
+        if call.thread is None:
+            message = f"The call for {call.subject} was ended before it began"
+        else:
+            message = f"{_timeout_text(call.subject, expired)}{_place_of(call.thread)}"
+            if expired.has_stage_expired:
+                message += ". Repair the plug-in, or raise plugin.call.timeout.ms of the workers"
+            log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of(call.thread))
+        if call.on_abandon is not None:
+            call.on_abandon(message)
+        if call.thread is not None or call.future.set_running_or_notify_cancel():
+            call.future.set_exception(PluginTimeoutError(message))
+
+    def _report_lost_count(self) -> None:
+        """Call ``on_lost_count`` if the number of lost threads has changed since the last call."""
+        with self._report_lock:
+            if (lost_count := self.lost_count) != self._reported_lost_count:
+                self._reported_lost_count = lost_count
+                self._on_lost_count(lost_count)
+
+
+class _CurrentCall(threading.local):
+    """The call that the present thread runs; None on other threads."""
+
+    call: PluginCall | None = None
+
+
+_current = _CurrentCall()
+
+
+@contextmanager
+def plugin_stage(name: str) -> Iterator[None]:
+    """Context manager: the block runs code of a plug-in, in the stage ``name``, which has its own time limit. At the
+    end of the block the time limit of the stage around it begins again. Without effect on a thread that runs no
+    :class:`PluginCall`.
+
+    :raises FencedError: when the call was abandoned before.
+    """
+    if (call := _current.call) is None:
+        yield
+        return
+    with call.stage(name):
+        yield
+
+
+def in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
+    """A function that calls ``function`` in the stage ``name`` (:func:`plugin_stage`)."""
+
+    def call_in_stage(*args: P.args, **kwargs: P.kwargs) -> T:
+        with plugin_stage(name):
+            return function(*args, **kwargs)
+
+    return call_in_stage
+
+
+async def result_of(call: PluginCall) -> Any:
+    """Await the result of ``call``. Raises its exception, and those of :meth:`PluginCalls.call`."""
+    return await asyncio.wrap_future(call.future)
+
+
+def as_exception(error: BaseException) -> Exception:
+    """``error`` itself, or an exception that states its type if a future cannot have it as its exception."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _timeout_text(subject: str, expired: ExpiredCall) -> str:
+    """The first part of the message about a call of ``subject`` that has exceeded a time limit."""
+    if expired.stage is None:
+        return f"The call for {subject} has not returned in time"
+    elapsed_ms = (time.monotonic() - expired.stage.began_at_s) * 1000
+    return f"The plug-in of {subject} has not returned from {expired.stage.name} after {elapsed_ms:.0f} ms"
+
+
+def _place_of(thread: threading.Thread) -> str:
+    """The innermost Python function that ``thread`` runs now, as the end of a sentence; empty if it has ended."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "" if frame is None else f": it is in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    """The stack of ``thread``; empty if it has ended."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "" if frame is None else "".join(traceback.format_stack(frame))
+
+
+def _in_stage(stage: str, function: Callable[[], object], *, has_time_limit: bool) -> Callable[[], object]:
+    """A function that calls ``function`` in the stage ``stage`` of the present call (:meth:`PluginCall.stage`)."""
+
+    def call_in_stage() -> object:
+        assert _current.call is not None
+        with _current.call.stage(stage, has_time_limit=has_time_limit):
+            return function()
+
+    return call_in_stage

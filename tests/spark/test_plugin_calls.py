@@ -1,0 +1,245 @@
+"""Calls into plug-ins on threads: time limits, lost threads, and results that come too late."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark import call_ledger
+from coterie.spark.call_ledger import CallQueue
+from coterie.spark.fence import Fence, FencedError
+from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError, plugin_stage, result_of
+
+ONE_AT_ONCE = CallQueue(name="test", concurrent_max=1)
+MANY_AT_ONCE = CallQueue(name="many", concurrent_max=100)
+LONG_MS = 60_000
+SHORT_MS = 50
+
+
+class LostCounts:
+    """The numbers of lost threads that were reported."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self._changed = threading.Condition()
+
+    def add(self, count: int) -> None:
+        with self._changed:
+            self.counts.append(count)
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until ``count`` was reported."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: count in self.counts, 30), self.counts
+
+
+@pytest.fixture
+def go_on() -> Iterator[threading.Event]:
+    """Lets the plug-ins of a test return; set at the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def closed(calls: PluginCalls) -> None:
+    calls.close()
+    calls.wait_for_threads(30)
+
+
+async def test_a_call_returns_the_result_or_raises_the_exception_of_the_plugin() -> None:
+    calls = PluginCalls(LONG_MS)
+
+    def fails() -> None:
+        raise ConfigError({"key": ["wrong"]})
+
+    def exits() -> None:
+        sys.exit(3)
+
+    assert await calls.call(ONE_AT_ONCE, "connector c", lambda: 7, stage="validate") == 7
+    with pytest.raises(ConfigError):
+        await calls.call(ONE_AT_ONCE, "connector c", fails)
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        await calls.call(ONE_AT_ONCE, "connector c", exits)
+    closed(calls)
+
+
+async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_and_the_place(
+    go_on: threading.Event,
+) -> None:
+    lost = LostCounts()
+    calls = PluginCalls(SHORT_MS, lost.add)
+    fence = Fence()
+    commits: list[str] = []
+    late_error: list[BaseException] = []
+    messages: list[str] = []
+
+    def hangs_in_the_plugin() -> None:
+        go_on.wait(60)
+
+    def starts() -> None:
+        hangs_in_the_plugin()
+        try:
+            with fence.allow_commit():
+                commits.append("too late")
+        except FencedError as error:
+            late_error.append(error)
+            raise
+
+    def shut_fence(message: str) -> None:
+        messages.append(message)
+        fence.close_nowait()
+
+    with pytest.raises(
+        PluginTimeoutError,
+        match=r"The plug-in of task c-0 has not returned from start after \d+ ms: it is in wait "
+        r"\(.*threading.py:\d+\)\. Repair the plug-in, or raise plugin\.call\.timeout\.ms",
+    ) as raised:
+        await calls.call(ONE_AT_ONCE, "task c-0", starts, stage="start", on_abandon=shut_fence)
+    assert messages == [str(raised.value)]
+    lost.wait_for(1)
+    assert calls.lost_count == 1
+    go_on.set()
+    lost.wait_for(0)
+    assert late_error, "the start has returned late and found its fence shut"
+    assert commits == []
+    assert calls.lost_count == 0
+    closed(calls)
+
+
+async def test_calls_that_hang_delay_other_calls_only_while_they_are_young(
+    monkeypatch: pytest.MonkeyPatch, go_on: threading.Event
+) -> None:
+    monkeypatch.setattr(call_ledger, "COUNTED_AGE_S", 0.1)
+    calls = PluginCalls(LONG_MS)
+    hanging = [calls.submit(ONE_AT_ONCE, f"connector bad-{number}", lambda: go_on.wait(60)) for number in range(3)]
+    async with asyncio.timeout(30):
+        assert await calls.call(ONE_AT_ONCE, "connector good", lambda: "created") == "created"
+    assert not any(call.future.done() for call in hanging)
+    go_on.set()
+    for call in hanging:
+        assert await result_of(call)
+    closed(calls)
+
+
+async def test_a_call_that_reaches_a_further_stage_after_it_was_abandoned_ends_there(go_on: threading.Event) -> None:
+    lost = LostCounts()
+    calls = PluginCalls(SHORT_MS, lost.add)
+    stages: list[str] = []
+
+    def split() -> None:
+        with plugin_stage("list the partitions"):
+            go_on.wait(60)
+        with plugin_stage("infer the columns"):
+            stages.append("inferred")
+
+    with pytest.raises(PluginTimeoutError, match="has not returned from list the partitions"):
+        await calls.call(ONE_AT_ONCE, "connector c", split)
+    go_on.set()
+    lost.wait_for(1)
+    lost.wait_for(0)
+    assert stages == []
+    closed(calls)
+
+
+async def test_time_between_stages_is_not_limited() -> None:
+    calls = PluginCalls(SHORT_MS)
+
+    def split() -> str:
+        with plugin_stage("list the partitions"):
+            pass
+        time.sleep(4 * SHORT_MS / 1000)
+        return "split"
+
+    assert await calls.call(ONE_AT_ONCE, "connector c", split) == "split"
+    closed(calls)
+
+
+async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(go_on: threading.Event) -> None:
+    lost = LostCounts()
+    calls = PluginCalls(LONG_MS, lost.add)
+    running = calls.submit(ONE_AT_ONCE, "task c-0", lambda: go_on.wait(60), stage="start")
+    waiting = calls.submit(ONE_AT_ONCE, "task c-1", lambda: go_on.wait(60), stage="start")
+    for call, message in ((waiting, "was ended before it began"), (running, "has not returned from start")):
+        call.end_within(0)
+        with pytest.raises(PluginTimeoutError, match=message):
+            await result_of(call)
+    lost.wait_for(1)
+    closed(calls)
+
+
+async def test_a_cancelled_caller_does_not_disturb_its_call_or_the_others(go_on: threading.Event) -> None:
+    calls = PluginCalls(LONG_MS)
+    running, waiting = (
+        asyncio.create_task(calls.call(ONE_AT_ONCE, f"connector {name}", lambda: go_on.wait(60))) for name in "ab"
+    )
+    await asyncio.sleep(0)
+    for caller in (waiting, running):
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+    last = asyncio.create_task(calls.call(ONE_AT_ONCE, "connector c", lambda: "last"))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await last == "last"
+    closed(calls)
+
+
+async def test_a_call_that_waits_when_the_calls_are_closed_fails_with_a_clear_error(go_on: threading.Event) -> None:
+    calls = PluginCalls(LONG_MS)
+    running, waiting = (
+        asyncio.create_task(calls.call(ONE_AT_ONCE, "connector c", lambda: go_on.wait(60))) for _ in range(2)
+    )
+    await asyncio.sleep(0)
+    calls.close()
+    for refused in (waiting, asyncio.create_task(calls.call(ONE_AT_ONCE, "connector d", lambda: 1))):
+        with pytest.raises(WorldError, match="Spark is not running on this worker"):
+            await refused
+    go_on.set()
+    assert await running
+    calls.wait_for_threads(30)
+
+
+async def test_closing_waits_for_calls_only_for_the_given_time(go_on: threading.Event) -> None:
+    threads_before = set(threading.enumerate())
+    calls = PluginCalls(LONG_MS)
+    hanging = calls.submit(MANY_AT_ONCE, "connector c", lambda: go_on.wait(60), stage="validate")
+    calls.close()
+    await asyncio.to_thread(calls.wait_for_threads, 0.01)
+    with pytest.raises(PluginTimeoutError):
+        await result_of(hanging)
+    names_left = {thread.name for thread in set(threading.enumerate()) - threads_before} - {"asyncio_0"}
+    assert names_left == {"coterie connector c"}
+
+
+EXIT_WITH_LOST_THREADS = """
+import threading
+from coterie.spark.call_ledger import CallQueue
+from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError
+
+calls = PluginCalls(50)
+queue = CallQueue(name="test", concurrent_max=100)
+hanging = [calls.submit(queue, f"connector c-{n}", threading.Event().wait, stage="validate") for n in range(40)]
+for call in hanging:
+    assert isinstance(call.future.exception(30), PluginTimeoutError)
+assert calls.lost_count == 40
+print("all lost")
+"""
+
+
+def test_a_process_with_lost_threads_exits_at_once() -> None:
+    command = [sys.executable, "-c", EXIT_WITH_LOST_THREADS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "all lost\n"), ended.stderr
+
+
+def test_a_stage_outside_of_a_call_has_no_effect() -> None:
+    with contextlib.suppress(FencedError), plugin_stage("start"):
+        return
+    pytest.fail("the stage was refused")
