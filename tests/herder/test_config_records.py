@@ -13,6 +13,7 @@ from coterie.herder import config_records
 from coterie.herder.config_records import (
     ConnectorWritten,
     IgnoredLine,
+    RestartRequested,
     SessionKeyWritten,
     TargetStateWritten,
     TaskConfigWritten,
@@ -46,6 +47,8 @@ def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
             return [config_records.target_state_line(name, target_state)]
         case SessionKeyWritten(session_key=session_key):
             return [config_records.session_key_line(session_key)]
+        case RestartRequested():
+            return [config_records.restart_line(record)]
         case _:
             return []
 
@@ -56,7 +59,7 @@ def test_connects_records_are_encoded_to_the_same_bytes(recorded: dict[str, Any]
     parsed = config_records.parse(recorded["key"].encode(), None if value is None else value.encode())
     if isinstance(parsed, IgnoredLine):
         assert parsed.log_message is None, "a key that only Connect uses is not logged"
-        assert recorded["key"].startswith(("restart-connector-", "logger-cluster-"))
+        assert recorded["key"].startswith("logger-cluster-")
         return
     (line,) = encode_again(parsed)
     encoded_value = line.value and line.value.replace(b',"incarnation":"5f3a"', b"")
@@ -138,3 +141,8 @@ def test_an_invalid_session_key_is_ignored_with_a_log_message_that_does_not_cont
     assert isinstance(parsed, IgnoredLine)
     assert parsed.log_message
     assert "c2VjcmV0" not in parsed.log_message
+
+
+def test_a_restart_without_valid_fields_restarts_the_connector_only_as_in_connect() -> None:
+    parsed = config_records.parse(b"restart-connector-a", b'{"include-tasks":"yes"}')
+    assert parsed == RestartRequested(connector=ConnectorName("a"), include_tasks=False, only_failed=False)

@@ -18,11 +18,11 @@ CONNECTOR_LINE = config_records.connector_line(ORDERS, CONFIG, INCARNATION)
 
 def read(state: ConfigState, lines: Sequence[NewTopicRecord]) -> list[str]:
     """Apply ``lines`` at the next offsets; return the log messages."""
-    remarks = []
+    remarks: list[str] = []
     for line in lines:
         offset = max(state.offset, 0)
         remark = state.apply(TopicRecord(partition=0, offset=offset, timestamp_ms=0, key=line.key, value=line.value))
-        remarks += [remark] if remark else []
+        remarks += [remark] if isinstance(remark, str) else []
     return remarks
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker
 from coterie.herder.requests.reads import (
     DescribeConnector,
     DescribeStatus,
@@ -15,7 +15,13 @@ from coterie.herder.requests.reads import (
     ListConnectors,
 )
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
-from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    PutConnector,
+    PutTaskConfigs,
+    RestartConnector,
+    SetTargetState,
+)
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
@@ -38,6 +44,8 @@ REQUESTS: list[Request] = [
     DrainWorker(worker=HERE),
     UncordonWorker(worker=HERE),
     RestartWorker(worker=HERE),
+    RestartConnector(connector=ORDERS, include_tasks=True, only_failed=False),
+    RestartConnectorTask(task=TASKS[0]),
 ]
 
 

@@ -7,6 +7,7 @@ from coterie.herder.config_state import ConfigState
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState, Write
+from coterie.herder.status_records import StatusState
 from coterie.herder.write_kinds import kind_of
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
@@ -68,7 +69,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert create.refusal(ConfigState()) is None
     assert create.lines(ConfigState()) == (config_records.connector_line(ORDERS, CONFIG, FRESH),)
     config = configured_herder().herder.config
-    answer = create.answer(config, created=create.creates_connector(ConfigState()))
+    answer = create.answer(config, StatusState(), created=create.creates_connector(ConfigState()))
     assert isinstance(answer, ConnectorInfo)
     assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, config.tasks(ORDERS))
     again = create.refusal(config)
@@ -78,7 +79,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert replace.refusal(config) is None
     assert replace.lines(config) == (CONNECTOR_LINE,)
     assert INCARNATION != FRESH
-    replaced = replace.answer(config, created=replace.creates_connector(config))
+    replaced = replace.answer(config, StatusState(), created=replace.creates_connector(config))
     assert isinstance(replaced, ConnectorInfo)
     assert not replaced.created
 
@@ -108,6 +109,6 @@ def test_a_write_without_a_view_is_answered_with_done() -> None:
     assert kind_of(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
     assert kind_of(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
     for request in (DELETE, TASK_CONFIGS, target(TargetState.PAUSED)):
-        assert kind_of(request, FRESH).answer(config, created=False) == Done()
+        assert kind_of(request, FRESH).answer(config, StatusState(), created=False) == Done()
         assert not kind_of(request, FRESH).creates_connector(config)
         assert kind_of(request, FRESH).config_to_validate(config) is None

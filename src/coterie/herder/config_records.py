@@ -57,6 +57,18 @@ class SessionKeyWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRequested:
+    """``restart-connector-<name>``: every worker restarts those of its jobs of the connector that the line names
+    (KIP-745). The line changes no state: a worker that reads it as history ignores it."""
+
+    connector: ConnectorName
+    include_tasks: bool
+    """Whether the connector's tasks are restarted, too."""
+    only_failed: bool
+    """Whether only jobs in the state FAILED are restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredLine:
     """A line that is ignored. With a ``log_message``, the line is unexpected and the message is logged. Without a
     message, the line is expected: only Kafka Connect needs it, or it is a tombstone that changes nothing here."""
@@ -65,13 +77,19 @@ class IgnoredLine:
 
 
 ConfigRecord: TypeAlias = (
-    ConnectorWritten | TaskConfigWritten | TasksCommitted | TargetStateWritten | SessionKeyWritten | IgnoredLine
+    ConnectorWritten
+    | TaskConfigWritten
+    | TasksCommitted
+    | TargetStateWritten
+    | SessionKeyWritten
+    | RestartRequested
+    | IgnoredLine
 )
 
 _SESSION_KEY = "session-key"
 """The key of the line with the session key."""
-_UNSUPPORTED_KEY_PREFIXES = ("restart-connector-", "tasks-fencing-", "logger-cluster-")
-"""Prefixes of keys that Connect uses and Coterie does not support; they are tried last, as in Connect."""
+_UNSUPPORTED_KEY_PREFIXES = ("tasks-fencing-", "logger-cluster-")
+"""Prefixes of keys that Connect uses and Coterie does not support."""
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -92,6 +110,8 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
         return _parse_task_config(name.removeprefix("task-"), body)
     if name.startswith("commit-"):
         return _parse_commit(ConnectorName(name.removeprefix("commit-")), body)
+    if name.startswith("restart-connector-"):
+        return _parse_restart(ConnectorName(name.removeprefix("restart-connector-")), body)
     if name == _SESSION_KEY:
         return _parse_session_key(body)
     if name.startswith(_UNSUPPORTED_KEY_PREFIXES):
@@ -150,6 +170,17 @@ def _parse_commit(connector: ConnectorName, body: Mapping[str, object] | None) -
     return TasksCommitted(connector=connector, task_count=tasks)
 
 
+def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+    """A field that is missing or no boolean counts as false, as in Connect."""
+    if body is None:
+        return IgnoredLine()
+    return RestartRequested(
+        connector=connector,
+        include_tasks=body.get("include-tasks") is True,
+        only_failed=body.get("only-failed") is True,
+    )
+
+
 def _parse_session_key(body: Mapping[str, object] | None) -> ConfigRecord:
     """Parse the value of the session key. The message about an invalid key quotes no part of it."""
     fields = body or {}
@@ -195,6 +226,12 @@ def target_state_line(connector: ConnectorName, target_state: TargetState) -> Ne
     # Workers before KIP-875 do not support STOPPED: they read PAUSED instead.
     older = TargetState.PAUSED if target_state is TargetState.STOPPED else target_state
     return _make_line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
+
+
+def restart_line(restart: RestartRequested) -> NewTopicRecord:
+    """The line that requests a restart of a connector."""
+    fields = {"include-tasks": restart.include_tasks, "only-failed": restart.only_failed}
+    return _make_line(f"restart-connector-{restart.connector}", fields)
 
 
 def session_key_line(session_key: SessionKey) -> NewTopicRecord:

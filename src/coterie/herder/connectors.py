@@ -209,6 +209,18 @@ def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitC
     )
 
 
+def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
+    """An operator has ordered a restart of the connector, or with ``only_failed`` only if it is FAILED: it is split
+    again. Does nothing for a connector that is not assigned here, or not started."""
+    split = turn.herder.work.connector_runs.get(name)
+    if split is None or name not in turn.herder.place.assigned:
+        return
+    is_started = turn.herder.config.target_state(name) is TargetState.STARTED
+    if is_started and (isinstance(split.state, Unsplittable) or not only_failed):
+        _stop_connector(turn, name, split)
+        statuses.report(turn, name, State.RESTARTING)
+
+
 # -- results of splits and publications -------------------------------------------------------------------------------
 
 

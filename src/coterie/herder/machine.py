@@ -24,12 +24,14 @@ from coterie.herder import (
     orders,
     place,
     reads,
+    restarts,
     signing,
     statuses,
     tasks,
     worker_view,
     writes,
 )
+from coterie.herder.config_records import RestartRequested
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     CheckpointGenerationFinished,
@@ -67,7 +69,13 @@ from coterie.herder.messages import (
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
-from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    PutConnector,
+    PutTaskConfigs,
+    RestartConnector,
+    SetTargetState,
+)
 from coterie.herder.seams import (
     PluginThreadsLost,
     RuntimeDied,
@@ -210,6 +218,7 @@ def _advance_requests(turn: Turn) -> None:
         connectors.reconcile(turn)
         writes.advance(turn)
     reads.advance(turn)
+    orders.advance(turn)
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------
@@ -241,10 +250,16 @@ def _on_frequent_event(
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
-    """Apply the lines and the position to the state of the config log, and log a message about each unexpected line."""
+    """Apply the lines and the position to the state of the config log, log a message about each unexpected line, and
+    carry out the restarts that lines request."""
     for line in event.lines:
-        if (remark := turn.herder.config.apply(line)) is not None:
-            turn.emit(WriteLogMessage(text=remark))
+        match turn.herder.config.apply(line):
+            case str() as remark:
+                turn.emit(WriteLogMessage(text=remark))
+            case RestartRequested() as restart:
+                restarts.on_line(turn, restart)
+            case None:
+                pass
     turn.herder.config.advance_to(event.position)
 
 
@@ -385,14 +400,14 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
         turn.emit(Reply(id=event.id, answer=refusal))
         return
     match event.request:
-        case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
+        case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() | RestartConnector() as request:
             writes.on_request(turn, event, request)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
-        case DescribeWorkerGroup():
-            orders.on_request(turn, event)
-        case DrainWorker() | UncordonWorker() | RestartWorker():
-            orders.on_request(turn, event)
+        case DescribeWorkerGroup() as request:
+            orders.on_request(turn, event.id, request)
+        case DrainWorker() | UncordonWorker() | RestartWorker() as request:
+            orders.on_request(turn, event.id, request)
             _reconcile(turn)
         case request:
             reads.on_request(turn, event, request)

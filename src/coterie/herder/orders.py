@@ -1,50 +1,90 @@
 """Requests about workers: the state of the group, which the leader returns, and orders to one worker.
 
-The worker that an order names executes the order. Every other worker refuses it, with the URL of the named worker, or
-of the leader when it does not have this URL.
+The worker that an order names, or that has the task in the order, executes it. Every other worker refuses it, with the
+URL of that worker, or of the leader when it does not have this URL.
 """
 
-from coterie.herder import draining, lifecycle
+from coterie.herder import draining, lifecycle, restarts, tasks
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.group_view import find_members, names_of, worker_id_in
-from coterie.herder.messages import Reply, RequestArrived
+from coterie.herder.messages import Reply
+from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
 from coterie.herder.requests.views import DescribeWorkerGroup
-from coterie.herder.state import Turn
+from coterie.herder.state import GroupRequest, Turn
+from coterie.nouns.jobs import ConnectorTaskId
 
 
-def on_request(turn: Turn, event: RequestArrived) -> None:
-    """Answer a request about workers, or keep it until the view of the group has arrived (:func:`on_described`). An
-    order that names this worker by its ``host:port`` is executed at once."""
-    request = event.request
-    names_this_worker = isinstance(request, WorkerOrder) and request.worker == worker_id_in(turn.herder.settings.url)
-    if names_this_worker or protocol_of(turn.herder).request_group_view(turn):
-        _answer(turn, event)
+def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
+    """Answer the request, or keep it until the view of the group has arrived (:func:`on_described`). An order that
+    names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
+    match request:
+        case DrainWorker() | UncordonWorker() | RestartWorker():
+            is_for_this_worker = request.worker == worker_id_in(turn.herder.settings.url)
+        case RestartConnectorTask():
+            is_for_this_worker = request.task in turn.herder.place.assigned
+        case DescribeWorkerGroup():
+            is_for_this_worker = False
+    if is_for_this_worker or protocol_of(turn.herder).request_group_view(turn):
+        _answer(turn, id_, request)
     else:
-        turn.herder.requests.awaiting_group_view += (event,)
+        turn.herder.requests.awaiting_group_view += ((id_, request),)
+
+
+def advance(turn: Turn) -> None:
+    """Carry out the orders about tasks that have waited for the config log. An order that names an unknown connector or
+    task is refused."""
+    while turn.task_orders:
+        id_, order = turn.task_orders.pop(0)
+        if (refusal := restarts.unknown_task(turn.herder, order)) is not None:
+            turn.emit(Reply(id=id_, answer=refusal))
+        else:
+            on_request(turn, id_, order)
 
 
 def on_described(turn: Turn) -> None:
     """The view of the group has arrived, or could not be had: answer the requests that wait for it."""
     waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
-    for event in waiting:
-        _answer(turn, event)
+    for id_, request in waiting:
+        _answer(turn, id_, request)
 
 
-def _answer(turn: Turn, event: RequestArrived) -> None:
-    """Answer with the state of the group, or execute the order if it names this worker. Otherwise refuse the request:
+def _answer(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
+    """Answer with the state of the group, or execute the order if it is for this worker. Otherwise refuse the request:
     the refusal contains the URL of the worker that may execute it, or states that this worker has no view of the
     group."""
-    match event.request:
+    match request:
         case DescribeWorkerGroup():
             answer: Answer = protocol_of(turn.herder).group_view(turn)
         case DrainWorker() | UncordonWorker() | RestartWorker() as order:
             answer = _refusal_if_other_worker(turn, order.worker) or _execute(turn, order)
-        case request:
-            raise AssertionError(f"{type(request).__name__} is no request about workers")
-    turn.emit(Reply(id=event.id, answer=answer))
+        case RestartConnectorTask(task=task):
+            answer = _refusal_if_other_owner(turn, task) or _restart_task(turn, task)
+    turn.emit(Reply(id=id_, answer=answer))
+
+
+def _restart_task(turn: Turn, task: ConnectorTaskId) -> Answer:
+    tasks.restart(turn, task)
+    tasks.reconcile(turn)
+    return Done()
+
+
+def _refusal_if_other_owner(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
+    """The refusal of an order about a task that another worker has, or no worker; None when this worker has it. Only
+    the leader knows the worker of each task."""
+    if task in turn.herder.place.assigned:
+        return None
+    group = protocol_of(turn.herder).group_view(turn)
+    if isinstance(group, RequestRefused):
+        return group
+    url = next((info.url for info in group.members if task in info.owned), None)
+    if url is None or url == turn.herder.settings.url:
+        message = f"Task {task} is assigned to no worker now; retry the request"
+        return RequestRefused(problem=Problem.UNASSIGNED, message=message)
+    message = f"Task {task} is assigned to another worker, at {url}"
+    return RequestRefused(problem=Problem.NOT_THIS_WORKER, message=message, redirect_url=url)
 
 
 def _execute(turn: Turn, order: WorkerOrder) -> Answer:

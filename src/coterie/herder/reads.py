@@ -5,13 +5,14 @@ the request. When that takes longer than ``worker.sync.timeout.ms``, or the log 
 the state read so far.
 """
 
+from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import RestartConnectorTask
 from coterie.herder.requests.reads import (
     ConnectorInfo,
     ConnectorList,
-    ConnectorStatus,
     DescribeConnector,
     DescribeStatus,
     DescribeTasks,
@@ -25,11 +26,10 @@ from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.ids import LogPosition
-from coterie.nouns.jobs import ConnectorName
 
 
-def on_request(turn: Turn, event: RequestArrived, request: Read) -> None:
-    """Look up the log's end offset for the read, and set its time limit."""
+def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnectorTask) -> None:
+    """Look up the log's end offset for the read or the order, and set its time limit."""
     turn.herder.requests.reads[event.id] = PendingRead(request)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
     turn.emit(FindConfigEnd(purpose=ForRead(id=event.id)))
@@ -71,10 +71,13 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 
 def _answer(turn: Turn, id_: RequestId, wait: PendingRead) -> None:
-    """Answer the read with the state read so far, and forget it."""
+    """Answer the read with the state read so far, and forget it. An order is added to ``turn.task_orders``."""
     del turn.herder.requests.reads[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
-    turn.emit(Reply(id=id_, answer=answer(turn.herder, wait.request)))
+    if isinstance(wait.request, RestartConnectorTask):
+        turn.task_orders.append((id_, wait.request))
+    else:
+        turn.emit(Reply(id=id_, answer=answer(turn.herder, wait.request)))
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
@@ -86,14 +89,16 @@ def answer(herder: Herder, request: Read) -> Answer:
         case ListConnectors():
             return _connector_list(herder)
         case DescribeConnector(connector=name):
-            return describe(herder, name)
+            return describe(herder.config, name)
         case DescribeTasks(connector=name):
             connector = herder.config.connector(name)
             if connector is None:
                 return not_found(f"Connector {name} not found")
             return TaskConfigs(tasks=tuple(zip(herder.config.tasks(name), connector.task_configs, strict=True)))
         case DescribeStatus(connector=name):
-            return _connector_status(herder, name) or not_found(f"No status found for connector {name}")
+            return connector_status(herder.config, herder.statuses, name) or not_found(
+                f"No status found for connector {name}"
+            )
         case DescribeTaskStatus(task=task):
             status = herder.statuses.get(task) if herder.config.task_config(task) is not None else None
             if status is None:
@@ -101,34 +106,13 @@ def answer(herder: Herder, request: Read) -> Answer:
             return TaskStatus(task=task, status=status)
 
 
-def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefused:
-    """The connector's config and tasks; a refusal when there is no such connector."""
-    connector = herder.config.connector(name)
-    if connector is None:
-        return not_found(f"Connector {name} not found")
-    return ConnectorInfo(connector=name, config=connector.config, tasks=herder.config.tasks(name))
-
-
 def _connector_list(herder: Herder) -> ConnectorList:
     """All connectors, by name."""
-    infos = (describe(herder, name) for name in herder.config.names())
+    infos = (describe(herder.config, name) for name in herder.config.names())
     return ConnectorList(
         connectors=tuple(
-            (info, _connector_status(herder, info.connector)) for info in infos if isinstance(info, ConnectorInfo)
+            (info, connector_status(herder.config, herder.statuses, info.connector))
+            for info in infos
+            if isinstance(info, ConnectorInfo)
         )
-    )
-
-
-def _connector_status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
-    """The statuses of a connector and its tasks; None when there is no such connector, or when it has no status yet."""
-    connector = herder.config.connector(name)
-    status = herder.statuses.get(name)
-    if connector is None or status is None:
-        return None
-    statuses_by_task = ((task, herder.statuses.get(task)) for task in herder.config.tasks(name))
-    return ConnectorStatus(
-        connector=name,
-        status=status,
-        tasks=tuple((task, status) for task, status in statuses_by_task if status is not None),
-        config=connector.config,
     )

@@ -14,10 +14,12 @@ from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
-from coterie.herder.messages import Effect, RequestArrived
+from coterie.herder.messages import Effect
 from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
 from coterie.herder.requests.reads import Read
+from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.requests.writes import Write
 from coterie.herder.rounds.state import LeaderState, Rounds
 from coterie.herder.seams import TaskSpec
@@ -161,12 +163,17 @@ class PendingWrite:
 
 
 class PendingRead:
-    """A read that waits until this worker has read the config log to the end offset that the log had at the request."""
+    """A read, or an order about a task, that waits until this worker has read the config log to the end offset that the
+    log had at the request."""
 
-    def __init__(self, request: Read) -> None:
+    def __init__(self, request: Read | RestartConnectorTask) -> None:
         self.request = request
         self.end_offset: LogPosition | None = None
         """That end offset; None until it is found."""
+
+
+GroupRequest: TypeAlias = DescribeWorkerGroup | WorkerOrder | RestartConnectorTask
+"""A request that needs the view of the group, unless it is for this worker."""
 
 
 class Requests:
@@ -174,7 +181,7 @@ class Requests:
 
     def __init__(self) -> None:
         # `orders`
-        self.awaiting_group_view: tuple[RequestArrived, ...] = ()
+        self.awaiting_group_view: tuple[tuple[RequestId, GroupRequest], ...] = ()
         """Requests about workers that wait for the view of the group, in the order in which they arrived."""
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
@@ -460,6 +467,9 @@ class Turn:
         self.effects: list[Effect] = []
         self.leader_write_answers: list[tuple[Write, Answer]] = []
         """The writes that this leader submitted itself and that completed in this step, with their responses."""
+
+        self.task_orders: list[tuple[RequestId, RestartConnectorTask]] = []
+        """The orders about tasks that waited for the config log and can be carried out in this step."""
 
     def emit(self, effect: Effect) -> None:
         """Add an effect to the output of this step."""

@@ -60,8 +60,9 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     its status. A task that neither runs nor is assigned here is removed."""
     herder = turn.herder
     spec = herder.spec_to_run(task)
+    run.restart_is_ordered = run.restart_is_ordered and spec is not None
     match run.state:
-        case Running(spec=start) | Dead(spec=start) if start != spec:
+        case Running(spec=start) | Dead(spec=start) if start != spec or run.restart_is_ordered:
             run.state = Stopping(spec=start)
             turn.emit(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
         case Dead(spec=start, trace=trace, restarts_at_ms=None):
@@ -72,12 +73,15 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         ):
             run.state = Restarting(spec=dead.spec, has_progressed=dead.has_progressed, deaths=dead.deaths)
             turn.emit(RestartTask(task=task))
-        case Starting(spec=start, is_needed=True) | Restarting(spec=start, is_needed=True) as state if start != spec:
+        case Starting(spec=start, is_needed=True) | Restarting(spec=start, is_needed=True) as state if (
+            start != spec or run.restart_is_ordered
+        ):
             # A plug-in may block in the start. The task must not keep its job for as long as that.
             run.state = replace(state, is_needed=False)
             turn.emit(EndStart(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
         case NotStarted() | Failed() | CheckpointClosed() if spec is not None and _may_start(turn, run, spec):
-            run.state = Starting(spec=spec)
+            run.state = Starting(spec=spec, is_ordered_restart=run.restart_is_ordered)
+            run.restart_is_ordered = False
             run.starts += 1
             run.outage = None
             turn.emit(StartTask(spec=spec))
@@ -105,10 +109,14 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     """Queue the status that follows from the task's state, if the state determines one."""
     herder = turn.herder
     match run.state:
+        case _ if run.restart_is_ordered:
+            statuses.report(turn, task, State.RESTARTING)
         case Failed(trace=trace):
             statuses.report(turn, task, State.FAILED, trace)
         case Starting() | Running() if run.outage is not None:
             statuses.report(turn, task, State.RESTARTING, run.outage)
+        case Starting(is_ordered_restart=True):
+            statuses.report(turn, task, State.RESTARTING)
         case Starting():
             # The last status of the former owner is no longer valid.
             statuses.report(turn, task, State.UNASSIGNED)
@@ -125,6 +133,26 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
                 statuses.report(turn, task, State.PAUSED)
         case _:
             pass
+
+
+def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> None:
+    """An operator has ordered a restart of ``task``, or with ``only_failed`` only if it is FAILED: it is stopped if it
+    runs, and started again, which takes its checkpoint over. A task that is not assigned here, or not to run now, is
+    not restarted; if it was FAILED, it may be started again."""
+    run = turn.herder.work.task_runs.get(task)
+    if run is None or task not in turn.herder.place.assigned:
+        return
+    match run.state:
+        case Failed():
+            run.state = NotStarted()
+            run.restart_is_ordered = True
+        case Stopping(next_state=Failed()) as stopping:
+            run.state = replace(stopping, next_state=None)
+            run.restart_is_ordered = True
+        case Starting() | Running() | Dead() | Restarting() if not only_failed:
+            run.restart_is_ordered = True
+        case _:
+            pass  # It starts anyway as soon as it may: after its stop, with another config, or when it is confirmed.
 
 
 # -- events of tasks --------------------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ class Starting:
     """How the task ended before its start returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the start."""
+    is_ordered_restart: bool = False
+    """Whether an operator has ordered this start: until the task runs, its status is RESTARTING."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,9 @@ class TaskRun:
         """Bad records that the task has skipped since its last start."""
         self.starts = 0
         """How often this worker has started the task, without restarts of its query."""
+        self.restart_is_ordered = False
+        """Whether an operator has ordered a restart that has not begun: the task is stopped, if it runs, and
+        started."""
         self.outage: str | None = None
         """Why the runtime retries the query: the error of a server that cannot be reached. None when the query has
         progressed, failed or started since then."""

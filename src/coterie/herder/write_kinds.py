@@ -4,19 +4,29 @@ The methods receive the state of the config log as it was read when the write re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
+from coterie.herder.config_records import RestartRequested
 from coterie.herder.config_state import ConfigState
+from coterie.herder.descriptions import connector_status
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
-from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState, Write
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    PutConnector,
+    PutTaskConfigs,
+    RestartConnector,
+    SetTargetState,
+    Write,
+)
 from coterie.herder.session_keys import Signature
+from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.states import TargetState
+from coterie.nouns.states import State, TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +90,7 @@ class ConnectorWrite(_UnsignedWrite):
         first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
         return (*first, line)
 
-    def answer(self, config: ConfigState, *, created: bool) -> Answer:
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
         """The response when the write is complete. ``created``: whether the write has created the connector."""
         name = self.request.connector
         return ConnectorInfo(connector=name, config=self.request.config, tasks=config.tasks(name), created=created)
@@ -103,7 +113,7 @@ class DeletionWrite(_UnsignedWrite):
         """The lines that the write appends: two tombstones."""
         return config_records.deletion_lines(self.request.connector)
 
-    def answer(self, config: ConfigState, *, created: bool) -> Answer:
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
         return Done()
 
 
@@ -131,8 +141,47 @@ class TargetStateWrite(_UnsignedWrite):
         none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
         return (*none, config_records.target_state_line(name, target_state))
 
-    def answer(self, config: ConfigState, *, created: bool) -> Answer:
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
         return Done()
+
+
+class RestartWrite(_UnsignedWrite):
+    """Requests a restart of a connector and its tasks: each worker restarts its own jobs when it reads the line
+    (`restarts`)."""
+
+    needs_leader = True
+
+    def __init__(self, request: RestartConnector) -> None:
+        self.request = request
+
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the write in this state of the config log; None when the write is allowed."""
+        name = self.request.connector
+        return None if config.connector(name) is not None else not_found(f"Unknown connector: {name}")
+
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The line that the write appends."""
+        request = self.request
+        restart = RestartRequested(
+            connector=request.connector, include_tasks=request.include_tasks, only_failed=request.only_failed
+        )
+        return (config_records.restart_line(restart),)
+
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+        """The connector's status. The jobs that are restarted are RESTARTING, although their workers may not have
+        reported this yet."""
+        name = self.request.connector
+        shown = connector_status(config, statuses, name)
+        if shown is None:
+            return not_found(f"Status for connector {name} not found")
+        tasks = shown.tasks
+        if self.request.include_tasks:
+            tasks = tuple((task, self._as_restarting(status)) for task, status in tasks)
+        return replace(shown, status=self._as_restarting(shown.status), tasks=tasks)
+
+    def _as_restarting(self, status: Status) -> Status:
+        is_restarted = not self.request.only_failed or status.state is State.FAILED
+        return replace(status, state=State.RESTARTING) if is_restarted else status
 
 
 class TaskConfigsWrite(_UnsignedWrite):
@@ -160,11 +209,11 @@ class TaskConfigsWrite(_UnsignedWrite):
         """The lines that the write appends: the task configs and their commit."""
         return config_records.task_config_lines(self.request.connector, self.request.configs)
 
-    def answer(self, config: ConfigState, *, created: bool) -> Answer:
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
         return Done()
 
 
-WriteKind: TypeAlias = ConnectorWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite
+WriteKind: TypeAlias = ConnectorWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite | RestartWrite
 
 
 def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
@@ -178,3 +227,5 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return TargetStateWrite(request)
         case PutTaskConfigs():
             return TaskConfigsWrite(request)
+        case RestartConnector():
+            return RestartWrite(request)

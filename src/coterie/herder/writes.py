@@ -134,7 +134,7 @@ def _advance_head(turn: Turn, write: PendingWrite) -> bool:
         case CatchingUp(validated=validated, end_offset=end) if turn.herder.has_read(end):
             return _append(turn, write, validated)
         case Appended(created=created, end_offset=end) if turn.herder.has_read(end):
-            _answer(turn, write, write.kind.answer(turn.herder.config, created=created))
+            _answer(turn, write, write.kind.answer(turn.herder.config, turn.herder.statuses, created=created))
             return True
         case _:
             return False

@@ -39,6 +39,8 @@ class Operation(StrEnum):
     PAUSE_CONNECTOR = auto()
     RESUME_CONNECTOR = auto()
     STOP_CONNECTOR = auto()
+    RESTART_CONNECTOR = auto()
+    RESTART_TASK = auto()
 
     PUT_TASK_CONFIGS = auto()
 
@@ -212,6 +214,23 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.STOP_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.LEADER,
+        statuses=(204,),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_CONNECTOR}/restart",
+        operation=Operation.RESTART_CONNECTOR,
+        role=Role.OPERATE,
+        answered_by=AnsweredBy.LEADER,
+        response=models.ConnectorStatus,
+        statuses=(202, 204),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{_TASK}/restart",
+        operation=Operation.RESTART_TASK,
+        role=Role.OPERATE,
+        answered_by=AnsweredBy.OWNER,
         statuses=(204,),
     ),
     # -- requests of other workers ------------------------------------------------------------------------------------

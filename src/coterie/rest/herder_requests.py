@@ -36,14 +36,14 @@ class HerderRequests:
         self, request: Request, body: bytes, herder_request: HerderRequest, to_response: Callable[[Answer], Response]
     ) -> Response:
         """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
-        the herder responds that only the leader can serve the request, forward ``request`` with ``body`` to the leader,
-        and return the leader's response.
+        the herder responds that only the leader or another worker can serve the request, forward ``request`` with
+        ``body`` to that worker, and return its response.
 
         :raises ProblemRefusal: when the herder refused the request, or the request was already forwarded twice.
-        :raises WorldError: when the leader cannot be reached.
+        :raises WorldError: when that worker cannot be reached.
         """
         answer = await self.worker.ask(herder_request)
-        if isinstance(answer, RequestRefused) and answer.problem is Problem.NOT_LEADER:
+        if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):
             return await forward_to_worker(self.http_client, request, body, answer)
         return to_response(answer)
 

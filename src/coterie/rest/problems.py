@@ -26,6 +26,7 @@ STATUS_BY_PROBLEM: Mapping[Problem, int] = {
     Problem.FORBIDDEN: 403,
     Problem.NOT_LEADER: 503,  # Only on the last hop, which does not forward the request again.
     Problem.NOT_THIS_WORKER: 503,  # Likewise.
+    Problem.UNASSIGNED: 503,
     Problem.NO_LEADER: 503,
     Problem.STARTING: 503,
     Problem.SHUTTING_DOWN: 503,

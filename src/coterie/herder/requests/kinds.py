@@ -2,13 +2,13 @@
 
 from typing import TypeAlias
 
-from coterie.herder.requests.orders import WorkerOrder
+from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, Read, TaskConfigs, TaskStatus
 from coterie.herder.requests.refusals import Done, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
 from coterie.herder.requests.writes import Write
 
-Request: TypeAlias = Read | Write | DescribeWorker | DescribeWorkerGroup | WorkerOrder
+Request: TypeAlias = Read | Write | DescribeWorker | DescribeWorkerGroup | WorkerOrder | RestartConnectorTask
 
 Answer: TypeAlias = (
     ConnectorInfo

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coterie.nouns.jobs import ConnectorTaskId
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainWorker:
@@ -35,3 +37,11 @@ class RestartWorker:
 
 
 WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartConnectorTask:
+    """Restart one task, on the worker to which it is assigned. Answered with :class:`Done` when that worker has ordered
+    the restart; the task's status shows whether it succeeds."""
+
+    task: ConnectorTaskId

@@ -29,6 +29,8 @@ class Problem(StrEnum):
     """The order names another worker."""
     NOT_POSSIBLE = auto()
     """The state of the worker, of its settings or of its group does not allow the order."""
+    UNASSIGNED = auto()
+    """No worker has the task that the order names; a later request may succeed."""
     NO_LEADER = auto()
     """The leader is not known now, or this worker is not a member; a later request may succeed."""
     STARTING = auto()

@@ -48,4 +48,15 @@ class PutTaskConfigs:
     """The signature of the request (KIP-507); None if the request contains none, and for the leader's own writes."""
 
 
-Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartConnector:
+    """Restart a connector, with ``include_tasks`` its tasks, too (KIP-745). Answered with :class:`ConnectorStatus`, in
+    which the jobs that are restarted have the state RESTARTING."""
+
+    connector: ConnectorName
+    include_tasks: bool
+    only_failed: bool
+    """Whether only jobs in the state FAILED are restarted."""
+
+
+Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs | RestartConnector

@@ -1,0 +1,61 @@
+"""Restarts of connectors and of tasks."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import RestartConnectorTask
+from coterie.herder.requests.reads import ConnectorStatus
+from coterie.herder.requests.writes import RestartConnector
+from coterie.rest import bodies, problems, views
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import (
+    HerderRequests,
+    connector_in_path,
+    empty_response_with,
+    task_in_path,
+)
+from coterie.rest.routing import Handlers
+
+
+class RestartsResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.RESTART_CONNECTOR: self.restart_connector,
+            Operation.RESTART_TASK: self.restart_task,
+        }
+
+    async def restart_connector(self, request: Request) -> Response:
+        """Restart the connector, and with ``?includeTasks=true`` its tasks; with ``?onlyFailed=true`` only what has
+        failed. With one of the two, the response is 202 with the statuses; without, 204 (KIP-745)."""
+        body = await bodies.read_body(request)
+        include_tasks, only_failed = (_is_true(request, name) for name in ("includeTasks", "onlyFailed"))
+
+        def to_response(answer: Answer) -> Response:
+            status = problems.answer_as(answer, ConnectorStatus)
+            if not (include_tasks or only_failed):
+                return Response(status_code=204)
+            status_json = views.connector_status_json(status, self._herder.worker.connector_type)
+            return JSONResponse(status_json, status_code=202)
+
+        herder_request = RestartConnector(
+            connector=connector_in_path(request), include_tasks=include_tasks, only_failed=only_failed
+        )
+        return await self._herder.ask_or_forward(request, body, herder_request, to_response)
+
+    async def restart_task(self, request: Request) -> Response:
+        """Restart the task on the worker that has it."""
+        body = await bodies.read_body(request)
+        herder_request = RestartConnectorTask(task=task_in_path(request))
+        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))
+
+
+def _is_true(request: Request, name: str) -> bool:
+    """Whether the query parameter ``name`` is ``true``, in any case; any other value counts as false, as in Connect."""
+    return request.query_params.get(name, "").lower() == "true"

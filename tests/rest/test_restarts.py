@@ -1,0 +1,77 @@
+"""Restarts of connectors and tasks over HTTP, with the statuses that a real Connect 4.3.1 gave."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from tests.rest.served import ServedCluster
+from tests.worker.simulated import until
+
+CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("", 204),
+        ("?includeTasks=false&onlyFailed=false", 204),
+        ("?includeTasks=yes", 204),
+        ("?includeTasks=", 204),
+        ("?unknown=1", 204),
+        ("?includeTasks=true", 202),
+        ("?includeTasks=TRUE", 202),
+        ("?onlyFailed=true", 202),
+        ("?includeTasks=true&onlyFailed=true", 202),
+    ],
+)
+async def test_a_restart_has_the_recorded_status_at_any_worker(cluster: ServedCluster, query: str, status: int) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    for worker in workers:
+        await worker.until_running("a", 2)
+        answer = await worker.ask("POST", f"/connectors/a/restart{query}")
+        assert answer.status_code == status
+        if status == 204:
+            assert answer.content == b""
+            continue
+        restarted = "onlyFailed" not in query
+        states = {answer.json()["connector"]["state"], *(task["state"] for task in answer.json()["tasks"])}
+        assert states == ({"RESTARTING"} if restarted else {"RUNNING"})
+
+
+async def test_every_worker_restarts_its_own_tasks_once(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(3)]
+    await workers[0].ask("POST", "/connectors", {"name": "a", "config": {**CONFIG, "tasks.max": "6"}})
+    await workers[0].until_running("a", 6)
+    await cluster.settle()
+    before = cluster.starts()
+    assert (await workers[1].ask("POST", "/connectors/a/restart?includeTasks=true")).status_code == 202
+    await until(lambda: cluster.starts().total() == before.total() + 6)
+    await workers[2].until_running("a", 6)
+    assert cluster.starts() == {task: count + 1 for task, count in before.items()}
+
+
+def has_started(cluster: ServedCluster, expected: Counter[str]) -> bool:
+    return cluster.starts() == expected
+
+
+async def test_a_task_is_restarted_by_a_request_to_any_worker(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(3)]
+    await workers[0].ask("POST", "/connectors", {"name": "a", "config": {**CONFIG, "tasks.max": "3"}})
+    await workers[0].until_running("a", 3)
+    await cluster.settle()
+    for worker in workers:
+        for number in range(3):
+            expected = cluster.starts() + Counter({f"a-{number}": 1})
+            assert (await worker.ask("POST", f"/connectors/a/tasks/{number}/restart")).status_code == 204
+            await until(partial(has_started, cluster, expected))
+            await worker.until_running("a", 3)
+    for path, message in {
+        "/connectors/nope/restart": "Unknown connector: nope",
+        "/connectors/nope/tasks/0/restart": "Unknown connector: nope",
+        "/connectors/a/tasks/9/restart": "Unknown task: a-9",
+        "/connectors/a/tasks/abc/restart": "HTTP 404 Not Found",
+    }.items():
+        refused = await workers[1].ask("POST", path)
+        assert (refused.status_code, refused.json()) == (404, {"error_code": 404, "message": message})
