@@ -17,6 +17,7 @@ from coterie.herder.requests.reads import (
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     DeleteConnector,
+    PatchConnector,
     PutConnector,
     PutTaskConfigs,
     RestartConnector,
@@ -37,6 +38,7 @@ REQUESTS: list[Request] = [
     DescribeTaskStatus(task=TASKS[0]),
     DescribeWorker(),
     PutConnector(connector=ORDERS, config=CONFIG, replace=True),
+    PatchConnector(connector=ORDERS, patch={"tasks.max": "1"}),
     DeleteConnector(connector=ORDERS),
     SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED),
     PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS),

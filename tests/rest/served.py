@@ -68,7 +68,7 @@ class ServedWorker:
         """``body`` is sent as JSON, ``raw`` as it is, with ``headers``."""
         if raw is not None:
             return await self._client.request(method, self.url + path, content=raw, headers=headers)
-        return await self._client.request(method, self.url + path, json=body)
+        return await self._client.request(method, self.url + path, json=body, headers=None if body is None else headers)
 
     async def get(self, path: str) -> httpx.Response:
         return await self.ask("GET", path)

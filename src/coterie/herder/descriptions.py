@@ -12,7 +12,12 @@ def describe(config: ConfigState, name: ConnectorName) -> ConnectorInfo | Reques
     connector = config.connector(name)
     if connector is None:
         return not_found(f"Connector {name} not found")
-    return ConnectorInfo(connector=name, config=connector.config, tasks=config.tasks(name))
+    return ConnectorInfo(
+        connector=name,
+        config=connector.config,
+        tasks=config.tasks(name),
+        version=connector.config_line_offset,
+    )
 
 
 def connector_status(config: ConfigState, statuses: StatusState, name: ConnectorName) -> ConnectorStatus | None:

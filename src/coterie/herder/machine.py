@@ -71,6 +71,7 @@ from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     DeleteConnector,
+    PatchConnector,
     PutConnector,
     PutTaskConfigs,
     RestartConnector,
@@ -400,7 +401,14 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
         turn.emit(Reply(id=event.id, answer=refusal))
         return
     match event.request:
-        case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() | RestartConnector() as request:
+        case (
+            PutConnector()
+            | PatchConnector()
+            | DeleteConnector()
+            | SetTargetState()
+            | PutTaskConfigs()
+            | RestartConnector()
+        ) as request:
             writes.on_request(turn, event, request)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))

@@ -10,13 +10,15 @@ from typing import TypeAlias
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_records import RestartRequested
-from coterie.herder.config_state import ConfigState
-from coterie.herder.descriptions import connector_status
+from coterie.herder.config_state import ConfigState, Connector
+from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
 from coterie.herder.requests.writes import (
     DeleteConnector,
+    IfMatch,
+    PatchConnector,
     PutConnector,
     PutTaskConfigs,
     RestartConnector,
@@ -26,6 +28,7 @@ from coterie.herder.requests.writes import (
 from coterie.herder.session_keys import Signature
 from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import State, TargetState
 
 
@@ -77,7 +80,7 @@ class ConnectorWrite(_UnsignedWrite):
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
         if self.request.replace or config.connector(name) is None:
-            return None
+            return _version_mismatch(config, name, self.request.if_match)
         return RequestRefused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
@@ -92,8 +95,50 @@ class ConnectorWrite(_UnsignedWrite):
 
     def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
         """The response when the write is complete. ``created``: whether the write has created the connector."""
+        name, connector = self.request.connector, config.connector(self.request.connector)
+        is_current = connector is not None and connector.config == self.request.config
+        return ConnectorInfo(
+            connector=name,
+            config=self.request.config,
+            tasks=config.tasks(name),
+            version=connector.config_line_offset if connector is not None and is_current else None,
+            created=created,
+        )
+
+
+class PatchWrite(_UnsignedWrite):
+    """Changes keys of a connector's config."""
+
+    needs_leader = True
+
+    def __init__(self, request: PatchConnector) -> None:
+        self.request = request
+
+    def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+        known = config.connector(self.request.connector)
+        if known is None:
+            return None
+        return ConfigToValidate(config=self._merged(known), checkpointed_task_configs=known.checkpointed_task_configs)
+
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
-        return ConnectorInfo(connector=name, config=self.request.config, tasks=config.tasks(name), created=created)
+        if config.connector(name) is None:
+            return not_found(f"Connector {name} not found")
+        return _version_mismatch(config, name, self.request.if_match)
+
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The line that the write appends: the whole merged config."""
+        known = config.connector(self.request.connector)
+        assert known is not None, "an unknown connector is refused"
+        return (config_records.connector_line(self.request.connector, self._merged(known), known.incarnation),)
+
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+        return describe(config, self.request.connector)
+
+    def _merged(self, connector: Connector) -> Mapping[str, str]:
+        merged = {**connector.config, **self.request.patch}
+        return {key: value for key, value in merged.items() if value is not None}
 
 
 class DeletionWrite(_UnsignedWrite):
@@ -107,7 +152,9 @@ class DeletionWrite(_UnsignedWrite):
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
-        return None if config.connector(name) is not None else not_found(f"Connector {name} not found")
+        if config.connector(name) is None:
+            return not_found(f"Connector {name} not found")
+        return _version_mismatch(config, name, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: two tombstones."""
@@ -213,7 +260,7 @@ class TaskConfigsWrite(_UnsignedWrite):
         return Done()
 
 
-WriteKind: TypeAlias = ConnectorWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite | RestartWrite
+WriteKind: TypeAlias = ConnectorWrite | PatchWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite | RestartWrite
 
 
 def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
@@ -221,6 +268,8 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
     match request:
         case PutConnector():
             return ConnectorWrite(request, fresh_incarnation)
+        case PatchConnector():
+            return PatchWrite(request)
         case DeleteConnector():
             return DeletionWrite(request)
         case SetTargetState():
@@ -229,3 +278,15 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return TaskConfigsWrite(request)
         case RestartConnector():
             return RestartWrite(request)
+
+
+def _version_mismatch(config: ConfigState, name: ConnectorName, if_match: IfMatch | None) -> RequestRefused | None:
+    """The refusal of a write whose condition the connector's config does not fulfil; None if it does."""
+    if if_match is None:
+        return None
+    known = config.connector(name)
+    if known is not None and (if_match.versions is None or known.config_line_offset in if_match.versions):
+        return None
+    problem = "there is no such connector" if known is None else f"its version is {known.config_line_offset}"
+    message = f"Connector {name} does not have the version that If-Match requires: {problem}. Read the config again"
+    return RequestRefused(problem=Problem.VERSION_MISMATCH, message=message)

@@ -80,6 +80,22 @@ def parse_config(body: bytes) -> Mapping[str, str]:
     return _as_config(_parse_json(body))
 
 
+def parse_config_patch(body: bytes, name: str) -> Mapping[str, str | None]:
+    """Parse the body of ``PATCH /connectors/{connector}/config``: an object of strings, numbers, booleans and null.
+    ``name`` is the connector's name.
+
+    :raises UnreadableBodyError: when the body is not such JSON.
+    :raises BadRequestError: when the patch changes or removes the key ``name``.
+    """
+    fields = _as_object(_parse_json(body), "a config")
+    patch = {key: None if value is None else _as_text(value, key) for key, value in fields.items()}
+    if "name" in patch and patch["name"] is None:
+        message = 'Missing required configuration "name" which has no default value.'
+        raise BadRequestError(invalid_config_message({"name": [message]}))
+    _check_name(patch, name)
+    return patch
+
+
 def parse_task_configs(body: bytes) -> tuple[Mapping[str, str], ...]:
     """Parse the body of ``POST /connectors/{connector}/tasks``: an array with the config of each task, by task number.
 
@@ -97,14 +113,17 @@ def with_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, st
 
     :raises BadRequestError: when the value of ``name`` in ``config`` is another name.
     """
+    _check_name(config, name)
+    return {**config, "name": name}
+
+
+def _check_name(config: Mapping[str, str | None], name: str) -> None:
+    """:raises BadRequestError: when the value of ``name`` in ``config`` is another name."""
     name_in_config = config.get("name")
-    if name_in_config is None:
-        return {**config, "name": name}
-    if name_in_config != name:
+    if name_in_config not in (None, name):
         raise BadRequestError(
             f"Connector name configuration ({name_in_config}) doesn't match connector name in the URL ({name})"
         )
-    return config
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

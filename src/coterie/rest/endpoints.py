@@ -33,6 +33,7 @@ class Operation(StrEnum):
     DELETE_CONNECTOR = auto()
     DESCRIBE_CONFIG = auto()
     PUT_CONFIG = auto()
+    PATCH_CONFIG = auto()
     DESCRIBE_STATUS = auto()
     DESCRIBE_TASKS = auto()
     DESCRIBE_TASK_STATUS = auto()
@@ -167,6 +168,15 @@ ENDPOINTS: Sequence[Endpoint] = (
         request=models.WrittenConfig,
         response=models.Connector,
         statuses=(200, 201),
+    ),
+    Endpoint(
+        method="PATCH",
+        path=f"{_CONNECTOR}/config",
+        operation=Operation.PATCH_CONFIG,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.LEADER,
+        request=models.ConfigPatch,
+        response=models.Connector,
     ),
     Endpoint(
         method="GET",

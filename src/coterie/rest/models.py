@@ -9,6 +9,8 @@ Config: TypeAlias = dict[str, str]
 """A connector's config."""
 WrittenConfig: TypeAlias = dict[str, str | int | float | bool]
 """A config in a request: a number or a boolean becomes a string."""
+ConfigPatch: TypeAlias = dict[str, str | int | float | bool | None]
+"""New values of some keys of a config; null removes a key."""
 JsonObject: TypeAlias = dict[str, object]
 """An object whose fields ``docs/rest.md`` describes."""
 

@@ -23,6 +23,7 @@ STATUS_BY_PROBLEM: Mapping[Problem, int] = {
     # Only on Coterie's own paths: the state of the group or of the worker does not allow the request.
     Problem.NOT_POSSIBLE: 409,
     Problem.BAD_REQUEST: 400,
+    Problem.VERSION_MISMATCH: 412,
     Problem.FORBIDDEN: 403,
     Problem.NOT_LEADER: 503,  # Only on the last hop, which does not forward the request again.
     Problem.NOT_THIS_WORKER: 503,  # Likewise.

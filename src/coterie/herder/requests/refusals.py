@@ -19,6 +19,8 @@ class Problem(StrEnum):
     """The connector, task, status or worker does not exist."""
     ALREADY_EXISTS = auto()
     """The connector to create exists already."""
+    VERSION_MISMATCH = auto()
+    """The connector's config does not have the version that the write requires."""
     BAD_REQUEST = auto()
     """The request is not valid, for example its config; or several workers have the name that an order contains."""
     FORBIDDEN = auto()

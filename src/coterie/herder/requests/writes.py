@@ -10,6 +10,16 @@ from coterie.nouns.states import TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IfMatch:
+    """A condition of a write: the connector exists, and its config has one of ``versions``
+    (:attr:`coterie.herder.requests.reads.ConnectorInfo.version`). It is checked at the head of the queue of writes, so
+    no other write can come between."""
+
+    versions: frozenset[int] | None
+    """None: any version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutConnector:
     """Create a connector, or replace its config. Answered with :class:`ConnectorInfo`."""
 
@@ -20,6 +30,18 @@ class PutConnector:
     exists."""
     initial_state: TargetState | None = None
     """The target state to write with the config (KIP-980); None: no target state is written."""
+    if_match: IfMatch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchConnector:
+    """Change keys of a connector's config (KIP-477). The patch is merged with the config that the connector has when
+    the write is at the head of the queue. Answered with :class:`ConnectorInfo`."""
+
+    connector: ConnectorName
+    patch: Mapping[str, str | None] = field(repr=False)
+    """The new value of each key; None removes the key. It does not change the key ``name``."""
+    if_match: IfMatch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +49,7 @@ class DeleteConnector:
     """Delete a connector. Answered with :class:`Done`."""
 
     connector: ConnectorName
+    if_match: IfMatch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,4 +82,4 @@ class RestartConnector:
     """Whether only jobs in the state FAILED are restarted."""
 
 
-Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs | RestartConnector
+Write: TypeAlias = PutConnector | PatchConnector | DeleteConnector | SetTargetState | PutTaskConfigs | RestartConnector

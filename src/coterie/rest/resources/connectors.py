@@ -5,13 +5,14 @@ from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, DescribeConnector, ListConnectors
-from coterie.herder.requests.writes import DeleteConnector, PutConnector
+from coterie.herder.requests.writes import DeleteConnector, PatchConnector, PutConnector
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
 from coterie.rest.paths import encoded_path
 from coterie.rest.routing import Handlers
+from coterie.rest.versions import etag_headers, if_match_of
 
 
 class ConnectorsResource:
@@ -29,6 +30,7 @@ class ConnectorsResource:
             Operation.DELETE_CONNECTOR: self.delete_connector,
             Operation.DESCRIBE_CONFIG: self.describe_config,
             Operation.PUT_CONFIG: self.put_config,
+            Operation.PATCH_CONFIG: self.patch_config,
         }
 
     async def list_connectors(self, request: Request) -> Response:
@@ -55,21 +57,34 @@ class ConnectorsResource:
 
     async def describe_connector(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        return JSONResponse(views.connector_info_json(info, self._herder.worker.connector_type))
+        info_json = views.connector_info_json(info, self._herder.worker.connector_type)
+        return JSONResponse(info_json, headers=etag_headers(info))
 
     async def delete_connector(self, request: Request) -> Response:
-        herder_request = DeleteConnector(connector=connector_in_path(request))
+        herder_request = DeleteConnector(connector=connector_in_path(request), if_match=if_match_of(request))
         return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_with(204))
 
     async def describe_config(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        return JSONResponse(dict(info.config))
+        return JSONResponse(dict(info.config), headers=etag_headers(info))
 
     async def put_config(self, request: Request) -> Response:
         body = await bodies.read_body(request)
         name = connector_in_path(request)
         herder_request = PutConnector(
-            connector=name, config=bodies.with_connector_name(bodies.parse_config(body), name), replace=True
+            connector=name,
+            config=bodies.with_connector_name(bodies.parse_config(body), name),
+            replace=True,
+            if_match=if_match_of(request),
+        )
+        return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
+
+    async def patch_config(self, request: Request) -> Response:
+        """Change the keys of the connector's config that the body contains; null removes a key (KIP-477)."""
+        body = await bodies.read_body(request)
+        name = connector_in_path(request)
+        herder_request = PatchConnector(
+            connector=name, patch=bodies.parse_config_patch(body, name), if_match=if_match_of(request)
         )
         return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
 
@@ -82,6 +97,6 @@ class ConnectorsResource:
         info = problems.answer_as(answer, ConnectorInfo)
         info_json = views.connector_info_json(info, self._herder.worker.connector_type)
         if not info.created:
-            return JSONResponse(info_json)
+            return JSONResponse(info_json, headers=etag_headers(info))
         location = encoded_path(("connectors", info.connector))
-        return JSONResponse(info_json, status_code=201, headers={"Location": location})
+        return JSONResponse(info_json, status_code=201, headers={"Location": location, **etag_headers(info)})

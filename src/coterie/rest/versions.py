@@ -1,0 +1,28 @@
+"""The versions of connector configs as entity tags: the headers ``ETag`` and ``If-Match`` (RFC 9110)."""
+
+import re
+
+from starlette.requests import Request
+
+from coterie.herder.requests.reads import ConnectorInfo
+from coterie.herder.requests.writes import IfMatch
+
+_ENTITY_TAG = re.compile(r'(W/)?"([^"]*)"')
+
+
+def etag_headers(info: ConnectorInfo) -> dict[str, str]:
+    """The header ``ETag`` of a response that contains the connector's config; none if its version is not known."""
+    return {} if info.version is None else {"ETag": f'"{info.version}"'}
+
+
+def if_match_of(request: Request) -> IfMatch | None:
+    """The condition in the header ``If-Match``; None without the header. A weak tag, or one that is no version of a
+    config, matches no connector."""
+    lines = request.headers.getlist("if-match")
+    if not lines:
+        return None
+    value = ",".join(lines)
+    if value.strip() == "*":
+        return IfMatch(versions=None)
+    tags = _ENTITY_TAG.findall(value)
+    return IfMatch(versions=frozenset(int(tag) for weak, tag in tags if not weak and tag.isdecimal()))
