@@ -106,7 +106,7 @@ class ConfigKey:
     @property
     def recommended_values(self) -> tuple[str, ...]:
         """The only valid values, sorted; empty when the key has no such list."""
-        return self.validator.values if isinstance(self.validator, OneOf) else ()
+        return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf) else ()
 
     def normalized(self, value: str) -> str:
         """The canonical text of ``value``: two spellings of the same value give the same text. It is computed from the
@@ -126,7 +126,45 @@ class ConfigKey:
             return missing_error if self.is_required else None
         reason = type_error(self.type, value) or (self.validator(value.strip()) if self.validator else None)
         shown_value = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
+        if self.type is Type.LIST:
+            shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
         return None if reason is None else f"Invalid value {shown_value} for configuration {self.name}: {reason}"
+
+    def errors(self, value: str | None) -> list[str]:
+        """All error messages about ``value``; empty when it is valid. None has the same meaning as in :meth:`error`.
+
+        As in Connect, a value that is not of the key's type is a null for the validator, and a validator of numbers
+        rejects a null too.
+        """
+        message = self.error(value)
+        if message is None:
+            return []
+        is_null = value is not None and type_error(self.type, value) is not None
+        return [message, *(self.null_errors if is_null else ())]
+
+    @property
+    def null_errors(self) -> tuple[str, ...]:
+        """The error messages of the validator about a null, which a config in JSON may contain."""
+        if not isinstance(self.validator, Range):
+            return ()
+        return (f"Invalid value null for configuration {self.name}: Value must be non-null",)
+
+    def shown_value(self, value: str | None) -> str | None:
+        """``value`` as Connect returns it in the result of a validation: ``[hidden]`` for a password, else the parsed
+        value as text. None when the value is None or is not of the key's type; for a class, also when there is no class
+        with this name."""
+        if value is None or type_error(self.type, value) is not None:
+            return None
+        if isinstance(self.validator, ClassNames) and self.validator(value.strip()) is not None:
+            return None
+        parsed = parse_value(self.type, value)
+        match parsed:
+            case bool():
+                return str(parsed).lower()
+            case tuple():
+                return ",".join(parsed)
+            case _:
+                return str(parsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +190,8 @@ class ConfigDef:
     def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
         """The error messages about ``config``, by key. A key without errors is not in the result. Keys of ``config``
         that are not in this definition are ignored."""
-        error_by_name = {key.name: key.error(config.get(key.name, key.default)) for key in self.keys}
-        return {name: [message] for name, message in error_by_name.items() if message is not None}
+        errors_by_name = {key.name: key.errors(config.get(key.name, key.default)) for key in self.keys}
+        return {name: messages for name, messages in errors_by_name.items() if messages}
 
     def value_text(self, config: Mapping[str, str], name: str) -> str | None:
         """The text of key ``name`` in ``config``, unparsed and unchecked, or the key's default. None when the config
@@ -236,16 +274,29 @@ def split_list(value: str) -> list[str]:
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A validator that accepts numbers from ``minimum`` to ``maximum``, both included. ``maximum`` None: no limit."""
+
+    minimum: int
+    maximum: int | None = None
+
+    def __call__(self, value: str) -> str | None:
+        if float(value) < self.minimum:
+            return f"Value must be at least {self.minimum}"
+        if self.maximum is not None and float(value) > self.maximum:
+            return f"Value must be no more than {self.maximum}"
+        return None
+
+
 def at_least(minimum: int) -> Validator:
     """A validator that accepts numbers from ``minimum`` on."""
-    return lambda value: None if float(value) >= minimum else f"Value must be at least {minimum}"
+    return Range(minimum)
 
 
 def between(minimum: int, maximum: int) -> Validator:
     """A validator that accepts numbers from ``minimum`` to ``maximum``, both included."""
-    return lambda value: (
-        at_least(minimum)(value) or (None if float(value) <= maximum else f"Value must be no more than {maximum}")
-    )
+    return Range(minimum, maximum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +311,25 @@ class OneOf:
         return None if value in self.values else f"{self.error_prefix}: {', '.join(self.values)}"
 
 
+@dataclass(frozen=True, slots=True)
+class ClassNames(OneOf):
+    """A validator that accepts the names of plug-ins of one type; forms recommend :attr:`values`."""
+
+    interface_name: str
+    """The name of Connect's interface for this type of plug-in, for error messages."""
+    other_names: frozenset[str] = frozenset()
+    """Further names that are accepted, such as names without the package."""
+
+    def __call__(self, value: str) -> str | None:
+        if value in self.values or value in self.other_names:
+            return None
+        return f"Class {value} could not be found. {self.error_prefix} {', '.join(self.values)}"
+
+
 def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -> OneOf:
-    """A validator that accepts only ``values``. An error message is ``error_prefix``, a colon and the sorted values."""
-    return OneOf(tuple(sorted(values)), error_prefix)
+    """A validator that accepts only ``values``. An error message is ``error_prefix``, a colon and the values in the
+    given order, which is Kafka's where Kafka has the key."""
+    return OneOf(tuple(values), error_prefix)
 
 
 def not_blank(value: str) -> str | None:

@@ -23,6 +23,8 @@
     │   │                          shared file system
     │   ├── WaitTimeoutError       in `cli.demo.script`: a condition of the demo did not become true in time
     │   └── UnreachableError       a server cannot be reached or does not respond: another attempt may succeed
+    ├── UnknownPluginError, PluginVersionError   in `config.plugins`: there is no plug-in with a requested name, or with
+    │                              a requested version
     ├── AuthenticationFailedError  in `wire.scram`: a peer, client or broker, cannot prove its identity; the connection
     │                              is closed
     ├── FencedError      in `spark.fence`: a task was stopped or taken over, so its batch must not be committed

@@ -1,0 +1,102 @@
+"""The result of a validation, with the fields of Kafka Connect's ``ConfigInfos``: for each key its definition, its
+value and its errors. User interfaces for Connect make their forms from it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from coterie.config.definition import ConfigDef, ConfigKey, Type
+
+NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
+"""Connect's message about a key whose value is null in JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigInfo:
+    """One key of a validated config."""
+
+    key: ConfigKey
+    """The definition of the key."""
+    value: str | None = field(repr=False)
+    """The parsed value as text, or the default; ``[hidden]`` for a password. None when there is none, and for a value
+    that is not of the key's type."""
+    errors: tuple[str, ...] = field(default=(), repr=False)
+    """The error messages about the value; they may contain the value."""
+    is_visible: bool = True
+    """Whether a form shows the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigInfos:
+    """The result of the validation of a connector's config."""
+
+    name: str
+    """The class of the connector, as the config names it."""
+    configs: tuple[ConfigInfo, ...]
+    """All keys that the connector has with this config, and all other keys with an error, in the order of a form."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The headings of the form, in the order of their first keys."""
+        return tuple(dict.fromkeys(info.key.group for info in self.configs if info.key.group is not None))
+
+    @property
+    def error_count(self) -> int:
+        """The number of error messages of all keys."""
+        return sum(len(info.errors) for info in self.configs)
+
+    @property
+    def errors(self) -> dict[str, list[str]]:
+        """The error messages by key. A key without errors is not in the result; it is empty for a valid config."""
+        return {info.key.name: list(info.errors) for info in self.configs if info.errors}
+
+    def with_errors(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
+        """A copy in which the keys of ``errors_by_key`` have these errors instead of their own. A key that is not among
+        :attr:`configs` is added, see :func:`undefined_key`."""
+        known_keys = {info.key.name for info in self.configs}
+        changed = (replace(info, errors=tuple(errors_by_key.get(info.key.name, info.errors))) for info in self.configs)
+        return replace(self, configs=(*changed, *_undefined_infos(errors_by_key, known_keys)))
+
+    def with_nulls(self, keys: Iterable[str]) -> "ConfigInfos":
+        """A copy in which each of ``keys`` has the value null in the config, which is an error."""
+        null_keys = list(keys)
+        without_values = replace(
+            self,
+            configs=tuple(
+                replace(info, value=None, errors=info.key.null_errors) if info.key.name in null_keys else info
+                for info in self.configs
+            ),
+        )
+        own_errors = without_values.errors
+        return without_values.with_errors({key: [*own_errors.get(key, ()), NULL_VALUE_ERROR] for key in null_keys})
+
+
+def make_config_infos(
+    name: str, definition: ConfigDef, config: Mapping[str, str], errors_by_key: Mapping[str, Sequence[str]]
+) -> ConfigInfos:
+    """The result of a validation of ``config`` with the keys of ``definition``. A key with an error that is not in
+    ``definition`` is added, see :func:`undefined_key`."""
+    configs = tuple(
+        ConfigInfo(
+            key=key,
+            value=key.shown_value(config.get(key.name, key.default)),
+            errors=tuple(errors_by_key.get(key.name, ())),
+        )
+        for key in definition.keys
+    )
+    known_keys = {key.name for key in definition.keys}
+    return ConfigInfos(name=name, configs=(*configs, *_undefined_infos(errors_by_key, known_keys)))
+
+
+def undefined_key(name: str) -> ConfigKey:
+    """The definition that a form gets of a key that is in no definition and has errors. Connect returns null instead of
+    a definition, which some of its clients cannot read."""
+    documentation = "This key is not in the connector's definition."
+    return ConfigKey(name=name, type=Type.STRING, documentation=documentation, is_optional=True)
+
+
+def _undefined_infos(errors_by_key: Mapping[str, Sequence[str]], known_keys: Iterable[str]) -> list[ConfigInfo]:
+    """The keys of ``errors_by_key`` that are not among ``known_keys``. Their values are left out: only a definition
+    says whether a value is a password."""
+    names = [name for name in errors_by_key if name not in set(known_keys)]
+    return [ConfigInfo(key=undefined_key(name), value=None, errors=tuple(errors_by_key[name])) for name in names]

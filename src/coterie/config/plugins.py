@@ -1,0 +1,122 @@
+"""Plug-ins as Kafka Connect's REST API lists them: their classes, types and versions, and the lookup by a name."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coterie.nouns.errors import CoterieError
+
+
+class UnknownPluginError(CoterieError):
+    """There is no plug-in with a requested name; the message is Connect's."""
+
+
+class PluginVersionError(CoterieError):
+    """A plug-in does not have a requested version; the message is Connect's."""
+
+
+class PluginType(StrEnum):
+    """The types of plug-ins, in the order in which Connect lists them."""
+
+    SINK = "sink"
+    SOURCE = "source"
+    TRANSFORMATION = "transformation"
+    PREDICATE = "predicate"
+    CONVERTER = "converter"
+    HEADER_CONVERTER = "header_converter"
+
+    @property
+    def is_connector(self) -> bool:
+        """Whether a connector can be made of the plug-in: it is a source or a sink."""
+        return self in (PluginType.SINK, PluginType.SOURCE)
+
+    @property
+    def interface_name(self) -> str:
+        """The name of Connect's interface for this type of plug-in, for error messages."""
+        return {"header_converter": "HeaderConverter"}.get(self.value, self.value.capitalize())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """One plug-in. A class that has two types is two plug-ins, as in Connect."""
+
+    class_name: str
+    """The complete name of the class."""
+    type: PluginType
+    version: str | None
+    """The version of the package with the class; None when it has none."""
+    aliases: tuple[str, ...] = ()
+    """The other names by which a config can name the plug-in."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names by which a config can name the plug-in."""
+        return (self.class_name, *self.aliases)
+
+
+def in_connects_order(plugins: Iterable[Plugin]) -> Sequence[Plugin]:
+    """``plugins`` in the order of Connect's list: by type, then by class name."""
+    types = list(PluginType)
+    return sorted(plugins, key=lambda plugin: (types.index(plugin.type), plugin.class_name))
+
+
+def find_plugin(plugins: Iterable[Plugin], name: str, version_range: str | None = None) -> Plugin:
+    """The first of ``plugins`` with this name, of a version in ``version_range`` (None: any version).
+
+    :raises UnknownPluginError: when no plug-in has this name.
+    :raises PluginVersionError: see :func:`version_error`.
+    """
+    plugin = next((plugin for plugin in plugins if name in plugin.names), None)
+    if plugin is None:
+        raise UnknownPluginError(f"Unknown plugin {name}.")
+    if version_range is not None and (message := version_error(plugin, version_range)) is not None:
+        raise PluginVersionError(message)
+    return plugin
+
+
+def version_error(plugin: Plugin, version_range: str) -> str | None:
+    """Why the version of ``plugin`` is not in ``version_range``, in Connect's words; None when it is.
+
+    ``version_range``: one version, ``latest``, or an interval as Maven writes it: ``[1.0,2.0)``, ``[1.0,)`` (KIP-891).
+    """
+    requirement = version_range.strip()
+    if requirement in ("", "latest"):
+        return None
+    if not (interval := _INTERVAL.fullmatch(requirement)):
+        requirement = f"[{requirement},{requirement}]"
+        interval = _INTERVAL.fullmatch(requirement)
+    if interval is None:
+        return f"Invalid version range {version_range}: use a version, latest, or an interval such as [1.0,2.0)"
+    if plugin.version is not None and _contains(interval, plugin.version):
+        return None
+    return (
+        f"Plugin {plugin.class_name} not found that matches the version range {requirement}, available versions: "
+        f"[{plugin.version or 'undefined'}]"
+    )
+
+
+_INTERVAL = re.compile(r"([\[(])([^\[\](),]*),([^\[\](),]*)([\])])")
+"""An interval of versions; an empty end has no limit."""
+
+
+def _contains(interval: re.Match[str], version: str) -> bool:
+    """Whether ``version`` is in the interval that :data:`_INTERVAL` has matched."""
+    opening, least, greatest, closing = (text.strip() for text in interval.groups())
+    number = _version_number(version)
+    if least and (number < _version_number(least) or (opening == "(" and number == _version_number(least))):
+        return False
+    return not (
+        greatest and (number > _version_number(greatest) or (closing == ")" and number == _version_number(greatest)))
+    )
+
+
+def _version_number(version: str) -> tuple[int, ...]:
+    """The numbers at the beginning of ``version``, without zeros at their end: 1.2, 1.2.0 and 1.2-SNAPSHOT are one
+    version."""
+    leading = re.match(r"\d*(\.\d+)*", version)
+    assert leading is not None
+    numbers = [int(number) for number in leading[0].split(".") if number]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
