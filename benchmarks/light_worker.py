@@ -14,6 +14,9 @@ from pathlib import Path
 from benchmarks.task_log import format_entry, now_ms
 from coterie.cli import parent
 from coterie.cli.workers import compose, settings_file
+from coterie.config.definition import ConfigKey
+from coterie.config.infos import ConfigInfos
+from coterie.config.plugins import Plugin, UnknownPluginError
 from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -42,8 +45,14 @@ class LightRuntime:
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
-    ) -> Mapping[str, Sequence[str]]:
-        return {}
+    ) -> ConfigInfos:
+        return ConfigInfos(name=config["connector.class"], configs=())
+
+    async def list_plugins(self) -> Sequence[Plugin]:
+        return ()
+
+    async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
+        raise UnknownPluginError(f"Unknown plugin {name}.")
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "source"

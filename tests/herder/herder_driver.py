@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from coterie.config.infos import ConfigInfos
+from coterie.config.plugins import Plugin, PluginType
 from coterie.engine.lease import Lease
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.machine import check_all, step
 from coterie.herder.messages import (
     AppendConfig,
     AppendStatuses,
+    AskPlugins,
     ConfigAppended,
     ConfigEndFound,
     ConfigLinesRead,
@@ -18,6 +21,7 @@ from coterie.herder.messages import (
     Event,
     FindConfigEnd,
     MakeSessionKey,
+    PluginsAnswered,
     Reply,
     RequestArrived,
     RestartTask,
@@ -34,6 +38,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.questions import ListPlugins, PluginKeys, PluginList
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -56,6 +61,11 @@ WALL_MS = 1_795_228_766_406
 """Wall-clock time at which a driven herder starts."""
 ROUND = MemberStateChanged(state=MemberState.PREPARING_REBALANCE)
 SESSION_TIMEOUT_MS = 10_000
+PLUGINS = (
+    Plugin(class_name="a.Sink", type=PluginType.SINK, version="1"),
+    Plugin(class_name="a.Filter", type=PluginType.TRANSFORMATION, version=None),
+)
+"""The plug-ins of a driven herder."""
 EffectT = TypeVar("EffectT")
 RunnableChore: TypeAlias = (
     StartTask
@@ -64,6 +74,7 @@ RunnableChore: TypeAlias = (
     | SplitConnector
     | FindConfigEnd
     | ValidateConfig
+    | AskPlugins
     | AppendConfig
     | AppendStatuses
     | MakeSessionKey
@@ -86,6 +97,11 @@ def assignments_requested(
     """The event for a rebalance that this herder leads."""
     token = RoundToken(generation=Generation(generation), protocol=protocol, undecodable_members=undecodable_members)
     return AssignmentsRequested(token=token, member_id=ME, members=members)
+
+
+def validated(id_: RequestId, errors: Mapping[str, Sequence[str]] | None = None) -> ConfigValidated:
+    """The event for a validation that found ``errors``."""
+    return ConfigValidated(id=id_, infos=ConfigInfos(name="", configs=()).with_errors(errors or {}))
 
 
 class HerderDriver:
@@ -224,7 +240,12 @@ class HerderDriver:
             case FindConfigEnd(purpose=purpose):
                 self.feed(ConfigEndFound(purpose=purpose, end_offset=LogPosition(len(self.config))))
             case ValidateConfig(id=id_):
-                self.feed(ConfigValidated(id=id_, errors={}))
+                self.feed(validated(id_))
+            case AskPlugins(id=id_, question=question):
+                is_list = isinstance(question, ListPlugins)
+                self.feed(
+                    PluginsAnswered(id=id_, answer=PluginList(plugins=PLUGINS) if is_list else PluginKeys(keys=()))
+                )
             case AppendConfig(purpose=append_purpose, lines=lines):
                 self.write(*lines)
                 self.feed(ConfigAppended(purpose=append_purpose, end_offset=LogPosition(len(self.config))))

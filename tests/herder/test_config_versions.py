@@ -2,14 +2,14 @@
 
 import pytest
 
-from coterie.herder.messages import AppendConfig, ConfigValidated, ValidateConfig
+from coterie.herder.messages import AppendConfig, ValidateConfig
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, IfMatch, PatchConnector, PutConnector, Write
 from coterie.nouns.jobs import ConnectorName
 from tests.herder.builders import CONFIG, CONNECTOR_LINE, ORDERS, configured_herder
-from tests.herder.herder_driver import ME, HerderDriver
+from tests.herder.herder_driver import ME, HerderDriver, validated
 
 NONE = ConnectorName("none")
 ANY = IfMatch(versions=None)
@@ -61,7 +61,7 @@ def test_a_patch_is_validated_again_if_the_config_has_changed_meanwhile() -> Non
     put = herder.send_request(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": "7"}, replace=True))
     herder.run_all_chores()
     assert problem_of(herder, put) is None
-    herder.feed(ConfigValidated(id=id_, errors={}))
+    herder.feed(validated(id_))
     for chore in herder.chores():
         assert not isinstance(chore, AppendConfig)
         herder.run_chore(chore)

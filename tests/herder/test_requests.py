@@ -7,6 +7,7 @@ import pytest
 
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker
+from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.reads import (
     DescribeConnector,
     DescribeStatus,
@@ -42,6 +43,9 @@ REQUESTS: list[Request] = [
     DeleteConnector(connector=ORDERS),
     SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED),
     PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS),
+    ListPlugins(connectors_only=True),
+    DescribePlugin(name="Source", version_range=None),
+    ValidateConnectorConfig(config=CONFIG),
     DescribeWorkerGroup(),
     DrainWorker(worker=HERE),
     UncordonWorker(worker=HERE),

@@ -6,7 +6,6 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfig,
     ConfigEndFound,
-    ConfigValidated,
     FindConfigEnd,
     TimerFired,
     ValidateConfig,
@@ -27,7 +26,7 @@ from tests.herder.builders import (
     TASK_CONFIG_LINES,
     configured_herder,
 )
-from tests.herder.herder_driver import ME, HerderDriver
+from tests.herder.herder_driver import ME, HerderDriver, validated
 
 STOP = (
     *config_records.task_config_lines(ORDERS, ()),
@@ -46,7 +45,7 @@ def test_a_new_config_is_validated_with_the_checkpointed_task_configs() -> None:
     id_ = put(herder, "3")
     (validation,) = herder.pop_effects(ValidateConfig)
     assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
-    herder.feed(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
+    herder.feed(validated(id_, {"tasks.max": ["no"]}))
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert (answer.problem, "no" in answer.message) == (Problem.BAD_REQUEST, True)
@@ -60,14 +59,14 @@ def test_tasks_committed_meanwhile_cause_another_validation_of_the_config() -> N
     id_ = put(herder, "3")
     (validation,) = herder.pop_effects(ValidateConfig)
     assert not validation.checkpointed_task_configs
-    herder.feed(ConfigValidated(id=id_, errors={}))
+    herder.feed(validated(id_))
     (lookup,) = herder.pop_effects(FindConfigEnd)
     herder.write(*TASK_CONFIG_LINES)
     herder.run_chore(lookup)
     assert lookup.purpose not in [append.purpose for append in herder.pop_effects(AppendConfig)]
     (validation,) = herder.pop_effects(ValidateConfig)
     assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
-    herder.feed(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
+    herder.feed(validated(id_, {"tasks.max": ["no"]}))
     assert isinstance(herder.answer(id_), RequestRefused)
 
 

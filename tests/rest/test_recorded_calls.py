@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.config.infos import ConfigInfos
 from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
@@ -23,13 +24,14 @@ class RecordedRuntime(SimulatedRuntime):
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
-    ) -> Mapping[str, Sequence[str]]:
+    ) -> ConfigInfos:
+        infos = await super().validate(config, checkpointed_task_configs)
         if not config["connector.class"].endswith(KNOWN):
-            return {"connector.class": [f"Failed to find any class {config['connector.class']}"]}
-        errors = dict(await super().validate(config, checkpointed_task_configs))
+            return infos.with_errors({"connector.class": [f"Failed to find any class {config['connector.class']}"]})
         if config["connector.class"].endswith("FileStreamSourceConnector") and "topic" not in config:
-            errors["topic"] = ['Missing required configuration "topic" which has no default value.']
-        return errors
+            missing = 'Missing required configuration "topic" which has no default value.'
+            return infos.with_errors({"topic": [missing]})
+        return infos
 
     async def start(self, spec: TaskSpec) -> None:
         if spec.config.get("file", "").startswith("/nonexistent/"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
+from coterie.config.infos import ConfigInfos
 from coterie.engine.log import NewTopicRecord
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
@@ -23,8 +24,9 @@ class FixedSplitRuntime(SimulatedRuntime):
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
-    ) -> Mapping[str, Sequence[str]]:
-        return split_errors(config, int(config["tasks.max"]), checkpointed_task_configs)
+    ) -> ConfigInfos:
+        infos = await super().validate(config, checkpointed_task_configs)
+        return infos.with_errors(split_errors(config, int(config["tasks.max"]), checkpointed_task_configs))
 
     async def split(
         self,

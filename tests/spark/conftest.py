@@ -2,7 +2,7 @@
 
 import asyncio
 import csv
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -51,6 +51,13 @@ class Rig:
     def session(self) -> SparkSession:
         """A new session, as each task has one."""
         return SparkSession.builder.getOrCreate().newSession()
+
+    async def config_errors(
+        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+    ) -> dict[str, list[str]]:
+        """The errors of a connector's config, by key. The config gets a name if it has none."""
+        infos = await self.runtime.validate({"name": "connector", **config}, checkpointed_task_configs)
+        return infos.errors
 
     def config(self, folder: Path, **keys: str) -> dict[str, str]:
         (folder / "in").mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark import transforms, unsupported_connect_keys, validation
+from coterie.spark import connector_keys, transforms, unsupported_connect_keys
 from coterie.spark.plugins import ConfiguredSink, ConfiguredSource, configured_sink, configured_source
 from coterie.spark.sinks import kafka_target
 from coterie.spark.sources import kafka
@@ -79,7 +79,7 @@ def known_keys(section: str) -> set[str]:
     """The names of the keys of the section."""
     source, sink = ends(section)
     definition = {
-        "Every connector": validation.common_definition(),
+        "Every connector": connector_keys.common_definition(),
         "Sink connectors": source.definition,
         "Source connectors": sink.definition,
     }.get(section, sink.definition)
@@ -196,7 +196,7 @@ async def test_a_config_with_a_refused_key_of_connect_names_the_key(rig: Rig) ->
         "batch.size": "3000",
         "consumer.override.bootstrap.servers": "127.0.0.1:1",
     }
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert "ReplaceField, with include" in errors["fields.whitelist"][0]
     assert "parameters of connection.url" in errors["connection.sslmode"][0]
     assert "batch.size" not in errors

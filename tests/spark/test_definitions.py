@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from coterie.config.definition import ConfigDef, Width
-from coterie.spark import transforms, validation
+from coterie.spark import connector_keys, transforms, validation
 from coterie.spark.plugins import SINK_BY_CLASS_NAME, configured_sink, configured_source, source_by_name
 from coterie.spark.seams import Source
 from coterie.spark.sinks.file_writers import FORMATS
@@ -45,7 +45,7 @@ def definition(request: pytest.FixtureRequest) -> ConfigDef:
         configured_source(request.param, {}).definition
         + configured_sink(request.param, {"sink.format": "json"}).definition
     )
-    return validation.common_definition() + ends + transforms.definition(TRANSFORMS)
+    return connector_keys.common_definition() + ends + transforms.definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:
@@ -138,6 +138,6 @@ def test_a_key_whose_prefix_looks_like_a_typo_is_found(key: str, probably: str |
 
 def test_every_connector_has_a_key_for_the_interval_of_listing_source_parts() -> None:
     key = "metadata.max.age.ms"
-    assert validation.common_definition().required_value({}, key, int) == 60_000
-    assert validation.common_definition().required_value({key: "0"}, key, int) == 0
-    assert key in validation.common_definition().errors({"connector.class": "FileSource", key: "-1"})
+    assert connector_keys.common_definition().required_value({}, key, int) == 60_000
+    assert connector_keys.common_definition().required_value({key: "0"}, key, int) == 0
+    assert key in connector_keys.common_definition().errors({"connector.class": "FileSource", key: "-1"})

@@ -35,7 +35,7 @@ async def test_rows_are_filtered_and_cast_and_each_file_is_read_by_one_task(
         write_file(
             tmp_path / "in", f"{number} ü%.csv", [(number * 10 + i, None if i == 3 else 1.5, i) for i in range(10)]
         )
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     starts = [await rig.start(config, format_, index) for index in range(3)]
     expected = sorted(row for row in range(90) if row % 10 != 3)
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == expected)

@@ -78,7 +78,7 @@ async def test_each_wrong_key_is_named(
     rig: Rig, tmp_path: Path, changes: dict[str, str | None], keys: set[str]
 ) -> None:
     config = {key: value for key, value in (rig.config(tmp_path) | changes).items() if value is not None}
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert set(errors) == keys
     assert all(sentence for sentences in errors.values() for sentence in sentences)
 
@@ -87,7 +87,7 @@ async def test_a_key_that_looks_like_a_typo_is_logged(
     rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {**rig.config(tmp_path), "name": "flights", "sorce.schema": "x"}
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     lines = [record.getMessage() for record in caplog.records if record.name == "coterie.spark.validation"]
     assert lines == ["The key sorce.schema of connector flights is ignored; is source.schema meant?"]
 
@@ -103,17 +103,17 @@ async def test_another_number_of_tasks_is_refused_if_positions_cannot_be_split_a
         "create a connector under another name; or delete this one and create it again. A new connector reads "
         "everything from the beginning, into other folders"
     )
-    assert await rig.runtime.validate(changed, tasks) == {"tasks.max": [sentence]}
+    assert await rig.config_errors(changed, tasks) == {"tasks.max": [sentence]}
     with pytest.raises(ConfigError, match="would lose rows and duplicate others"):
         await rig.runtime.split(name, incarnation, changed, tasks)
     without = {key: value for key, value in config.items() if key != "tasks.max"}
-    assert "Invalid value 1 for" in (await rig.runtime.validate(without, tasks))["tasks.max"][0]
-    assert set(await rig.runtime.validate({**config, "tasks.max": "0"}, tasks)) == {"tasks.max"}
+    assert "Invalid value 1 for" in (await rig.config_errors(without, tasks))["tasks.max"][0]
+    assert set(await rig.config_errors({**config, "tasks.max": "0"}, tasks)) == {"tasks.max"}
     same = {**config, "trigger.interval.ms": "7"}
-    assert await rig.runtime.validate(same, tasks) == {}
+    assert await rig.config_errors(same, tasks) == {}
     kept = await rig.runtime.split(name, incarnation, same, tasks)
     assert [task["generation"] for task in kept] == [task["generation"] for task in tasks]
-    assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any number"
+    assert await rig.config_errors(changed, ()) == {}, "a new connector may have any number"
 
 
 async def test_a_fixed_split_that_a_value_prevents_is_an_error_of_its_key(
@@ -124,7 +124,7 @@ async def test_a_fixed_split_that_a_value_prevents_is_an_error_of_its_key(
 
     monkeypatch.setattr(RateSource, "list_source_partitions", refuse)
     config = {"connector.class": "RateSource", "source.rows.per.second": "1", "sink.format": "noop"}
-    assert await rig.runtime.validate(config, []) == {"source.rows.per.second": ["no such rows"]}
+    assert await rig.config_errors(config, []) == {"source.rows.per.second": ["no such rows"]}
 
 
 async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: Rig, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: R
     tasks = await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())
     out = {"sink.format": config["sink.format"], "sink.path": config["sink.path"]}
     rate = {"connector.class": "RateSource", **out}
-    errors = await rig.runtime.validate(rate, tasks)
+    errors = await rig.config_errors(rate, tasks)
     assert errors == {
         "connector.class": [
             "Invalid value RateSource for configuration connector.class: the connector has checkpoints, made with "
@@ -142,10 +142,10 @@ async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: R
         ]
     }
     by_sink = {"connector.class": "FileSink", "format": "json", "path": out["sink.path"]}
-    assert set(await rig.runtime.validate({**by_sink, "source.class": "RateSource"}, tasks)) == {"source.class"}
+    assert set(await rig.config_errors({**by_sink, "source.class": "RateSource"}, tasks)) == {"source.class"}
     json = {**config, "source.format": "json"}
     json.pop("source.option.header")
-    sentence = (await rig.runtime.validate(json, tasks))["source.format"][0]
+    sentence = (await rig.config_errors(json, tasks))["source.format"][0]
     assert (
         "Invalid value json for configuration source.format: the connector has checkpoints, made with csv" in sentence
     )
@@ -153,17 +153,17 @@ async def test_another_source_is_refused_if_the_connector_has_checkpoints(rig: R
         with pytest.raises(ConfigError) as raised:
             await rig.runtime.split(ConnectorName("c"), Incarnation("i"), changed, tasks)
         assert set(raised.value.errors) == {key}
-        assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any source"
+        assert await rig.config_errors(changed, ()) == {}, "a new connector may have any source"
     full_name = "coterie.spark.sources.files.FileSource"
-    assert await rig.runtime.validate({**config, "connector.class": full_name}, tasks) == {}
+    assert await rig.config_errors({**config, "connector.class": full_name}, tasks) == {}
     same = {key: value for key, value in config.items() if key.startswith("source.")}
-    assert await rig.runtime.validate({**by_sink, **same, "source.class": "FileSource"}, tasks) == {}
+    assert await rig.config_errors({**by_sink, **same, "source.class": "FileSource"}, tasks) == {}
 
 
 async def test_files_may_be_split_again(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, tasks__max="2")
     tasks = await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())
-    assert await rig.runtime.validate({**config, "tasks.max": "3"}, tasks) == {}
+    assert await rig.config_errors({**config, "tasks.max": "3"}, tasks) == {}
 
 
 async def test_the_type_of_a_connector_is_that_of_its_plug_in(rig: Rig) -> None:

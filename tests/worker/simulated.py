@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from coterie.assignors.members import RebalancePolicy
+from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least
+from coterie.config.infos import ConfigInfos, make_config_infos
+from coterie.config.plugins import Plugin, PluginType, find_plugin, in_connects_order
 from coterie.engine.lease import Lease
 from coterie.engine.log import LogProgress, NewTopicRecord, TopicRecord
 from coterie.herder.messages import Exit
@@ -62,6 +65,25 @@ from coterie.worker.worker import Worker
 SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
 """Short: other tests cover what a longer ``config.rebalance.window.ms`` saves."""
+
+
+DEFINITION = ConfigDef(
+    (
+        ConfigKey(name="name", type=Type.STRING, documentation="The name.", is_optional=True),
+        ConfigKey(name="connector.class", type=Type.CLASS, documentation="The class."),
+        ConfigKey(name="tasks.max", type=Type.INT, documentation="Tasks.", default="1", validator=at_least(1)),
+        ConfigKey(name="password", type=Type.PASSWORD, documentation="A password.", is_optional=True),
+    )
+)
+"""The keys of each connector of a :class:`SimulatedRuntime`."""
+PLUGINS = in_connects_order(
+    (
+        Plugin(class_name="simulated.Source", type=PluginType.SOURCE, version="1", aliases=("Source",)),
+        Plugin(class_name="simulated.Sink", type=PluginType.SINK, version=None, aliases=("Sink",)),
+        Plugin(class_name="simulated.Filter", type=PluginType.TRANSFORMATION, version="1", aliases=("Filter",)),
+    )
+)
+"""The plug-ins of a :class:`SimulatedRuntime`. It accepts every other connector class, too."""
 
 
 class MemoryLog:
@@ -189,19 +211,27 @@ class SimulatedRuntime:
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
-    ) -> Mapping[str, Sequence[str]]:
+    ) -> ConfigInfos:
         await self._pass("validate", config.get("name", ""))
         if "unjudgeable" in config:
             raise ValueError(config["unjudgeable"])
         if "unreachable" in config:
             raise WorldError(config["unreachable"])
-        if "connector.class" not in config:
-            missing = 'Missing required configuration "connector.class" which has no default value.'
-            return {"connector.class": [missing]}
-        tasks_max = config.get("tasks.max", "1")
-        if not tasks_max.isdecimal() or tasks_max == "0":
-            return {"tasks.max": [f"Invalid value {tasks_max} for configuration tasks.max: Value must be at least 1"]}
-        return {}
+        definition = self.definition(config.get("connector.class", ""))
+        return make_config_infos(config.get("connector.class", ""), definition, config, definition.errors(config))
+
+    def definition(self, connector_class: str) -> ConfigDef:
+        """The keys of a connector; another runtime may have other ones."""
+        return DEFINITION
+
+    async def list_plugins(self) -> Sequence[Plugin]:
+        await self._pass("list", "")
+        return PLUGINS
+
+    async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
+        await self._pass("describe", name)
+        plugin = find_plugin(await self.list_plugins(), name, version_range)
+        return self.definition(plugin.class_name).keys if plugin.type.is_connector else ()
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "sink" if "Sink" in config.get("connector.class", "") else "source"

@@ -23,6 +23,7 @@ from coterie.herder import (
     lost_threads,
     orders,
     place,
+    questions,
     reads,
     restarts,
     signing,
@@ -39,6 +40,7 @@ from coterie.herder.messages import (
     ConfigAppendFailed,
     ConfigEndFound,
     ConfigLinesRead,
+    ConfigNotValidated,
     ConfigValidated,
     ConnectorSplit,
     EndPurpose,
@@ -49,6 +51,7 @@ from coterie.herder.messages import (
     ForSessionKey,
     ForWrite,
     GroupLeft,
+    PluginsAnswered,
     Reply,
     RequestArrived,
     RuntimeClosed,
@@ -67,6 +70,7 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
@@ -133,7 +137,15 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case TaskProgressed() | TaskRetrying() | LeaseRenewed() | StatusLinesRead() | StatusesAppended():
             # The frequent events; each changes the state of at most one task, and needs no full reconciliation.
             _on_frequent_event(turn, event)
-        case RequestArrived() | ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
+        case (
+            RequestArrived()
+            | ConfigValidated()
+            | ConfigNotValidated()
+            | PluginsAnswered()
+            | ConfigEndFound()
+            | ConfigAppended()
+            | ConfigAppendFailed()
+        ):
             _on_request(turn, event)
             _advance_requests(turn)
         case ConfigLinesRead():
@@ -352,13 +364,23 @@ def _on_connector(
 
 
 def _on_request(
-    turn: Turn, event: RequestArrived | ConfigValidated | ConfigEndFound | ConfigAppended | ConfigAppendFailed
+    turn: Turn,
+    event: RequestArrived
+    | ConfigValidated
+    | ConfigNotValidated
+    | PluginsAnswered
+    | ConfigEndFound
+    | ConfigAppended
+    | ConfigAppendFailed,
 ) -> None:
     match event:
         case RequestArrived():
             _on_arrival(turn, event)
-        case ConfigValidated():
+        case ConfigValidated() | ConfigNotValidated():
             writes.on_validated(turn, event)
+            questions.on_validated(turn, event)
+        case PluginsAnswered():
+            questions.on_answered(turn, event)
         case ConfigEndFound(purpose=purpose, end_offset=end):
             _on_end_found(turn, purpose, end)
         case ConfigAppended(purpose=purpose, end_offset=end):
@@ -410,6 +432,8 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             | RestartConnector()
         ) as request:
             writes.on_request(turn, event, request)
+        case ListPlugins() | DescribePlugin() | ValidateConnectorConfig() as question:
+            questions.on_request(turn, event, question)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
         case DescribeWorkerGroup() as request:
@@ -449,6 +473,7 @@ def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | EndLookupDue) -> No
     match timer:
         case RequestTimeoutDue(id=id_):
             reads.on_due(turn, id_)
+            questions.on_due(turn, id_)
             writes.on_due(turn, id_)
         case EndLookupDue(id=id_):
             writes.on_end_lookup_due(turn, id_)

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coterie.config.infos import ConfigInfos
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.herder.requests.kinds import Answer, Request
+from coterie.herder.requests.questions import PluginKeys, PluginList, PluginQuestion
+from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
@@ -213,14 +216,28 @@ class SessionKeyMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValidated:
-    """The runtime has validated the config of a write, or could not."""
+    """The runtime has validated the config of a request."""
 
     id: RequestId
-    errors: Mapping[str, Sequence[str]] = field(repr=False)
-    """The messages by config key; empty when the config is valid, or could not be validated."""
-    failure: str | None = field(default=None, repr=False)
-    """Why the config could not be validated, for example because the source cannot be reached; None when it was
-    validated."""
+    infos: ConfigInfos = field(repr=False)
+    """The definitions, values and errors of the config's keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigNotValidated:
+    """The runtime could not validate the config of a request."""
+
+    id: RequestId
+    failure: str = field(repr=False)
+    """Why, for example because the source cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginsAnswered:
+    """The plug-ins have answered a question."""
+
+    id: RequestId
+    answer: PluginList | PluginKeys | RequestRefused = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +305,8 @@ ChoreResult: TypeAlias = (
     | TaskConfigsPublished
     | SessionKeyMade
     | ConfigValidated
+    | ConfigNotValidated
+    | PluginsAnswered
     | ConfigEndFound
     | TargetComputed
     | ConfigAppended
@@ -451,13 +470,21 @@ class MakeSessionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateConfig:
-    """Validate the config of a write → ConfigValidated"""
+    """Validate the config of a write or of a question → ConfigValidated | ConfigNotValidated"""
 
     id: RequestId
-    """The write's request."""
+    """The request."""
     config: Mapping[str, str] = field(repr=False)
     checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPlugins:
+    """Ask this worker's plug-ins → PluginsAnswered"""
+
+    id: RequestId
+    question: PluginQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -506,6 +533,7 @@ Chore: TypeAlias = (
     | PublishTaskConfigs
     | MakeSessionKey
     | ValidateConfig
+    | AskPlugins
     | FindConfigEnd
     | ComputeTarget
     | AppendConfig

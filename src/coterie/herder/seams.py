@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from coterie.config.definition import ConfigKey
+from coterie.config.infos import ConfigInfos
+from coterie.config.plugins import Plugin
 from coterie.herder.session_keys import SigningKey
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupEpoch, Incarnation, WorkerUrl
@@ -242,8 +245,9 @@ class TaskRuntime(Protocol):
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
-    ) -> Mapping[str, Sequence[str]]:
-        """The errors of a connector's config, as messages by key; empty when it is valid.
+    ) -> ConfigInfos:
+        """The definitions, values and errors of all keys of a connector with this config; without errors when the
+        config is valid.
 
         ``checkpointed_task_configs`` contains the configs of the connector's tasks that may have checkpoints; it is
         empty for a new connector. A config that would lose or duplicate rows on these checkpoints is an error.
@@ -254,6 +258,19 @@ class TaskRuntime(Protocol):
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         """The type of a connector with this config, as the REST API returns it: ``source``, ``sink`` or ``unknown``."""
+        ...
+
+    async def list_plugins(self) -> Sequence[Plugin]:
+        """All plug-ins of this worker, in Connect's order."""
+        ...
+
+    async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
+        """The config keys of the plug-in with this name (:func:`coterie.config.plugins.find_plugin`); those of a source
+        or sink with the keys that every connector has.
+
+        :raises UnknownPluginError: when no plug-in has this name.
+        :raises PluginVersionError: when the plug-in has no version in ``version_range``.
+        """
         ...
 
     def missing_jars(self) -> Mapping[str, str]:

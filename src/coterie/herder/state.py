@@ -18,6 +18,7 @@ from coterie.herder.messages import Effect
 from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
+from coterie.herder.requests.questions import Question
 from coterie.herder.requests.reads import Read
 from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.requests.writes import Write
@@ -183,6 +184,9 @@ class Requests:
         # `orders`
         self.awaiting_group_view: tuple[tuple[RequestId, GroupRequest], ...] = ()
         """Requests about workers that wait for the view of the group, in the order in which they arrived."""
+        # `questions`
+        self.questions: dict[RequestId, Question] = {}
+        """The questions that the plug-ins have not answered yet."""
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
         # `writes`

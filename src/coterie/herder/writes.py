@@ -7,14 +7,15 @@ is answered when this worker has read the lines back, so that a later request se
 queue, so a plug-in that blocks during validation does not block other writes.
 """
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coterie.herder import place, signing
+from coterie.herder.connector_names import name_errors
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
+    ConfigNotValidated,
     ConfigValidated,
     FindConfigEnd,
     ForWrite,
@@ -23,6 +24,7 @@ from coterie.herder.messages import (
     SetTimer,
     ValidateConfig,
 )
+from coterie.herder.questions import missing_class_refusal, not_validated
 from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Problem, RequestRefused
@@ -92,10 +94,8 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
         write.phase = Queued(validated=None)
         return
     assert not isinstance(write.id, LeaderWriteId), "the leader's own writes create no connector"
-    if "connector.class" not in config_to_validate.config:
-        config_text = ", ".join(f"{key}={value}" for key, value in config_to_validate.config.items())
-        message = f"Connector config {{{config_text}}} contains no connector type"
-        _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
+    if (refusal := missing_class_refusal(config_to_validate.config)) is not None:
+        _answer(turn, write, refusal)
         return
     write.phase = Validating(config_to_validate=config_to_validate)
     turn.emit(
@@ -164,18 +164,17 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
 # -- events of writes -------------------------------------------------------------------------------------------------
 
 
-def on_validated(turn: Turn, event: ConfigValidated) -> None:
+def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
     """Queue the validated write; refuse it when its config or the connector's name is not valid, or when it could not
     be validated."""
     write = turn.herder.requests.writes.get(event.id)
     if write is None or not isinstance(write.phase, Validating):
         return
-    if event.failure is not None:
-        message = f"Failed to validate the config: {event.failure}"
-        _answer(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
+    if isinstance(event, ConfigNotValidated):
+        _answer(turn, write, not_validated(event.failure))
         return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
-    errors = {**event.errors, **_name_errors(write.kind.request.connector)}
+    errors = event.infos.with_errors(name_errors(write.kind.request.connector)).errors
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
@@ -257,26 +256,6 @@ def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
-
-_NAME_SIZE_MAX = 255
-"""The greatest size of a connector's name in UTF-8, in bytes. The group protocol's own limit is 32,767 bytes."""
-
-
-def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
-    """The messages about an invalid connector name, by config key; empty when the name is valid."""
-    beginning = f"Invalid value {name if len(name) <= _NAME_SIZE_MAX else name[:40] + '…'} for configuration name: "
-    if not name.strip():
-        return {"name": [f"{beginning}String may not be empty"]}
-    if controls := [str(ord(character)) for character in name if unicodedata.category(character) == "Cc"]:
-        message = f"String may not contain control sequences but had the following ASCII chars: {', '.join(controls)}"
-        return {"name": [beginning + message]}
-    if "/" in name:
-        # A connector with a slash in its name could be created, as in Connect, but no path could reach it.
-        return {"name": [f"{beginning}String may not contain a slash"]}
-    if (size := len(name.encode())) > _NAME_SIZE_MAX:
-        message = f"String may not be longer than {_NAME_SIZE_MAX} bytes in UTF-8, but has {size}"
-        return {"name": [beginning + message]}
-    return {}
 
 
 def _phase_summary(write: PendingWrite) -> str:

@@ -9,6 +9,7 @@ from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.resources.connectors import ConnectorsResource
 from coterie.rest.resources.group import GroupResource
 from coterie.rest.resources.internal import InternalResource
+from coterie.rest.resources.plugins import PluginsResource
 from coterie.rest.resources.restarts import RestartsResource
 from coterie.rest.resources.server import ServerResource
 from coterie.rest.resources.statuses import StatusesResource
@@ -29,6 +30,7 @@ def create_app(worker: Worker, http_client: httpx.AsyncClient, *, cluster_id: st
         StatusesResource(herder).handlers(),
         TargetStatesResource(herder).handlers(),
         RestartsResource(herder).handlers(),
+        PluginsResource(herder).handlers(),
         InternalResource(herder).handlers(),
         GroupResource(herder).handlers(),
     ]

@@ -87,13 +87,21 @@ def parse_config_patch(body: bytes, name: str) -> Mapping[str, str | None]:
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when the patch changes or removes the key ``name``.
     """
-    fields = _as_object(_parse_json(body), "a config")
-    patch = {key: None if value is None else _as_text(value, key) for key, value in fields.items()}
+    patch = parse_config_with_nulls(body)
     if "name" in patch and patch["name"] is None:
         message = 'Missing required configuration "name" which has no default value.'
         raise BadRequestError(invalid_config_message({"name": [message]}))
     _check_name(patch, name)
     return patch
+
+
+def parse_config_with_nulls(body: bytes) -> Mapping[str, str | None]:
+    """Parse the body of ``PUT /connector-plugins/{plugin}/config/validate``: a config in which a value may be null.
+
+    :raises UnreadableBodyError: when the body is not such JSON.
+    """
+    fields = _as_object(_parse_json(body), "a config")
+    return {key: None if value is None else _as_text(value, key) for key, value in fields.items()}
 
 
 def parse_task_configs(body: bytes) -> tuple[Mapping[str, str], ...]:

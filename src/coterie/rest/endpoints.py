@@ -43,6 +43,10 @@ class Operation(StrEnum):
     RESTART_CONNECTOR = auto()
     RESTART_TASK = auto()
 
+    LIST_PLUGINS = auto()
+    DESCRIBE_PLUGIN = auto()
+    VALIDATE_CONFIG = auto()
+
     PUT_TASK_CONFIGS = auto()
 
     DESCRIBE_WORKER = auto()
@@ -95,6 +99,7 @@ class Endpoint:
 
 
 _CONNECTOR = "/connectors/{connector}"
+_PLUGIN = "/connector-plugins/{plugin}/config"
 _TASK = "/connectors/{connector}/tasks/{task}"
 _WORKER = "/coterie/workers/{worker:path}"  # A worker's name may contain slashes.
 
@@ -242,6 +247,32 @@ ENDPOINTS: Sequence[Endpoint] = (
         role=Role.OPERATE,
         answered_by=AnsweredBy.OWNER,
         statuses=(204,),
+    ),
+    # -- plug-ins -----------------------------------------------------------------------------------------------------
+    Endpoint(
+        method="GET",
+        path="/connector-plugins",
+        operation=Operation.LIST_PLUGINS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=list[models.Plugin],
+    ),
+    Endpoint(
+        method="GET",
+        path=_PLUGIN,
+        operation=Operation.DESCRIBE_PLUGIN,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=list[models.ConfigKey],
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_PLUGIN}/validate",
+        operation=Operation.VALIDATE_CONFIG,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.ANY_WORKER,
+        request=models.ConfigToValidate,
+        response=models.ConfigInfos,
     ),
     # -- requests of other workers ------------------------------------------------------------------------------------
     Endpoint(

@@ -3,7 +3,7 @@ requests, :mod:`coterie.rest.views` makes the responses."""
 
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 Config: TypeAlias = dict[str, str]
 """A connector's config."""
@@ -11,6 +11,8 @@ WrittenConfig: TypeAlias = dict[str, str | int | float | bool]
 """A config in a request: a number or a boolean becomes a string."""
 ConfigPatch: TypeAlias = dict[str, str | int | float | bool | None]
 """New values of some keys of a config; null removes a key."""
+ConfigToValidate: TypeAlias = dict[str, str | int | float | bool | None]
+"""A config in a request for a validation: null is an error of its key."""
 JsonObject: TypeAlias = dict[str, object]
 """An object whose fields ``docs/rest.md`` describes."""
 
@@ -99,3 +101,55 @@ class OrderedWorker(BaseModel):
     worker_id: str
     name: str
     life: str
+
+
+class Plugin(BaseModel):
+    """A plug-in of a worker."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    class_name: str = Field(alias="class")
+    type: Literal["sink", "source", "transformation", "predicate", "converter", "header_converter"]
+    version: str | None = None
+
+
+class ConfigKey(BaseModel):
+    """The definition of a config key."""
+
+    name: str
+    type: Literal["BOOLEAN", "CLASS", "DOUBLE", "INT", "LIST", "LONG", "PASSWORD", "SHORT", "STRING"]
+    required: bool
+    default_value: str | None
+    importance: Literal["HIGH", "MEDIUM", "LOW"]
+    documentation: str
+    group: str | None
+    order_in_group: int
+    width: Literal["NONE", "SHORT", "MEDIUM", "LONG"]
+    display_name: str
+    dependents: list[str]
+
+
+class ConfigValue(BaseModel):
+    """The value of a config key, and its errors."""
+
+    name: str
+    value: str | None
+    recommended_values: list[str]
+    errors: list[str]
+    visible: bool
+
+
+class ConfigInfo(BaseModel):
+    """A config key with its value."""
+
+    definition: ConfigKey
+    value: ConfigValue
+
+
+class ConfigInfos(BaseModel):
+    """The result of the validation of a config."""
+
+    name: str
+    error_count: int
+    groups: list[str]
+    configs: list[ConfigInfo]

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, not_blank, one_of
+from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Importance, Type, Width, not_blank
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, error_value
 from coterie.spark.columns import to_ddl
@@ -39,6 +39,13 @@ FORMAT_BY_CONVERTER_CLASS: Mapping[str, Format] = {
     name: format_ for format_ in Format for name in (format_.value, format_.value.rpartition(".")[2])
 }
 """The format of each of Connect's converters, by the converter's class name with and without the package."""
+CONVERTER_NAMES = ClassNames(
+    tuple(sorted(format_.value for format_ in Format)),
+    "There are",
+    interface_name="Converter",
+    other_names=frozenset(FORMAT_BY_CONVERTER_CLASS),
+)
+"""The validator of ``key.converter`` and ``value.converter``."""
 
 _FLAT_COLUMN_PREFIX, _ITEMS_COLUMN_PREFIX, _CORRUPT_RECORD_COLUMN = "coterie_flat_", "coterie_items_", "coterie_corrupt"
 """Names of columns that exist only while JSON is parsed. The first two are prefixes: ``key`` or ``value`` follows."""
@@ -54,7 +61,7 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
             documentation=f"Format of a record's {side}: the name of Connect's converter.",
             default=Format.BYTES.value,
             importance=Importance.HIGH,
-            validator=one_of(FORMAT_BY_CONVERTER_CLASS),
+            validator=CONVERTER_NAMES,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name=f"{side.capitalize()} converter",

@@ -8,12 +8,13 @@ from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_
 from coterie.spark import transforms
 from coterie.spark.bad_records.keys import ErrorTolerance, error_tolerance_of
 from coterie.spark.bad_records.queue import DeadLetterQueue, make_dead_letter_queue
+from coterie.spark.connector_keys import common_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
 from coterie.spark.seams import Sink, Source, TaskInput
 from coterie.spark.task_timeouts import TaskTimeouts
-from coterie.spark.validation import INFERRED_VALUES_KEY, common_definition
+from coterie.spark.validation import INFERRED_VALUES_KEY
 
 TASK_DEFINITION = ConfigDef(
     (

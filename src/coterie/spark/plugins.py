@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of
+from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Importance, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.keys import error_tolerance_of
 from coterie.spark.bad_records.queue import dead_letter_identity
@@ -34,6 +34,11 @@ SINK_BY_CLASS_NAME: Mapping[str, type[Sink]] = {
     sink.__name__: sink for sink in (DeltaSink, FileSink, KafkaSink, NoopSink, PostgresSink, SparkSink)
 }
 """Every sink, by its class name."""
+SINK_BY_NAME: Mapping[str, type[Sink]] = {
+    **SINK_BY_CLASS_NAME,
+    **{f"{sink.__module__}.{sink.__qualname__}": sink for sink in SINK_BY_CLASS_NAME.values()},
+}
+"""Every sink, by its class name with and without the module."""
 SINK_BY_FORMAT: Mapping[str, type[Sink]] = {
     **dict.fromkeys(FORMATS, FileSink),
     "console": SparkSink,
@@ -57,8 +62,9 @@ SINK_FORMAT = ConfigKey(
 @cache
 def source_class_key() -> ConfigKey:
     """The definition of the key ``source.class`` of a sink connector."""
+    names = ClassNames(tuple(sorted(source_by_name())), "There are", interface_name="SourceConnector")
     return replace(
-        _make_class_key("source.class", "The source that a sink connector reads.", source_by_name(), SOURCE_GROUP),
+        _make_class_key("source.class", "The source that a sink connector reads.", names, SOURCE_GROUP),
         default=DEFAULT_SOURCE,
     )
 
@@ -67,17 +73,20 @@ def source_class_key() -> ConfigKey:
 def sink_class_key() -> ConfigKey:
     """The definition of the key ``sink.class`` of a source connector."""
     documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
-    return replace(_make_class_key("sink.class", documentation, SINK_BY_CLASS_NAME, SINK_GROUP), is_optional=True)
+    names = ClassNames(
+        tuple(SINK_BY_CLASS_NAME), "There are", interface_name="SinkConnector", other_names=frozenset(SINK_BY_NAME)
+    )
+    return replace(_make_class_key("sink.class", documentation, names, SINK_GROUP), is_optional=True)
 
 
-def _make_class_key(name: str, documentation: str, values: Iterable[str], group: str) -> ConfigKey:
-    """A config key whose value is one of the class names ``values``."""
+def _make_class_key(name: str, documentation: str, names: ClassNames, group: str) -> ConfigKey:
+    """A config key whose value is one of the class names ``names``."""
     return ConfigKey(
         name=name,
         type=Type.CLASS,
         documentation=documentation,
         importance=Importance.HIGH,
-        validator=one_of(values),
+        validator=names,
         group=group,
         width=Width.LONG,
         display_name=f"{group} class",
@@ -121,7 +130,7 @@ def connector_type(config: Mapping[str, str]) -> str:
     """The type of the plug-in that ``connector.class`` names: ``source`` or ``sink``; ``unknown`` when there is no such
     plug-in."""
     name = config.get("connector.class", "").strip()
-    return "source" if name in source_by_name() else "sink" if name in SINK_BY_CLASS_NAME else "unknown"
+    return "source" if name in source_by_name() else "sink" if name in SINK_BY_NAME else "unknown"
 
 
 def configured_source(
@@ -143,7 +152,7 @@ def configured_source(
     # A config of Kafka Connect's sink connectors has `topics` without a prefix. Not for the Kafka sink: keys without a
     # prefix belong to the sink there.
     is_prefix_optional = is_class_of_source or (
-        "source.class" not in config and SINK_BY_CLASS_NAME.get(config[class_key].strip()) != KafkaSink
+        "source.class" not in config and SINK_BY_NAME.get(config[class_key].strip()) != KafkaSink
     )
     source_config = PrefixedConfig(
         config=config,
@@ -153,7 +162,7 @@ def configured_source(
     )
     plugin = source_by_name()[name]
     keys = source_config.with_user_keys(plugin.definition(source_config)).keys
-    return ConfiguredSource(plugin=plugin, config=source_config, definition=_with_form_order((*selectors.keys, *keys)))
+    return ConfiguredSource(plugin=plugin, config=source_config, definition=with_form_order((*selectors.keys, *keys)))
 
 
 def configured_sink(
@@ -169,10 +178,10 @@ def configured_sink(
     name = _read_class_name(config, class_key)
     selectors: tuple[ConfigKey, ...] = ()
     is_implied = False
-    if is_class_of_sink := name in SINK_BY_CLASS_NAME:
-        plugin = SINK_BY_CLASS_NAME[name]
+    if is_class_of_sink := name in SINK_BY_NAME:
+        plugin = SINK_BY_NAME[name]
     elif sink_class_name := ConfigDef((sink_class_key(),)).optional_value(config, "sink.class", str):
-        plugin, selectors = SINK_BY_CLASS_NAME[sink_class_name], (sink_class_key(),)
+        plugin, selectors = SINK_BY_NAME[sink_class_name], (sink_class_key(),)
     elif is_implied := not any(key.startswith(SINK_PREFIX) for key in config):
         plugin, selectors = SINK_BY_CLASS_NAME[DEFAULT_SINK], (sink_class_key(), replace(SINK_FORMAT, is_optional=True))
     else:
@@ -193,7 +202,7 @@ def configured_sink(
     return ConfiguredSink(
         plugin=plugin,
         config=sink_config,
-        definition=_with_form_order((*selectors, *(key for key in keys if key.name not in selector_names))),
+        definition=with_form_order((*selectors, *(key for key in keys if key.name not in selector_names))),
     )
 
 
@@ -217,7 +226,7 @@ def sink_identity(config: Mapping[str, str], worker_kafka_properties: Mapping[st
     }
 
 
-def _with_form_order(keys: Iterable[ConfigKey]) -> ConfigDef:
+def with_form_order(keys: Iterable[ConfigKey]) -> ConfigDef:
     """A definition of ``keys`` with :attr:`ConfigKey.order`, the order in a form: the given order, numbered from 0 in
     each group."""
     next_order_by_group: Counter[str | None] = Counter()
@@ -234,6 +243,6 @@ def _read_class_name(config: Mapping[str, str], class_key: str) -> str:
     :raises ConfigError: when the value is missing, or names neither.
     """
     name = config.get(class_key, "").strip()
-    if name not in source_by_name() and name not in SINK_BY_CLASS_NAME:
+    if name not in source_by_name() and name not in SINK_BY_NAME:
         raise ConfigError({class_key: [f"No such connector: {config.get(class_key)}"]})
     return name

@@ -11,6 +11,9 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from coterie.config.definition import ConfigKey
+from coterie.config.infos import ConfigInfos
+from coterie.config.plugins import Plugin
 from coterie.config.worker import USER_JAR_KEYS
 from coterie.herder.seams import PluginThreadsLost, RuntimeDied, TaskEvent, TaskSpec
 from coterie.nouns.errors import WorldError
@@ -26,12 +29,13 @@ from coterie.spark.jars import jar_packages, jar_settings, missing_package_messa
 from coterie.spark.offset_committer import OffsetCommitter
 from coterie.spark.pipeline import resolve_references
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
+from coterie.spark.plugin_list import all_plugins, plugin_keys
 from coterie.spark.plugins import connector_type, source_by_name
 from coterie.spark.session import SparkDriver, start_driver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.splitting import Splitter
 from coterie.spark.supervisor import Supervisor
-from coterie.spark.validation import config_errors
+from coterie.spark.validation import validate_config
 from coterie.spark.warmup import warm_up
 
 log = logging.getLogger(__name__)
@@ -90,11 +94,11 @@ class SparkTaskRuntime:
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
-    ) -> Mapping[str, Sequence[str]]:
+    ) -> ConfigInfos:
         return await self._calls.call(
             CONNECTOR_CALLS,
             f"connector {config.get('name', 'without a name')}",
-            lambda: config_errors(
+            lambda: validate_config(
                 self._running_driver().spark,
                 resolve_references(config),
                 self._config.worker_kafka_properties,
@@ -105,6 +109,14 @@ class SparkTaskRuntime:
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return connector_type(config)
+
+    async def list_plugins(self) -> Sequence[Plugin]:
+        return await self._calls.call(CONNECTOR_CALLS, "the list of plug-ins", all_plugins, stage="import")
+
+    async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
+        return await self._calls.call(
+            CONNECTOR_CALLS, f"plug-in {name}", lambda: plugin_keys(name, version_range), stage="definition"
+        )
 
     def missing_jars(self) -> Mapping[str, str]:
         return self._missing_jars

@@ -35,9 +35,9 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width
 from coterie.nouns.errors import WorldError
-from coterie.spark.converters import FORMAT_BY_CONVERTER_CLASS, Format
+from coterie.spark.converters import CONVERTER_NAMES, FORMAT_BY_CONVERTER_CLASS, Format
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import exact_column
@@ -73,7 +73,7 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
             documentation=f"Format in which the {side} of a record is written: the name of Connect's converter.",
             default=default.value,
             importance=Importance.HIGH,
-            validator=one_of(FORMAT_BY_CONVERTER_CLASS),
+            validator=CONVERTER_NAMES,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name=f"{side.capitalize()} converter",

@@ -18,6 +18,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
 from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over
+from coterie.spark.connector_keys import common_definition
 from coterie.spark.events import EventQueue
 from coterie.spark.failures import error_message
 from coterie.spark.fence import Fence, FencedError
@@ -36,7 +37,7 @@ from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
 from coterie.spark.transforms import first_message_line
-from coterie.spark.validation import common_definition, sink_errors, source_errors, split_errors
+from coterie.spark.validation import sink_errors, source_errors, split_errors
 
 log = logging.getLogger(__name__)
 

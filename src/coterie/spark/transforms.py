@@ -7,12 +7,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, one_of, split_list
+from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, split_list
 from coterie.nouns.errors import ConfigError
 from coterie.spark.columns import column_id_by_name
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import PREDICATE_MATCHES_COLUMN, ROW_BEFORE_COLUMN, exact_column
-from coterie.spark.smt.predicates import PREDICATE_TYPE_BY_NAME, PredicateType
+from coterie.spark.smt.predicates import PREDICATE_TYPE_BY_NAME, PREDICATE_TYPE_VALIDATOR, PredicateType
 from coterie.spark.smt.registry import TRANSFORM_TYPE_VALIDATOR, TYPE_AND_SIDE_BY_NAME
 from coterie.spark.smt.transform_type import RecordSide, TransformType
 
@@ -22,7 +22,7 @@ def _check_aliases(value: str) -> str | None:
     aliases = split_list(value)
     if "" in aliases:
         return "List must not contain empty items"
-    return "Aliases must be distinct" if len(set(aliases)) < len(aliases) else None
+    return "Duplicate alias provided." if len(set(aliases)) < len(aliases) else None
 
 
 def _alias_list_key(name: str, documentation: str) -> ConfigKey:
@@ -83,7 +83,7 @@ def definition(config: Mapping[str, str]) -> ConfigDef:
             PREDICATE_ALIASES,
             alias,
             "predicate",
-            _PREDICATE_TYPE_VALIDATOR,
+            PREDICATE_TYPE_VALIDATOR,
             () if predicate_type is None else predicate_type.keys,
         )
     return ConfigDef(tuple(keys))
@@ -108,7 +108,6 @@ _PREDICATE_KEYS = (
     ),
 )
 """The keys, without the prefix, of a transform to which a predicate can be added."""
-_PREDICATE_TYPE_VALIDATOR = one_of(PREDICATE_TYPE_BY_NAME, "No such predicate; there are")
 
 
 def _keys_of_alias(

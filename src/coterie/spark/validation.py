@@ -1,11 +1,10 @@
-"""Validates a connector's config, with errors by key, and defines the keys that every connector has."""
+"""Validates a connector's config, with errors by key."""
 
 import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -14,36 +13,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from coterie.config.definition import (
-    ConfigDef,
-    ConfigKey,
-    Importance,
-    Type,
-    Width,
-    at_least,
-    between,
-    not_blank,
-    one_of,
     split_list,
 )
+from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import rotation, transforms, unsupported_connect_keys
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, ORIGINAL_COLUMN, ORIGINAL_RECORD_TYPE
 from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
 from coterie.spark.columns import column_id_by_name
+from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_definition, connector_definition
 from coterie.spark.failures import error_message
 from coterie.spark.generations.stores import UnmovablePositions
 from coterie.spark.paths import to_path
+from coterie.spark.plugin_list import version_errors, wrong_type_errors
 from coterie.spark.plugins import (
-    SINK_BY_CLASS_NAME,
     ConfiguredSink,
     ConfiguredSource,
     configured_sink,
     configured_source,
     sink_identity,
-    source_by_name,
 )
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn
@@ -52,30 +42,14 @@ from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
-from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, METADATA_MAX_AGE_KEY
 
 logger = logging.getLogger(__name__)
 
-COMMON_GROUP = "Common"
-"""The group, in a form, of the keys that every connector has."""
 INFERRED_VALUES_KEY = "task.inferred"
 """Key of a task's config: the values that its checkpoint generation inferred for source keys that the connector's
 config does not set, as a JSON object by name without the prefix."""
 _FIRST_WORDS = ("source", "sink", "transforms", "predicates")
 """The first words of a connector's keys that have a prefix: ``source.path``."""
-EXACTLY_ONCE_KEY = ConfigKey(
-    name="exactly.once.support",
-    type=Type.STRING,
-    documentation="With required, a connector whose sink may write a row twice is rejected.",
-    default="requested",
-    validator=one_of(("requested", "required")),
-    group=COMMON_GROUP,
-    order=4,
-    width=Width.SHORT,
-    display_name="Exactly once support",
-)
-"""The key by which the user requires that the sink writes each row exactly once."""
-
 _OTHER_WAYS = (
     "or create a connector under another name; or delete this one and create it again. A new connector reads "
     "everything from the beginning, into other folders"
@@ -84,65 +58,21 @@ _OTHER_WAYS = (
 the user can do."""
 
 
-@cache
-def common_definition() -> ConfigDef:
-    """The keys that every connector has, with any source and sink."""
-    return ConfigDef(
-        (
-            ConfigKey(
-                name="name",
-                type=Type.STRING,
-                documentation="Name of the connector, unique among all connectors.",
-                importance=Importance.HIGH,
-                is_optional=True,
-                validator=not_blank,
-                group=COMMON_GROUP,
-                order=0,
-                width=Width.MEDIUM,
-                display_name="Connector name",
-            ),
-            ConfigKey(
-                name="connector.class",
-                type=Type.CLASS,
-                documentation="The plug-in: its alias or its class.",
-                importance=Importance.HIGH,
-                validator=one_of((*source_by_name(), *SINK_BY_CLASS_NAME), "No such connector; there are"),
-                group=COMMON_GROUP,
-                order=1,
-                width=Width.LONG,
-                display_name="Connector class",
-            ),
-            ConfigKey(
-                name="tasks.max",
-                type=Type.INT,
-                documentation="Maximum number of tasks of the connector.",
-                default="1",
-                importance=Importance.HIGH,
-                validator=between(1, TASKS_MAX),
-                group=COMMON_GROUP,
-                order=2,
-                width=Width.SHORT,
-                display_name="Tasks max",
-            ),
-            transforms.TRANSFORM_ALIASES,
-            transforms.PREDICATE_ALIASES,
-            ConfigKey(
-                name="trigger.interval.ms",
-                type=Type.LONG,
-                documentation="Interval at which a task checks for new input; 0 means without a pause.",
-                default="1000",
-                validator=at_least(0),
-                group=COMMON_GROUP,
-                order=3,
-                width=Width.SHORT,
-                display_name="Trigger interval (ms)",
-            ),
-            EXACTLY_ONCE_KEY,
-            BATCH_TIMEOUT_KEY,
-            METADATA_MAX_AGE_KEY,
-            *bad_records.DEFINITION.keys,
-        )
-    )
+def validate_config(
+    spark: SparkSession,
+    config: Mapping[str, str],
+    worker_kafka_properties: Mapping[str, str],
+    checkpointed_task_configs: Sequence[Mapping[str, str]],
+) -> ConfigInfos:
+    """The definitions, values and errors of all keys of a connector with ``config``. The parameters and exceptions are
+    those of :func:`config_errors`."""
+    errors = config_errors(spark, config, worker_kafka_properties, checkpointed_task_configs)
+    source, sink, _ = _configured_ends(config, worker_kafka_properties)
+    definition = connector_definition(config, source, sink)
+    errors |= version_errors(config) | wrong_type_errors(definition, config)
+    for key, messages in definition.errors(config).items():
+        errors.setdefault(key, messages)
+    return make_config_infos(config.get("connector.class", ""), definition, config, errors)
 
 
 def config_errors(
@@ -285,14 +215,9 @@ def _tolerance_errors(
     if (
         isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterTopic)
         and _may_share_cluster(source.config, writer_config)
-        and _reads_topic(source, tolerance.dead_letter_destination.topic)
+        and (topics_key := _key_with_topic(source, tolerance.dead_letter_destination.topic)) is not None
     ):
-        topic = tolerance.dead_letter_destination.topic
-        return {
-            bad_records.DEAD_LETTER_TOPIC_KEY: [
-                f"Topic {topic} is one of the topics that the connector reads; name another"
-            ]
-        }
+        return _dead_letter_topic_errors(source, tolerance.dead_letter_destination.topic, topics_key)
     if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder) and _overlaps_sink_folder(
         sink, tolerance.dead_letter_destination.path
     ):
@@ -333,16 +258,28 @@ def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
     )
 
 
-def _reads_topic(source: ConfiguredSource, topic: str) -> bool:
-    """Whether the keys ``topics`` or ``topics.regex`` of the source name ``topic``. False for an expression that only
-    Java accepts."""
-    config = source.config.config
-    pattern = config.get(source.config.full_key("topics.regex"), "")
+def _dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_key: str) -> dict[str, list[str]]:
+    """Connect's error, by key, about a dead letter topic that the source would read, because ``topics_key``, the user's
+    key of ``topics`` or ``topics.regex``, names it."""
+    value = source.config.config[topics_key]
+    if topics_key == source.config.full_key("topics"):
+        named = f"the list of topics ('{topics_key}=[{', '.join(split_list(value))}]')"
+    else:
+        named = f"the regex matching topics ('{topics_key}={value}')"
+    return {topics_key: [f"The DLQ topic '{topic}' may not be included in {named} consumed by the connector"]}
+
+
+def _key_with_topic(source: ConfiguredSource, topic: str) -> str | None:
+    """The user's key of the source that names ``topic``: that of ``topics`` or ``topics.regex``. None when neither
+    names it, and for an expression that only Java accepts."""
+    topics_key, pattern_key = source.config.full_key("topics"), source.config.full_key("topics.regex")
+    if topic in split_list(source.config.config.get(topics_key, "")):
+        return topics_key
+    pattern = source.config.config.get(pattern_key, "")
     try:
-        matches = bool(pattern) and re.fullmatch(pattern, topic) is not None
+        return pattern_key if pattern and re.fullmatch(pattern, topic) else None
     except re.error:  # Java accepts expressions that Python does not.
-        matches = False
-    return matches or topic in split_list(config.get(source.config.full_key("topics"), ""))
+        return None
 
 
 def _endless_loop_errors(spark: SparkSession, source: ConfiguredSource, sink: ConfiguredSink) -> dict[str, list[str]]:
@@ -357,7 +294,7 @@ def _endless_loop_errors(spark: SparkSession, source: ConfiguredSource, sink: Co
         name for name in map(source.config.full_key, ("topics", "topics.regex")) if name in sink.config.config
     )
     if topic is not None:
-        if not _reads_topic(source, topic.strip()):
+        if _key_with_topic(source, topic.strip()) is None:
             return {}
         message = (
             f"{topic_keys} names this topic, on the same cluster. Name another one, or leave it out of {topic_keys}"

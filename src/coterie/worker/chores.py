@@ -10,10 +10,13 @@ import time
 import traceback
 from collections.abc import Mapping
 
+from coterie.config.infos import ConfigInfos
+from coterie.config.plugins import PluginVersionError, UnknownPluginError
 from coterie.engine.log import Log
 from coterie.herder.messages import (
     AppendConfig,
     AppendStatuses,
+    AskPlugins,
     CheckpointGenerationFinished,
     Chore,
     ChoreResult,
@@ -22,12 +25,14 @@ from coterie.herder.messages import (
     ConfigAppended,
     ConfigAppendFailed,
     ConfigEndFound,
+    ConfigNotValidated,
     ConfigValidated,
     ConnectorSplit,
     FindConfigEnd,
     FinishCheckpointGeneration,
     GroupLeft,
     MakeSessionKey,
+    PluginsAnswered,
     PublishTaskConfigs,
     RestartTask,
     RuntimeClosed,
@@ -44,6 +49,8 @@ from coterie.herder.messages import (
     TaskStopped,
     ValidateConfig,
 )
+from coterie.herder.requests.questions import DescribePlugin, ListPlugins, PluginKeys, PluginList
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import LogPosition
@@ -81,8 +88,8 @@ class Chores:
                 return await self._start(chore)
             case StopTask():
                 return await self._stop(chore)
-            case SplitConnector() | FinishCheckpointGeneration() | ValidateConfig():
-                return await self._run_connector_chore(chore)
+            case SplitConnector() | FinishCheckpointGeneration() | ValidateConfig() | AskPlugins():
+                return await self._run_plugin_chore(chore)
             case PublishTaskConfigs():
                 return await self._publish(chore)
             case MakeSessionKey(size_bytes=size_bytes):
@@ -125,10 +132,17 @@ class Chores:
             logger.error("Stopping task %s failed: %s", chore.task, _error_type_and_stack(error))
         return TaskStopped(task=chore.task)
 
-    async def _run_connector_chore(
-        self, chore: SplitConnector | FinishCheckpointGeneration | ValidateConfig
-    ) -> ConnectorSplit | SplitFailed | CheckpointGenerationFinished | ConfigValidated:
-        """Perform a chore that runs the code of a connector."""
+    async def _run_plugin_chore(
+        self, chore: SplitConnector | FinishCheckpointGeneration | ValidateConfig | AskPlugins
+    ) -> (
+        ConnectorSplit
+        | SplitFailed
+        | CheckpointGenerationFinished
+        | ConfigValidated
+        | ConfigNotValidated
+        | PluginsAnswered
+    ):
+        """Perform a chore that runs the code of a plug-in, other than a start or a stop."""
         match chore:
             case SplitConnector():
                 return await self._split(chore)
@@ -136,6 +150,8 @@ class Chores:
                 return await self._finish_checkpoint_generation(chore)
             case ValidateConfig():
                 return await self._validate(chore)
+            case AskPlugins():
+                return await self._ask_plugins(chore)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
         """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
@@ -173,18 +189,40 @@ class Chores:
             )
         return CheckpointGenerationFinished(connector=chore.connector, incarnation=chore.incarnation, configs=configs)
 
-    async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
-        """Validate a connector's config. A WorldError becomes ``failure`` of the result; any other exception is logged
-        without its message, and its message becomes an error of the key ``connector.class``."""
+    async def _validate(self, chore: ValidateConfig) -> ConfigValidated | ConfigNotValidated:
+        """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. Any other
+        exception is logged without its message, and its message becomes an error of the key ``connector.class``."""
         try:
-            errors = await self._runtime.validate(chore.config, chore.checkpointed_task_configs)
+            infos = await self._runtime.validate(chore.config, chore.checkpointed_task_configs)
         except WorldError as error:
-            return ConfigValidated(id=chore.id, errors={}, failure=str(error))
+            return ConfigNotValidated(id=chore.id, failure=str(error))
         except Exception as error:  # noqa: BLE001
             logger.error("Validating a connector's config failed: %s", _error_type_and_stack(error))
             key = "connector.class"
             errors = {key: [f"Invalid value {chore.config.get(key)} for configuration {key}: {error}"]}
-        return ConfigValidated(id=chore.id, errors=errors)
+            infos = ConfigInfos(name=chore.config.get(key, ""), configs=()).with_errors(errors)
+        return ConfigValidated(id=chore.id, infos=infos)
+
+    async def _ask_plugins(self, chore: AskPlugins) -> PluginsAnswered:
+        """Ask the runtime for its plug-ins, or for the keys of one. An exception of a plug-in is logged without its
+        message, and becomes a refusal with its message."""
+        try:
+            match chore.question:
+                case ListPlugins():
+                    return PluginsAnswered(
+                        id=chore.id, answer=PluginList(plugins=tuple(await self._runtime.list_plugins()))
+                    )
+                case DescribePlugin(name=name, version_range=version_range):
+                    keys = await self._runtime.describe_plugin(name, version_range)
+                    return PluginsAnswered(id=chore.id, answer=PluginKeys(keys=tuple(keys)))
+        except UnknownPluginError as error:
+            return PluginsAnswered(id=chore.id, answer=not_found(str(error)))
+        except PluginVersionError as error:
+            return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
+        except Exception as error:  # noqa: BLE001
+            logger.error("Asking the plug-ins failed: %s", _error_type_and_stack(error))
+            message = f"A plug-in could not be asked: {''.join(traceback.format_exception_only(error)).strip()}"
+            return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
 
     # -- chores of the leader client and of the logs ------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ async def test_a_line_that_does_not_fit_the_schema_is_a_bad_record_with_its_text
 ) -> None:
     config = config_of(rig, tmp_path, format_, errors__tolerance="all") | ODD
     config["errors.deadletterqueue.path"] = str(tmp_path / "bad")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     file = write_lines(tmp_path, format_)
     start = await rig.start(config, f"bad-lines-{format_}")
     await rig.wait_until(lambda: any((tmp_path / "bad").glob("*.parquet")))
@@ -96,7 +96,7 @@ async def test_a_row_of_another_format_that_a_transform_refuses_is_a_bad_record_
     if format_ == "text":
         del config["source.schema"]
         config["transforms.odd.condition"] = "value < '3' OR raise_error('odd') IS NULL"
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     rows = rig.session.range(1, 4).selectExpr("id AS row", "string(NULL) AS name").coalesce(1)
     (rows.selectExpr("string(row) AS value") if format_ == "text" else rows).write.format(format_).save(
         str(tmp_path / "aside")

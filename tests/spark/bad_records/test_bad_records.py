@@ -51,7 +51,7 @@ async def test_bad_records_are_written_to_a_table_with_bytes_offset_and_error(
     good = [b'{"row": %d}' % row for row in range(20)]
     kafka.produce("to-table", 0, [*BAD, None, *good], timestamp_ms=1_700_000_000_000)
     config = postgres_config(kafka, server, "to-table")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "to-table")
     await rig.wait_until(lambda: len(good_rows(server)) >= 21)
     await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -122,7 +122,7 @@ async def run_with_crashes(rig: Rig, kafka: Kafka, topic: str, config: dict[str,
     """Read the batches of a topic; each batch fails twice."""
     kafka.create(topic, 1)
     kafka.produce_rows(topic, 1, each=ROWS)
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, topic)
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
@@ -233,7 +233,7 @@ async def test_bad_records_are_written_to_a_folder_with_bytes_and_error(rig: Rig
     kafka.produce_rows("to-folder", 1, each=10)
     kafka.produce("to-folder", 0, BAD)
     config = kafka.config("to-folder", errors__tolerance="all", errors__deadletterqueue__path=str(tmp_path / "bad"))
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "to-folder")
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
@@ -258,7 +258,7 @@ async def test_bad_records_are_written_to_a_topic_with_connects_headers_once_ove
         f"{queue}context.headers.enable": "true",
         "producer.override.bootstrap.servers": kafka.servers,
     }
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     for _ in range(2):
         start = await rig.start(config, "to-topic")
         held = rig.spark_runtime.held_checkpoint(start.task)
@@ -299,7 +299,7 @@ async def test_bad_lines_of_files_are_written_to_a_table_and_a_topic_like_bad_re
     to_topic = files | {f"{queue}topic.name": "lines", f"{queue}topic.replication.factor": "1"}
     to_topic |= {f"{queue}context.headers.enable": "true", "producer.override.bootstrap.servers": kafka.servers}
     for name, config in (("lines-to-table", to_table), ("lines-to-topic", to_topic)):
-        assert await rig.runtime.validate(config, ()) == {}
+        assert await rig.config_errors(config, ()) == {}
         start = await rig.start(config, name)
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
@@ -352,7 +352,7 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
     kafka.produce_rows("between", 1, each=ROWS)
     kafka.produce("between", 0, [b"no JSON"])
     config = kafka_to_kafka(kafka, "between", "between-good") | RANDOMLY_BAD
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     commit, tries = KafkaTransaction.commit, list[int]()
 
     def put_in_place(staged: KafkaTransaction) -> None:
@@ -397,7 +397,7 @@ async def test_bad_records_between_topics_are_counted_and_logged_without_transac
     kafka.produce("weakly", 0, [b'{"row": 1}', *BAD, b'{"row": 2}'])
     weaker = {"delivery.guarantee": "at-least-once", "exactly.once.support": "requested"}
     config = kafka_to_kafka(kafka, "weakly", "weakly-good") | weaker
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "weakly")
     assert await first_bad_record_count(rig, start.task) == len(BAD)
     await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -423,7 +423,7 @@ async def test_bad_records_are_dropped_if_no_dead_letter_queue_is_configured(
             errors__log__enable=logs,
             errors__log__include__messages="true",
         )
-        assert await rig.runtime.validate(config, ()) == {}
+        assert await rig.config_errors(config, ()) == {}
         start = await rig.start(config, name)
         await rig.wait_until(lambda: rows_of(kafka.out / name) == list(range(20)))  # noqa: B023
         if logs == "true":
@@ -445,7 +445,7 @@ async def test_each_wrong_key_is_named(
     table = postgres_config(kafka, server, "wrong-errors")
     rate = {"connector.class": "RateSource", "rows.per.second": "1", "sink.format": "noop"}
     wrong: list[tuple[dict[str, str], dict[str, str], str, str]] = [
-        (files, {"errors.tolerance": "some"}, "errors.tolerance", "all, none"),
+        (files, {"errors.tolerance": "some"}, "errors.tolerance", "none, all"),
         (files, {f"{queue}path": "bad"}, f"{queue}path", "relative path"),
         (files, {f"{queue}table": "a.b.c"}, f"{queue}table", "table or schema.table"),
         (files, {f"{queue}table": "bad"}, f"{queue}table", "use PostgresSink"),
@@ -482,7 +482,7 @@ async def test_each_wrong_key_is_named(
     }
     create_with(kafka, "no-ledger-dead-letters", {"cleanup.policy": "delete"})
     wrong += [
-        (to_topic, {f"{queue}topic.name": "wrong-errors"}, f"{queue}topic.name", "one of the topics"),
+        (to_topic, {f"{queue}topic.name": "wrong-errors"}, "topics", "may not be included in the list of topics"),
         (to_topic, {f"{queue}topic.replication.factor": "3"}, f"{queue}topic.replication.factor", "cannot be created"),
         (to_topic, {"producer.override.acks": "1"}, "producer.override.acks", "a transaction needs acks=all"),
         (to_topic, {"producer.override.linger": "1"}, "producer.override.linger", "has no property linger"),
@@ -507,12 +507,12 @@ async def test_each_wrong_key_is_named(
         ),
     ]
     monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 3000)
-    assert await rig.runtime.validate(to_topic, ()) == {}
+    assert await rig.config_errors(to_topic, ()) == {}
     # The addresses are those of another cluster, which may have a topic of any name.
     elsewhere = {"producer.override.bootstrap.servers": kafka.servers.replace("127.0.0.1", "localhost")}
     assert elsewhere["producer.override.bootstrap.servers"] != kafka.servers
-    assert await rig.runtime.validate(to_topic | {f"{queue}topic.name": "wrong-errors"} | elsewhere, ()) == {}
+    assert await rig.config_errors(to_topic | {f"{queue}topic.name": "wrong-errors"} | elsewhere, ()) == {}
     for config, changes, key, sentence in wrong:
-        errors = await rig.runtime.validate(config | changes, ())
+        errors = await rig.config_errors(config | changes, ())
         assert set(errors) == {key}, (changes, errors)
         assert sentence in errors[key][0], (changes, errors)

@@ -189,7 +189,7 @@ async def test_the_stream_of_a_function_is_written_to_json_files(
     config = {key: value.replace(place, str(tmp_path)) for key, value in config_of(PYTHON).items()}
     (tmp_path / "flights").mkdir()
     (tmp_path / "flights" / "1.csv").write_text("id,carrier,delay\n1,UA,5\n2,AA,40\n3,UA,-2\n")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, PYTHON)
     await rig.wait_until(lambda: rows_of(tmp_path / "flights-json", "id") == sorted(ROWS))
     assert rows_of(tmp_path / "flights-json", "is_late") == [False, False, True]

@@ -49,7 +49,7 @@ def spark(rig: Rig, spark_jars: Path) -> SparkSession:
 async def test_rows_of_files_are_written_once_over_stops_starts_and_replays(rig: Rig, tmp_path: Path) -> None:
     """Stops without grace, and checkpoints as after a kill before ``commits/N``."""
     config = config_of(rig, tmp_path, exactly__once__support="required")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     table = tmp_path / "table"
     for number in range(4):
         write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
@@ -113,7 +113,7 @@ async def test_unsupported_values_are_refused_by_key(
 ) -> None:
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     changes = {name: value.format(folder=tmp_path) for name, value in changes.items()}
-    errors = await rig.runtime.validate(config_of(rig, tmp_path) | changes, ())
+    errors = await rig.config_errors(config_of(rig, tmp_path) | changes, ())
     assert set(errors) == {key}
     assert words in errors[key][0]
 
@@ -123,13 +123,13 @@ async def test_keys_that_do_not_fit_the_table_are_refused(rig: Rig, tmp_path: Pa
     table = DeltaTable.create(str(tmp_path / "table"), schema, partition_by="distance")
     upsert = {"sink.insert.mode": "upsert", "sink.pk.fields": "row"}
     config = config_of(rig, tmp_path)
-    assert await rig.runtime.validate(config | {"sink.partition.field.name": "distance"}, ()) == {}
-    errors = await rig.runtime.validate(config | {"sink.partition.field.name": "row"}, ())
+    assert await rig.config_errors(config | {"sink.partition.field.name": "distance"}, ()) == {}
+    errors = await rig.config_errors(config | {"sink.partition.field.name": "row"}, ())
     assert "is partitioned by: distance" in errors["sink.partition.field.name"][0]
-    errors = await rig.runtime.validate(config | upsert | {"sink.pk.fields": "id"}, ())
+    errors = await rig.config_errors(config | upsert | {"sink.pk.fields": "id"}, ())
     assert "has no column id; there are: delay, distance, row" in errors["sink.pk.fields"][0]
     table.alter.set_table_properties({"delta.appendOnly": "true"})
-    errors = await rig.runtime.validate(config | upsert, ())
+    errors = await rig.config_errors(config | upsert, ())
     assert "delta.appendOnly=true" in errors["sink.insert.mode"][0]
 
 
@@ -138,7 +138,7 @@ async def test_without_deltalake_validate_and_start_name_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
     config = config_of(rig, tmp_path)
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert "pip install 'coterie[delta]'" in errors["sink.path"][0]
     start = await rig.start(config, "without-deltalake")
     died = await rig.end_of(start.task)
@@ -155,15 +155,15 @@ async def test_without_deltas_jars_rows_are_appended_and_writes_that_need_spark_
     lacking = JarPackage(name="delta", needed_for="", jars=(absent,), settings={})
     monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {"delta": lacking})
     config = config_of(rig, tmp_path)
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     upsert = {"sink.insert.mode": "upsert", "sink.pk.fields": "row"}
-    errors = await rig.runtime.validate(config | upsert, ())
+    errors = await rig.config_errors(config | upsert, ())
     assert "org.example:absent:1.0: run `coterie jars fetch delta`" in errors["sink.insert.mode"][0]
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(config, "without-jars")
     await rig.wait_until(lambda: rows_of(tmp_path / "table") == [1])
     DeltaTable(str(tmp_path / "table")).alter.add_constraint({"few": "row < 100"})
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert "Only Spark can write to this table: its writer version is 3. " in errors["sink.path"][0]
     write_file(tmp_path / "in", "b.csv", [(2, 1.0, 1)])
     died = await rig.end_of(start.task)

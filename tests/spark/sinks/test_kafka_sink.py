@@ -72,7 +72,7 @@ async def test_rows_of_files_are_written_once_over_stops_and_replays(
     monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: is_small)
     topic = f"files-{is_small}"
     config = config_of(rig, servers, tmp_path, topic, key__fields="distance", exactly__once__support="required")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     for number in range(3):
         write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
         start = await rig.start(config, topic)
@@ -152,7 +152,7 @@ async def test_records_are_copied_with_their_keys_headers_topics_and_partitions(
         "transforms.f.type": "Filter",
         "transforms.f.condition": "partition = 1",
     }
-    assert await rig.runtime.validate(config | {"topic": "copy"}, ()) == {}
+    assert await rig.config_errors(config | {"topic": "copy"}, ()) == {}
     # Without a topic, the rows name it: these are appended to the topic from which they were read.
     start = await rig.start(config | {"source.max.offsets.per.trigger": "3"}, "copy")
     await rig.wait_until(lambda: len(records(servers, "copied")) >= 6)
@@ -190,7 +190,7 @@ async def test_a_copied_record_is_routed_by_transforms_with_its_key_its_headers_
         "errors.deadletterqueue.topic.name": "orders-bad",
         "errors.deadletterqueue.topic.replication.factor": "1",
     }
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "orders")
     await rig.wait_until(lambda: len(records(servers, "orders-copy")) >= 2)
     await rig.runtime.stop(start.task, grace_ms=10_000)
@@ -243,13 +243,13 @@ async def test_a_connector_that_would_read_its_own_records_is_refused(rig: Rig, 
                 "without",
             ),
         ]:
-            errors = await rig.runtime.validate(config | reads | changes, ())
+            errors = await rig.config_errors(config | reads | changes, ())
             assert set(errors) == {"topic"}, (changes, errors)
             assert sentence in errors["topic"][0]
             assert key in errors["topic"][0]
-            assert await rig.runtime.validate(config | reads | changes | elsewhere, ()) == {}
-        assert await rig.runtime.validate(config | reads | routed, ()) == {}
-    assert await rig.runtime.validate(config | regex | {"topic": "line"}, ()) == {}
+            assert await rig.config_errors(config | reads | changes | elsewhere, ()) == {}
+        assert await rig.config_errors(config | reads | routed, ()) == {}
+    assert await rig.config_errors(config | regex | {"topic": "line"}, ()) == {}
 
 
 async def test_at_least_once_needs_no_ledger_and_is_refused_if_exactly_once_is_required(
@@ -257,10 +257,8 @@ async def test_at_least_once_needs_no_ledger_and_is_refused_if_exactly_once_is_r
 ) -> None:
     weaker = {"delivery.guarantee": "at-least-once", "ledger.topic": "never-made"}
     config = config_of(rig, servers, tmp_path, "weaker") | weaker
-    assert set(await rig.runtime.validate(config | {"exactly.once.support": "required"}, ())) == {
-        "exactly.once.support"
-    }
-    assert await rig.runtime.validate(config, ()) == {}
+    assert set(await rig.config_errors(config | {"exactly.once.support": "required"}, ())) == {"exactly.once.support"}
+    assert await rig.config_errors(config, ()) == {}
     write_file(tmp_path / "in", "a.csv", [(i, None, i) for i in range(10)])
     start = await rig.start(config, "weaker")
     await rig.wait_until(lambda: len(rows(servers, "weaker")) >= 10)
@@ -332,7 +330,7 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
         }
         if sentence == "did not answer":
             monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 500)
-        errors = await rig.runtime.validate(config, ())
+        errors = await rig.config_errors(config, ())
         assert set(errors) == {key}, changes
         assert sentence in errors[key][0], changes
     monkeypatch.undo()
@@ -341,7 +339,7 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
         for name, value in config_of(rig, servers, tmp_path, "refused").items()
         if not name.startswith("topic.creation.")
     }
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert "has no topic refused; create it, or set topic.creation.default" in errors["topic"][0]
 
 
@@ -352,7 +350,7 @@ async def test_a_ledger_that_a_start_uses_is_valid_in_the_config_too(
     ledger = f"ledger-{'valid' if is_valid else 'invalid'}"
     create(servers, ledger, cleanup__policy=policy)
     config = config_of(rig, servers, tmp_path, f"to-{ledger}", ledger__topic=ledger)
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     target = KafkaTarget.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
     with kafka_admin(target.producer_properties) as admin:
         if is_valid:
@@ -435,7 +433,7 @@ async def test_a_sink_needs_the_rights_that_its_page_names_and_no_others(
         overrides = {f"producer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
         config = config_of(rig, address, tmp_path, "secured") | topic_keys | overrides
         write_file(tmp_path / "in", "0.csv", [(row, None, row) for row in range(10)])
-        errors = await rig.runtime.validate(config, ())
+        errors = await rig.config_errors(config, ())
         if lacking is not None and errors:
             assert "uthoriz" in str(errors)
             assert PASSWORD not in str(errors)

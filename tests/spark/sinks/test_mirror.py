@@ -97,7 +97,7 @@ async def test_inserts_updates_and_deletions_are_applied_also_after_a_replay(
             return {}
         return dict(row for row in postgres.rows("SELECT id, name FROM users"))  # type: ignore[misc]
 
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     for id_ in range(10):
         users.put(id_, f"user {id_}")
     users.put(1, None)
@@ -151,7 +151,7 @@ async def test_contradicting_values_are_refused_by_key(
     config = config_of(kafka, postgres, topic) | {"table.name.format": "refused"} | changes
     if "StringConverter" in changes.values():
         config = {name: config[name] for name in config if name not in ("key.schema", "key.converter.schemas.enable")}
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert set(errors) == {key}
     assert words in errors[key][0]
 
@@ -165,7 +165,7 @@ async def test_rows_of_files_have_no_record_key_for_a_table(rig: Rig, postgres: 
         "pk.fields": "row",
     }
     config |= {"sink.class": "PostgresSink"} | {f"sink.{key}": value for key, value in sink.items()}
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert "the rows have no key" in errors["sink.pk.mode"][0]
     keyed = {"transforms": "k", "transforms.k.type": "ValueToKey", "transforms.k.fields": "row"}
-    assert await rig.runtime.validate(config | keyed, ()) == {}
+    assert await rig.config_errors(config | keyed, ()) == {}

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pyte
 async def test_rows_are_read_and_nothing_is_written(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, sink__format="noop")
     del config["sink.path"]
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     write_file(tmp_path / "in", "a.csv", [(row, 1.0, row) for row in range(25)])
     start = await rig.start(config, "noop")
     async with asyncio.timeout(60):

@@ -56,7 +56,7 @@ async def test_rows_of_files_are_written_once_over_a_stop_and_a_start(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
     config = config_of(rig, server, tmp_path, exactly__once__support="required")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     for number in range(3):
         write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
         start = await rig.start(config, "to-postgres")
@@ -131,7 +131,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_with_the_constraint(
 async def test_unsupported_values_are_refused_by_key(
     rig: Rig, server: PostgresServer, tmp_path: Path, changes: dict[str, str], key: str, words: str
 ) -> None:
-    errors = await rig.runtime.validate(config_of(rig, server, tmp_path) | changes, ())
+    errors = await rig.config_errors(config_of(rig, server, tmp_path) | changes, ())
     assert set(errors) == {key}
     assert words in errors[key][0]
     assert PASSWORD not in errors[key][0]
@@ -143,12 +143,12 @@ async def test_a_key_of_an_upsert_needs_a_column_and_a_unique_constraint(
     server.run("CREATE TABLE flights (row bigint, delay float8, distance int)")
     upsert = {"sink.insert.mode": "upsert", "sink.pk.mode": "record_value"}
     config = config_of(rig, server, tmp_path) | upsert
-    errors = await rig.runtime.validate(config | {"sink.pk.fields": "id"}, ())
+    errors = await rig.config_errors(config | {"sink.pk.fields": "id"}, ())
     assert "has no column id" in errors["sink.pk.fields"][0]
-    errors = await rig.runtime.validate(config | {"sink.pk.fields": "row"}, ())
+    errors = await rig.config_errors(config | {"sink.pk.fields": "row"}, ())
     assert "no primary key or unique constraint" in errors["sink.pk.fields"][0]
     server.run("CREATE UNIQUE INDEX ON flights (distance, row)")
-    assert await rig.runtime.validate(config | {"sink.pk.fields": "row,distance"}, ()) == {}
+    assert await rig.config_errors(config | {"sink.pk.fields": "row,distance"}, ()) == {}
 
 
 async def test_the_error_for_missing_rights_names_what_to_grant(
@@ -164,13 +164,13 @@ async def test_the_error_for_missing_rights_names_what_to_grant(
     )
     config = config_of(rig, server, tmp_path)
     config |= {"sink.connection.user": "clerk", "sink.table.name.format": "sales.flights"}
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert 'GRANT CREATE ON SCHEMA "sales"' in errors["sink.table.name.format"][0]
     server.run("GRANT CREATE ON SCHEMA sales TO clerk")
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert 'GRANT INSERT ON "sales"."flights"' in errors["sink.table.name.format"][0]
     server.run("GRANT INSERT ON sales.flights TO clerk")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     write_file(tmp_path / "in", "a.csv", [(row, 1.0, row) for row in range(9)])
     start = await rig.start(config, "clerk")
     await rig.wait_until(lambda: server.rows("SELECT FROM sales.flights") != [])
@@ -195,7 +195,7 @@ async def test_a_config_of_connects_jdbc_sink_runs_with_another_class(
         "auto.create": "true",
         "delete.enabled": "false",
     }
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     write_file(tmp_path / "in", "a.csv", [(row % 5, float(row), row) for row in range(10)])
     start = await rig.start(config, "from-connect")
     await rig.wait_until(lambda: len(rows(server)) > 0)
@@ -273,7 +273,7 @@ async def test_without_psycopg_validate_and_start_name_the_extra(
         monkeypatch.delitem(sys.modules, f"coterie.spark.sinks.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     config = config_of(rig, server, tmp_path)
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert "pip install 'coterie[postgres]'" in errors["sink.connection.url"][0]
     start = await rig.start(config, "without-psycopg")
     died = await rig.end_of(start.task)

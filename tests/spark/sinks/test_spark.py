@@ -52,13 +52,13 @@ async def test_a_writer_that_fails_is_named_in_the_trace_of_its_task(rig: Rig, t
 async def test_a_guarantee_that_the_sink_cannot_give_is_refused_by_key(
     rig: Rig, tmp_path: Path, changes: dict[str, str], key: str, words: str
 ) -> None:
-    errors = await rig.runtime.validate(config_of(rig, tmp_path, **changes), ())
+    errors = await rig.config_errors(config_of(rig, tmp_path, **changes), ())
     assert set(errors) == {key}
     assert words in errors[key][0]
 
 
 async def test_the_file_sink_gives_the_required_guarantee(rig: Rig, tmp_path: Path) -> None:
-    assert await rig.runtime.validate(rig.config(tmp_path, exactly__once__support="required"), ()) == {}
+    assert await rig.config_errors(rig.config(tmp_path, exactly__once__support="required"), ()) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_a_format_whose_jars_the_worker_lacks_is_refused_with_coordinates_
     absent = replace(jar_of("absent", b""), class_name="org.example.Absent")
     lacking = JarPackage(name=package, needed_for="", jars=(absent,), settings={})
     monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {package: lacking})
-    errors = await rig.runtime.validate(config_of(rig, tmp_path, **changes), ())
+    errors = await rig.config_errors(config_of(rig, tmp_path, **changes), ())
     assert set(errors) == {"sink.format"}
     (sentence,) = errors["sink.format"]
     assert "org.example:absent:1.0" in sentence
@@ -87,4 +87,4 @@ async def test_a_format_whose_jars_the_worker_lacks_is_refused_with_coordinates_
 async def test_a_worker_with_the_jars_accepts_their_formats(
     spark_jars: Path, rig: Rig, tmp_path: Path, format_: str
 ) -> None:
-    assert await rig.runtime.validate(config_of(rig, tmp_path, **{"sink.format": format_}), ()) == {}
+    assert await rig.config_errors(config_of(rig, tmp_path, **{"sink.format": format_}), ()) == {}

@@ -113,7 +113,7 @@ async def test_a_null_stays_null_and_a_null_key_too(rig: Rig) -> None:
         ({"type": "TimestampConverter", "target.type": "unix"}, "field", "the rows have several"),
         ({"type": "TimestampConverter", "target.type": "Time", "field": "id"}, "target.type", "Time is not supported"),
         ({"type": "TimestampConverter", "target.type": "string", "field": "id"}, "format", "needs a format"),
-        ({"type": "Flter"}, "type", "must be one of: Cast, DropHeaders"),
+        ({"type": "Flter"}, "type", "could not be found. Java classes are not loaded; there are Cast, DropHeaders"),
         ({"type": "io.debezium.transforms.ByLogicalTableRouter"}, "type", "use RegexRouter"),
         ({"type": "io.confluent.connect.transforms.Filter$Value"}, "type", "use Filter with a SQL condition"),
     ],

@@ -29,7 +29,7 @@ def function(name: str, schema: str = "row BIGINT, twice BIGINT") -> dict[str, s
 
 async def test_a_function_changes_columns_and_drops_rows(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path) | function("doubled")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     write_file(tmp_path / "in", "a.csv", [(row, 1.0, row) for row in range(9)])
     start = await rig.start(config, "doubled")
     await rig.wait_until(lambda: len(rows_of(tmp_path / "out")) >= 5)

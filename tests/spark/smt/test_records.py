@@ -113,7 +113,11 @@ async def test_a_transform_changes_only_the_rows_that_match_its_predicate(rig: R
     [
         ({"predicate": "q"}, "transforms.t.predicate", "There is no such predicate; predicates names p"),
         ({"negate": "true"}, "transforms.t.negate", "There is no predicate to negate"),
-        ({"predicates.p.type": "Nothing"}, "predicates.p.type", "No such predicate; there are: HasHeaderKey"),
+        (
+            {"predicates.p.type": "Nothing"},
+            "predicates.p.type",
+            "Class Nothing could not be found. There are HasHeaderKey",
+        ),
         ({"predicates.p.pattern": None}, "predicates.p.pattern", "Missing required"),
         ({"predicates.q.pattern": "x"}, "predicates.q.pattern", "Unknown configuration"),
         ({"predicates.p.pattern": "(", "predicate": "p"}, "predicates.p.pattern", "Unclosed group"),

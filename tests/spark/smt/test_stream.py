@@ -37,7 +37,7 @@ async def test_transforms_use_topic_headers_and_tombstones_and_only_values_are_w
         "predicates.marked.type": "HasHeaderKey",
         "predicates.marked.name": "h",
     }
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "parts")
     await rig.wait_until(lambda: len(kafka.rows("parts")) >= 2)
     await rig.runtime.stop(start.task, grace_ms=10_000)

@@ -51,8 +51,8 @@ async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
         del config["source.schema"]
         cast = {"type": "Cast", "spec": "value:bigint"}
         config |= {"transforms": "typed", **{f"transforms.typed.{key}": value for key, value in cast.items()}}
-    assert await rig.runtime.validate(config, ()) == {}
-    assert set(await rig.runtime.validate(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
+    assert await rig.config_errors(config, ()) == {}
+    assert set(await rig.config_errors(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
     column = "value" if format_ == "text" else "row"
     starts = [await rig.start(config, f"read-{format_}", index) for index in range(2)]
     await rig.wait_until(lambda: rows_of(tmp_path / "out", column) == list(range(ROWS)))
@@ -89,14 +89,14 @@ async def test_columns_are_inferred_from_the_first_files_and_kept_when_the_conne
         (file,) = aside.glob("part-*")
         file.rename(tmp_path / "in" / f"{name}{file.suffix}")
 
-    assert await rig.runtime.validate(config, ()) == {
+    assert await rig.config_errors(config, ()) == {
         "source.schema": [
             f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or add a file"
         ]
     }
     (tmp_path / "in" / "_hidden").write_text("not looked at")
     put("first", "id AS row", "concat('n', id) AS name")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     config |= {"name": f"inferred-{format_}"}
     start = await rig.start(config, config["name"])
     assert start.config["source.schema"] == columns
@@ -106,7 +106,7 @@ async def test_columns_are_inferred_from_the_first_files_and_kept_when_the_conne
     if format_ != "csv":  # The header of a CSV file must name the columns.
         put("second", "id + 3 AS row", "concat('n', id) AS name", "true AS late")
     config["tasks.max"] = "2"
-    assert await rig.runtime.validate(config, [start.config]) == {}
+    assert await rig.config_errors(config, [start.config]) == {}
     starts = [await rig.start(config, config["name"], index) for index in range(2)]
     assert [one.config["source.schema"] for one in starts] == [start.config["source.schema"]] * 2
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(3 if format_ == "csv" else 6)))
@@ -128,15 +128,15 @@ async def test_columns_that_cannot_be_inferred_are_reported_by_key_after_other_w
     config = rig.config(tmp_path, source__format="parquet")
     del config["source.schema"], config["source.option.header"]
     (tmp_path / "in" / "link").symlink_to(tmp_path / "nothing")
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     assert errors == {
         "source.schema": [
             f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or add a file"
         ]
     }
-    assert set(await rig.runtime.validate(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
+    assert set(await rig.config_errors(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
     (tmp_path / "in" / "a.parquet").write_text("no Parquet")
-    errors = await rig.runtime.validate(config, ())
+    errors = await rig.config_errors(config, ())
     with pytest.raises(ConfigError) as raised:
         await rig.runtime.split(ConnectorName("unreadable-files"), Incarnation("i"), config, ())
     assert set(errors) == set(raised.value.errors) == {"source.schema"}

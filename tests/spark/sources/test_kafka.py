@@ -53,7 +53,7 @@ async def test_each_record_is_read_once_over_stops_and_replays_and_a_re_split_ad
     kafka.create("once", 3)
     kafka.produce_rows("once", 3)
     config = kafka.config("once", tasks__max="2")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     for graceful in (True, False):
         begun = [await rig.start(config, "once", index) for index in range(2)]
         await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
@@ -94,8 +94,6 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
     override = "consumer.override."
     wrong: list[tuple[dict[str, str | None], str, str]] = [
         ({"topics": "absent,wrong"}, "topics", "There is no topic absent;"),
-        ({"topics": None}, "topics", "Exactly one of topics and topics.regex must be set"),
-        ({"topics.regex": "w.*"}, "topics", "Exactly one of topics and topics.regex must be set"),
         ({"topics": None, "topics.regex": "nothing.*"}, "topics.regex", "no topic matches"),
         ({"topics": None, "topics.regex": "("}, "topics.regex", "Unclosed group"),
         (
@@ -118,10 +116,19 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         ({"start.offsets": '{"wrong": {"0": 7}}'}, "start.offsets", "wrong-0 has no offset 7"),
         ({"max.offsets.per.trigger": "0"}, "max.offsets.per.trigger", "at least 1"),
     ]
+    without_topics = {name: value for name, value in kafka.config("wrong").items() if name != "topics"}
+    for config, sentence in (
+        (without_topics, "Must configure one of topics or topics.regex"),
+        (
+            {**kafka.config("wrong"), "topics.regex": "w.*"},
+            "topics and topics.regex are mutually exclusive options, but both are set.",
+        ),
+    ):
+        assert await rig.config_errors(config, ()) == {"topics": [sentence], "topics.regex": [sentence]}
     for changes, key, sentence in wrong:
         config = {name: value for name, value in {**kafka.config("wrong"), **changes}.items() if value is not None}
         started = time.monotonic()
-        errors = await rig.runtime.validate(config, ())
+        errors = await rig.config_errors(config, ())
         assert set(errors) == {key}, changes
         assert sentence in errors[key][0], changes
         assert time.monotonic() - started < 30
@@ -132,8 +139,8 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         if name != "topics"
     }
     prefixed |= {"source.class": "KafkaSource", "source.topics.regex": "wron[g]"}
-    assert await rig.runtime.validate(prefixed, ()) == {}
-    assert set(await rig.runtime.validate({**prefixed, "source.topic": "x"}, ())) == {"source.topic"}
+    assert await rig.config_errors(prefixed, ()) == {}
+    assert set(await rig.config_errors({**prefixed, "source.topic": "x"}, ())) == {"source.topic"}
 
 
 async def test_a_connector_begins_at_the_position_in_its_config(rig: Rig, kafka: Kafka) -> None:
@@ -233,7 +240,7 @@ async def test_batches_wait_for_the_minimum_of_rows_of_a_file_sink(rig: Rig, kaf
     kafka.create("rotated", 2)
     kafka.produce_rows("rotated", 2, each=10)
     config = kafka.config("rotated", rotate__interval__ms="600000", flush__size="50")
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "rotated")
     await rig.wait_until(lambda: len(kafka.rows("rotated")) == 20)
     kafka.produce_rows("rotated", 2, each=10)
@@ -254,7 +261,7 @@ async def test_rows_have_the_configured_columns(rig: Rig, kafka: Kafka) -> None:
         key__converter="StringConverter",
     )
     del config["value.schema"], config["value.converter.schemas.enable"]
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     start = await rig.start(config, "columns")
     await rig.wait_until(lambda: len(rows_of(kafka.out / "columns", "offset")) == 1)
     await rig.runtime.stop(start.task, grace_ms=20_000)
@@ -275,7 +282,7 @@ async def test_columns_are_inferred_from_the_newest_records(rig: Rig, kafka: Kaf
     config = kafka.config("inferred")
     del config["value.schema"]
     kafka.produce("inferred", 1, [b"no json", None, b'{"row": 7, "name": "n", "more": {"at": [1.5]}}'])
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     (task,) = await rig.runtime.split(ConnectorName("inferred"), Incarnation("i"), config, ())
     assert task["value.schema"] == "more STRUCT<at: ARRAY<DOUBLE>>,name STRING,row BIGINT"
     # With an envelope the payload is used; the key has its own columns, here under the prefix that the config uses.
@@ -293,7 +300,7 @@ async def test_columns_are_inferred_from_the_newest_records(rig: Rig, kafka: Kaf
     }  # fmt: skip
     for key in ("connector.class", "tasks.max", "trigger.interval.ms", "rotate.interval.ms"):
         del config[f"source.{key}"]
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
     (task,) = await rig.runtime.split(ConnectorName("enveloped"), Incarnation("i"), config, ())
     assert (task["source.key.schema"], task["source.value.schema"]) == ("id STRING", "row BIGINT")
 
@@ -310,16 +317,16 @@ async def test_a_config_is_validated_with_the_columns_of_its_future_tasks(
     named = {"transforms": "n", "transforms.n.type": "Filter", "transforms.n.condition": "name IS NOT NULL"}
     tasks = await rig.runtime.split(name, incarnation, stated, ())
     # A schema in the config is not kept: no record has this column.
-    assert await rig.runtime.validate(stated | named, tasks) == {}
-    assert set(await rig.runtime.validate(open_ | named, tasks)) == {"transforms.n.condition"}
-    assert await rig.runtime.validate(open_, tasks) == {}
+    assert await rig.config_errors(stated | named, tasks) == {}
+    assert set(await rig.config_errors(open_ | named, tasks)) == {"transforms.n.condition"}
+    assert await rig.config_errors(open_, tasks) == {}
     tasks = await rig.runtime.split(name, incarnation, open_, tasks)
     assert [task["value.schema"] for task in tasks] == ["row BIGINT"]
     # The inferred schema is kept although the config had another one meanwhile.
     tasks = await rig.runtime.split(name, incarnation, stated, tasks)
     assert [task["value.schema"] for task in tasks] == ["row BIGINT, name STRING"]
     kafka.produce("removed", 0, [b'{"row": 2, "name": "x"}'])
-    assert set(await rig.runtime.validate(open_ | named, tasks)) == {"transforms.n.condition"}
+    assert set(await rig.config_errors(open_ | named, tasks)) == {"transforms.n.condition"}
     # Only missing schemas are inferred: these values do not matter.
     kafka.delete_before("removed", 0, 2)
     kafka.produce("removed", 0, [b"no JSON"], key=b'{"id": "x"}')
@@ -329,14 +336,14 @@ async def test_a_config_is_validated_with_the_columns_of_its_future_tasks(
         "key.converter": "org.apache.kafka.connect.json.JsonConverter",
         "key.converter.schemas.enable": "false",
     }
-    assert await rig.runtime.validate(keyed, tasks) == {}
+    assert await rig.config_errors(keyed, tasks) == {}
     tasks = await rig.runtime.split(name, incarnation, keyed, tasks)
     assert [(task["key.schema"], task["value.schema"]) for task in tasks] == [("id STRING", "row BIGINT")]
     # Columns of another topic are not kept.
     kafka.create("other-columns", 1)
     kafka.produce("other-columns", 0, [b'{"other": 1}'])
     other = {**open_, "topics": "other-columns", **named, "transforms.n.condition": "other > 0"}
-    assert await rig.runtime.validate(other, tasks) == {}
+    assert await rig.config_errors(other, tasks) == {}
 
 
 async def test_an_error_in_reading_records_for_their_columns_names_the_key_of_the_columns(
@@ -351,7 +358,7 @@ async def test_an_error_in_reading_records_for_their_columns_names_the_key_of_th
         config = secured.config("unreadable")
         del config["value.schema"]
         config |= {f"consumer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
-        errors = await rig.runtime.validate(config, ())
+        errors = await rig.config_errors(config, ())
         with pytest.raises(ConfigError) as raised:
             await rig.runtime.split(ConnectorName("unreadable"), Incarnation("i"), config, ())
     assert set(errors) == set(raised.value.errors) == {"value.schema"}
@@ -406,7 +413,7 @@ async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_an
         secured.produce_rows("secured", 1)
         config = secured.config("secured")
         overrides = {f"consumer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
-        assert await rig.runtime.validate(config | overrides, ()) == {}
+        assert await rig.config_errors(config | overrides, ()) == {}
         with caplog.at_level(logging.DEBUG, "coterie"):
             start = await rig.start(config | overrides, "secured")
             await rig.wait_until(lambda: len(secured.rows("secured")) == 20)
@@ -424,7 +431,7 @@ async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_an
         rows = source.read(rig.spark_runtime._running_driver().spark, tmp_path / "checkpoint", None)
         plan = rows._jdf.queryExecution().toString()
         wrong = {name: value.replace("marks", "mark") for name, value in overrides.items()}
-        (error,) = (await rig.runtime.validate(config | wrong, ())).values()
+        (error,) = (await rig.config_errors(config | wrong, ())).values()
     assert "rejected the request: " in error[0]
     assert "secured" in plan
     assert caplog.text.count("Connector secured: committing offsets to group") == 1

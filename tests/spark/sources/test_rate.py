@@ -19,7 +19,7 @@ async def test_each_value_is_written_once_over_all_tasks_also_after_a_replay(rig
         "sink.format": "json",
         "sink.path": str(tmp_path / "out"),
     }
-    assert await rig.runtime.validate(config, ()) == {}
+    assert await rig.config_errors(config, ()) == {}
 
     def values(index: int) -> list[int]:
         return [value for value in rows_of(tmp_path / "out", "value") if value % 2 == index]

@@ -2,13 +2,15 @@
 
 from typing import TypeAlias
 
+from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
+from coterie.herder.requests.questions import PluginKeys, PluginList, Question
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, Read, TaskConfigs, TaskStatus
 from coterie.herder.requests.refusals import Done, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
 from coterie.herder.requests.writes import Write
 
-Request: TypeAlias = Read | Write | DescribeWorker | DescribeWorkerGroup | WorkerOrder | RestartConnectorTask
+Request: TypeAlias = Read | Write | Question | DescribeWorker | DescribeWorkerGroup | WorkerOrder | RestartConnectorTask
 
 Answer: TypeAlias = (
     ConnectorInfo
@@ -18,6 +20,9 @@ Answer: TypeAlias = (
     | TaskStatus
     | WorkerView
     | GroupView
+    | PluginList
+    | PluginKeys
+    | ConfigInfos
     | Done
     | RequestRefused
 )

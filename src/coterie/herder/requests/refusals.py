@@ -45,6 +45,8 @@ class Problem(StrEnum):
     """The write was not complete in time. If its append had started, the write may still take effect."""
     LOG_FAILED = auto()
     """The config log could not be written."""
+    PLUGIN_FAILED = auto()
+    """A plug-in that was asked for its definition has raised an exception."""
     NOT_VALIDATED = auto()
     """The config could not be validated, for example because a server that it names cannot be reached."""
 

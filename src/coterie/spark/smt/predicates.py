@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import ConfigDef, ConfigKey, not_blank
+from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, not_blank
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, has_metadata_column, metadata_column
 from coterie.spark.smt.patterns import whole_match_pattern
@@ -34,6 +34,11 @@ class PredicateType:
     @property
     def definition(self) -> ConfigDef:
         return ConfigDef(self.keys)
+
+    @property
+    def class_name(self) -> str:
+        """The name of Connect's class, with the package."""
+        return f"{CONNECT_PREDICATES_PACKAGE}.{self.name}"
 
 
 def _topic_matches_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
@@ -71,9 +76,16 @@ def _is_tombstone_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
 
 RECORD_IS_TOMBSTONE = PredicateType(name="RecordIsTombstone", keys=(), matches_column=_is_tombstone_column)
 
+PREDICATE_TYPES = (HAS_HEADER_KEY, RECORD_IS_TOMBSTONE, TOPIC_NAME_MATCHES)
+"""All types of predicates."""
 PREDICATE_TYPE_BY_NAME: Mapping[str, PredicateType] = {
-    name: kind
-    for kind in (TOPIC_NAME_MATCHES, HAS_HEADER_KEY, RECORD_IS_TOMBSTONE)
-    for name in (kind.name, f"{CONNECT_PREDICATES_PACKAGE}.{kind.name}")
+    name: kind for kind in PREDICATE_TYPES for name in (kind.name, kind.class_name)
 }
 """Every type of predicate, by Connect's class name with and without its package."""
+PREDICATE_TYPE_VALIDATOR = ClassNames(
+    tuple(kind.name for kind in PREDICATE_TYPES),
+    "There are",
+    interface_name="Predicate",
+    other_names=frozenset(PREDICATE_TYPE_BY_NAME),
+)
+"""The validator of a predicate's key ``type``."""

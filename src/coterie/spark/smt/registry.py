@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.config.definition import OneOf
+from coterie.config.definition import ClassNames
 from coterie.spark.smt import debezium, fields, function, records, sql
 from coterie.spark.smt.transform_type import RecordSide, TransformType
 
@@ -44,19 +44,20 @@ ADVICE_BY_UNSUPPORTED_CLASS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TransformTypeValidator(OneOf):
+class TransformTypeValidator(ClassNames):
     """A validator that accepts every name of a type of transform that Coterie has."""
 
     def __call__(self, value: str) -> str | None:
         """None if Coterie has this type, else the error message, with a replacement if there is one."""
-        if value in TYPE_AND_SIDE_BY_NAME:
-            return None
         class_name = value.partition("$")[0]
         if (advice := ADVICE_BY_UNSUPPORTED_CLASS.get(class_name)) is not None:
             return f"Coterie does not run this transform; {advice} (docs/transforms.md)"
-        return f"{self.error_prefix}: {', '.join(self.values)}; Java classes are not loaded"
+        return ClassNames.__call__(self, value)
 
 
 TRANSFORM_TYPE_VALIDATOR = TransformTypeValidator(
-    tuple(sorted(kind.name for kind in ALL_TRANSFORM_TYPES)), "String must be one of"
+    tuple(sorted(kind.name for kind in ALL_TRANSFORM_TYPES)),
+    "Java classes are not loaded; there are",
+    interface_name="Transformation",
+    other_names=frozenset(TYPE_AND_SIDE_BY_NAME),
 )

@@ -67,6 +67,12 @@ class TransformType:
     def definition(self) -> ConfigDef:
         return ConfigDef(self.keys)
 
+    def class_names_by_side(self) -> Mapping[RecordSide, str]:
+        """The complete names of the classes of this type, by side; one class if there are no sides."""
+        sides = RecordSide if self.has_sides else (RecordSide.VALUE,)
+        package = "" if self.package is None else f"{self.package}."
+        return {side: f"{package}{self.name}{f'${side.value}' if self.has_sides else ''}" for side in sides}
+
     def sides_by_name(self) -> Mapping[str, RecordSide]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
         side_by_short_name = {self.name: RecordSide.VALUE}

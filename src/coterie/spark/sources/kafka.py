@@ -365,8 +365,13 @@ class KafkaSource:
         topics = config.optional_value(DEFINITION, "topics", tuple)
         pattern = config.optional_value(DEFINITION, "topics.regex", str)
         if bool(topics) == bool(pattern):
-            key = config.full_key("topics")
-            raise ConfigError({key: [f"Exactly one of {key} and {config.full_key('topics.regex')} must be set"]})
+            topics_key, pattern_key = config.full_key("topics"), config.full_key("topics.regex")
+            message = (
+                f"{topics_key} and {pattern_key} are mutually exclusive options, but both are set."
+                if topics
+                else f"Must configure one of {topics_key} or {pattern_key}"
+            )
+            raise ConfigError({topics_key: [message], pattern_key: [message]})
         with kafka_admin(_consumer_properties(config)) as admin:
             if pattern:
                 topics = _find_matching_topics(admin, config, pattern)

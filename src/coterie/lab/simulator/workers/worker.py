@@ -8,6 +8,7 @@ from abc import abstractmethod
 from json import loads
 from typing import Self
 
+from coterie.config.infos import ConfigInfos
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
 from coterie.herder.requests.refusals import RequestRefused
@@ -201,8 +202,9 @@ class Worker(WorkerProcess):
                 )
                 self.call_after(rng.randint(5, 300), lambda: self.feed_herder(connector_split))
             case herder.ValidateConfig(id=request_id):
+                valid = ConfigInfos(name="", configs=())
                 self.call_after(
-                    rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, errors={}))
+                    rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, infos=valid))
                 )
             case herder.PublishTaskConfigs(
                 connector=connector, leader_url=url, configs=configs, signing_key=signing_key
@@ -229,10 +231,10 @@ class Worker(WorkerProcess):
                 self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
             case herder.ComputeTarget():
                 self._compute_target(chore)
-            case Leave() | herder.FinishCheckpointGeneration():
+            case Leave() | herder.FinishCheckpointGeneration() | herder.AskPlugins():
                 raise AssertionError(
-                    f"{type(chore).__name__}: Leave goes to the member, and no checkpoint generation is closed in this "
-                    "simulation"
+                    f"{type(chore).__name__}: Leave goes to the member, no checkpoint generation is closed in this "
+                    "simulation, and no user asks for plug-ins"
                 )
 
 

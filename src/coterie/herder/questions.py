@@ -1,0 +1,133 @@
+"""Questions to this worker's plug-ins. They need no leader, and wait for no round, no log and no other request: each
+worker passes them to its runtime at once.
+
+A question is answered when the runtime has answered it, or refused when ``request_timeout_ms`` is over.
+"""
+
+from collections.abc import Mapping
+
+from coterie.herder.connector_names import name_errors
+from coterie.herder.messages import (
+    AskPlugins,
+    CancelTimer,
+    ConfigNotValidated,
+    ConfigValidated,
+    PluginsAnswered,
+    Reply,
+    RequestArrived,
+    SetTimer,
+    ValidateConfig,
+)
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.questions import (
+    DescribePlugin,
+    ListPlugins,
+    PluginList,
+    Question,
+    ValidateConnectorConfig,
+)
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.state import Turn
+from coterie.herder.timers import RequestTimeoutDue
+from coterie.nouns.jobs import ConnectorName
+
+
+def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
+    """Pass the question to the runtime, and set its time limit."""
+    herder = turn.herder
+    if isinstance(question, ValidateConnectorConfig):
+        refusal = missing_class_refusal(_without_nulls(question.config))
+        if refusal is not None:
+            turn.emit(Reply(id=event.id, answer=refusal))
+            return
+    herder.requests.questions[event.id] = question
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
+    match question:
+        case ListPlugins() | DescribePlugin():
+            turn.emit(AskPlugins(id=event.id, question=question))
+        case ValidateConnectorConfig():
+            known = herder.config.connector(_connector_name(question))
+            checkpointed = () if known is None else known.checkpointed_task_configs
+            turn.emit(
+                ValidateConfig(
+                    id=event.id, config=_without_nulls(question.config), checkpointed_task_configs=checkpointed
+                )
+            )
+
+
+def on_answered(turn: Turn, event: PluginsAnswered) -> None:
+    """Answer the question; nothing if it has timed out."""
+    match turn.herder.requests.questions.get(event.id), event.answer:
+        case ListPlugins(connectors_only=True), PluginList(plugins=plugins):
+            connectors = tuple(plugin for plugin in plugins if plugin.type.is_connector)
+            _answer(turn, event.id, PluginList(plugins=connectors))
+        case ListPlugins() | DescribePlugin(), answer:
+            _answer(turn, event.id, answer)
+        case _:
+            pass
+
+
+def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
+    """Answer the question with the result of the validation; nothing if the id is not that of a question."""
+    question = turn.herder.requests.questions.get(event.id)
+    if not isinstance(question, ValidateConnectorConfig):
+        return
+    match event:
+        case ConfigNotValidated(failure=failure):
+            _answer(turn, event.id, not_validated(failure))
+        case ConfigValidated(infos=infos):
+            if question.config.get("name") is not None:
+                infos = infos.with_errors(name_errors(_connector_name(question)))
+            _answer(turn, event.id, infos.with_nulls(key for key, value in question.config.items() if value is None))
+
+
+def on_due(turn: Turn, id_: RequestId) -> None:
+    """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a read."""
+    match turn.herder.requests.questions.get(id_):
+        case None:
+            return
+        case ValidateConnectorConfig() as question:
+            stage = f"performing multi-property validation for the connector {_connector_name(question)}"
+        case DescribePlugin(name=name):
+            stage = f"retrieving the configuration definition from the plugin {name}"
+        case ListPlugins():
+            stage = "listing its plugins"
+    message = f"Request timed out. The worker is currently {stage}"
+    _answer(turn, id_, RequestRefused(problem=Problem.TIMED_OUT, message=message))
+
+
+def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    """Refuse all pending questions."""
+    for id_ in list(turn.herder.requests.questions):
+        _answer(turn, id_, RequestRefused(problem=problem, message=message))
+
+
+def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
+    """The refusal, in Connect's words, of a config that does not name a plug-in; None when it does."""
+    if "connector.class" in config:
+        return None
+    config_text = ", ".join(f"{key}={value}" for key, value in config.items())
+    message = f"Connector config {{{config_text}}} contains no connector type"
+    return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
+
+
+def not_validated(failure: str) -> RequestRefused:
+    """The refusal of a request whose config could not be validated because of ``failure``."""
+    return RequestRefused(problem=Problem.NOT_VALIDATED, message=f"Failed to validate the config: {failure}")
+
+
+def _answer(turn: Turn, id_: RequestId, answer: Answer) -> None:
+    """Answer the question and forget it."""
+    del turn.herder.requests.questions[id_]
+    turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
+    turn.emit(Reply(id=id_, answer=answer))
+
+
+def _connector_name(question: ValidateConnectorConfig) -> ConnectorName:
+    """The connector's name in the config; empty when the config has none."""
+    return ConnectorName(question.config.get("name") or "")
+
+
+def _without_nulls(config: Mapping[str, str | None]) -> Mapping[str, str]:
+    return {key: value for key, value in config.items() if value is not None}

@@ -1,0 +1,61 @@
+"""``/connector-plugins``: lists this worker's plug-ins, describes their config keys, and validates configs."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.config.infos import ConfigInfos
+from coterie.herder.requests.questions import (
+    DescribePlugin,
+    ListPlugins,
+    PluginKeys,
+    PluginList,
+    ValidateConnectorConfig,
+)
+from coterie.rest import bodies, plugin_views
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.problems import BadRequestError
+from coterie.rest.routing import Handlers
+
+_CONNECTOR_SUFFIX = "Connector"
+"""The end of the names of Connect's connector classes, which a config may leave out."""
+
+
+class PluginsResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.LIST_PLUGINS: self.list_plugins,
+            Operation.DESCRIBE_PLUGIN: self.describe_plugin,
+            Operation.VALIDATE_CONFIG: self.validate_config,
+        }
+
+    async def list_plugins(self, request: Request) -> Response:
+        """Sources and sinks; all plug-ins with ``?connectorsOnly=`` and another value than ``true``."""
+        connectors_only = (request.query_params.get("connectorsOnly") or "true").lower() == "true"
+        plugins = await self._herder.ask(ListPlugins(connectors_only=connectors_only), PluginList)
+        return JSONResponse(plugin_views.plugins_json(plugins.plugins))
+
+    async def describe_plugin(self, request: Request) -> Response:
+        """The config keys of a plug-in, of a version in ``?version=`` (KIP-891)."""
+        question = DescribePlugin(name=request.path_params["plugin"], version_range=request.query_params.get("version"))
+        keys = await self._herder.ask(question, PluginKeys)
+        return JSONResponse(plugin_views.keys_json(keys.keys))
+
+    async def validate_config(self, request: Request) -> Response:
+        config = bodies.parse_config_with_nulls(await bodies.read_body(request))
+        plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
+        if connector_class is not None and not _without_suffix(connector_class).endswith(_without_suffix(plugin)):
+            raise BadRequestError(f"Included connector type {connector_class} does not match request type {plugin}")
+        infos = await self._herder.ask(ValidateConnectorConfig(config=config), ConfigInfos)
+        return JSONResponse(plugin_views.config_infos_json(infos))
+
+
+def _without_suffix(plugin: str) -> str:
+    """The name of a plug-in without :data:`_CONNECTOR_SUFFIX`: the path and the config may name it in two ways."""
+    return plugin.removesuffix(_CONNECTOR_SUFFIX) or plugin

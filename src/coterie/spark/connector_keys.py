@@ -1,0 +1,225 @@
+"""The config keys of a connector: those that every connector has, those of Connect that have no effect here, and all
+keys of a connector with its source, its sink and its transforms.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+
+from coterie.config.definition import (
+    ClassNames,
+    ConfigDef,
+    ConfigKey,
+    Importance,
+    Type,
+    Validator,
+    Width,
+    at_least,
+    between,
+    not_blank,
+    one_of,
+)
+from coterie.nouns.jobs import TASKS_MAX
+from coterie.spark import transforms
+from coterie.spark.bad_records import keys as bad_records
+from coterie.spark.converters import CONVERTER_NAMES
+from coterie.spark.plugins import (
+    SINK_BY_NAME,
+    SINK_FORMAT,
+    ConfiguredSink,
+    ConfiguredSource,
+    connector_type,
+    sink_class_key,
+    source_by_name,
+    source_class_key,
+    with_form_order,
+)
+from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, METADATA_MAX_AGE_KEY
+
+COMMON_GROUP = "Common"
+"""The group, in a form, of the keys that every connector has."""
+EXACTLY_ONCE_KEY = ConfigKey(
+    name="exactly.once.support",
+    type=Type.STRING,
+    documentation="With required, a connector whose sink may write a row twice is rejected.",
+    default="requested",
+    validator=one_of(("requested", "required")),
+    group=COMMON_GROUP,
+    order=4,
+    width=Width.SHORT,
+    display_name="Exactly once support",
+)
+"""The key by which the user requires that the sink writes each row exactly once."""
+
+
+@cache
+def common_definition() -> ConfigDef:
+    """The keys that every connector has, with any source and sink."""
+    return ConfigDef(
+        (
+            ConfigKey(
+                name="name",
+                type=Type.STRING,
+                documentation="Name of the connector, unique among all connectors.",
+                importance=Importance.HIGH,
+                validator=not_blank,
+                group=COMMON_GROUP,
+                order=0,
+                width=Width.MEDIUM,
+                display_name="Connector name",
+            ),
+            ConfigKey(
+                name="connector.class",
+                type=Type.CLASS,
+                documentation="The plug-in: its alias or its class.",
+                importance=Importance.HIGH,
+                validator=ClassNames(
+                    tuple(sorted((*source_by_name(), *SINK_BY_NAME))), "There are", interface_name="Connector"
+                ),
+                group=COMMON_GROUP,
+                order=1,
+                width=Width.LONG,
+                display_name="Connector class",
+            ),
+            ConfigKey(
+                name="tasks.max",
+                type=Type.INT,
+                documentation="Maximum number of tasks of the connector.",
+                default="1",
+                importance=Importance.HIGH,
+                validator=between(1, TASKS_MAX),
+                group=COMMON_GROUP,
+                order=2,
+                width=Width.SHORT,
+                display_name="Tasks max",
+            ),
+            transforms.TRANSFORM_ALIASES,
+            transforms.PREDICATE_ALIASES,
+            ConfigKey(
+                name="trigger.interval.ms",
+                type=Type.LONG,
+                documentation="Interval at which a task checks for new input; 0 means without a pause.",
+                default="1000",
+                validator=at_least(0),
+                group=COMMON_GROUP,
+                order=3,
+                width=Width.SHORT,
+                display_name="Trigger interval (ms)",
+            ),
+            EXACTLY_ONCE_KEY,
+            BATCH_TIMEOUT_KEY,
+            METADATA_MAX_AGE_KEY,
+            *bad_records.DEFINITION.keys,
+        )
+    )
+
+
+# -- keys of Connect without effect -----------------------------------------------------------------------------------
+
+IGNORED_GROUP = "Without effect"
+"""The group, in a form, of the keys of Connect that have no effect in Coterie."""
+HEADER_CONVERTER_NAMES = ClassNames(
+    ("org.apache.kafka.connect.storage.SimpleHeaderConverter", *CONVERTER_NAMES.values),
+    "There are",
+    interface_name="HeaderConverter",
+    other_names=frozenset(("SimpleHeaderConverter", *CONVERTER_NAMES.other_names)),
+)
+"""The validator of ``header.converter``."""
+VERSION_KEY_SUFFIX = "plugin.version"
+"""The end of the keys for the version of a plug-in (KIP-891)."""
+CLASS_KEY_BY_VERSION_KEY: Mapping[str, str] = {
+    f"connector.{VERSION_KEY_SUFFIX}": "connector.class",
+    **{
+        f"{converter}.{VERSION_KEY_SUFFIX}": converter
+        for converter in ("key.converter", "value.converter", "header.converter")
+    },
+}
+"""By the key for the version of a plug-in: the key that names the plug-in."""
+
+
+def _check_transaction_boundary(value: str) -> str | None:
+    """A validator of ``transaction.boundary``, whose values Connect accepts in any case."""
+    if value.upper() in ("INTERVAL", "POLL", "CONNECTOR"):
+        return None
+    return "String must be one of (case insensitive): INTERVAL, POLL, CONNECTOR"
+
+
+def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
+    """The keys that every connector of Connect has and that have no effect in Coterie. Their values are checked all the
+    same, so that a config that Connect refuses is not accepted."""
+    common = (
+        *(
+            _ignored_key(version_key, Type.STRING, f"There is one version of the class that {class_key} names")
+            for version_key, class_key in CLASS_KEY_BY_VERSION_KEY.items()
+        ),
+        _ignored_key(
+            "tasks.max.enforce", Type.BOOLEAN, "A connector never has more than tasks.max tasks", default="true"
+        ),
+        *(
+            _ignored_key(
+                f"{side}.converter", Type.CLASS, f"The connector reads and writes no {side}s", validator=CONVERTER_NAMES
+            )
+            for side in ("key", "value")
+        ),
+        _ignored_key("header.converter", Type.CLASS, "Headers are bytes", validator=HEADER_CONVERTER_NAMES),
+        _ignored_key(
+            "config.action.reload",
+            Type.STRING,
+            "No config provider reports that a value has changed",
+            default="restart",
+            validator=one_of(("none", "restart")),
+        ),
+    )
+    of_sources = (
+        _ignored_key("topic.creation.groups", Type.LIST, "Use topic.creation.default.* instead", default=""),
+        _ignored_key(
+            "transaction.boundary",
+            Type.STRING,
+            "Each batch is one transaction",
+            default="poll",
+            validator=_check_transaction_boundary,
+        ),
+        _ignored_key(
+            "transaction.boundary.interval.ms",
+            Type.LONG,
+            "Each batch is one transaction; trigger.interval.ms sets the interval",
+            validator=at_least(0),
+        ),
+        _ignored_key("offsets.storage.topic", Type.STRING, "The positions are in the checkpoint"),
+    )
+    return with_form_order((*common, *(of_sources if is_source_connector else ())))
+
+
+def _ignored_key(
+    name: str, type_: Type, reason: str, *, default: str | None = None, validator: Validator | None = None
+) -> ConfigKey:
+    """A key without effect. ``reason``: why, as the end of its documentation."""
+    return ConfigKey(
+        name=name,
+        type=type_,
+        documentation=f"Without effect. {reason}.",
+        default=default,
+        is_optional=default is None,
+        importance=Importance.LOW,
+        validator=validator,
+        group=IGNORED_GROUP,
+        width=Width.MEDIUM,
+        display_name=name,
+    )
+
+
+# -- all keys of a connector ------------------------------------------------------------------------------------------
+
+
+def connector_definition(
+    config: Mapping[str, str], source: ConfiguredSource | None, sink: ConfiguredSink | None
+) -> ConfigDef:
+    """All keys of a connector with ``config``. ``source`` and ``sink`` are None when ``config`` does not name them
+    correctly; then the keys by which it names them are there instead of theirs."""
+    type_ = connector_type(config)
+    source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
+    sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()
+    ends = with_form_order((*source_keys, *sink_keys))
+    known = common_definition() + transforms.definition(config) + ends
+    known_names = {key.name for key in known.keys}
+    ignored = ignored_keys(is_source_connector=type_ == "source")
+    return known + with_form_order(key for key in ignored.keys if key.name not in known_names)
