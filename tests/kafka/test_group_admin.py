@@ -1,6 +1,8 @@
 """An operator's client of groups, against Coterie's broker and Apache Kafka. Connect groups: `tests/cli/groups`."""
 
+import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -108,6 +110,27 @@ async def test_a_config_is_set_read_and_deleted(
     with pytest.raises(WorldError, match=f"cannot change the configs of group {group}: INVALID_CONFIG: .*no.such.key"):
         await admin.alter_configs(group, {name: "46000", "no.such.key": "1"})
     assert await value() == (default, False)
+
+
+async def test_a_silent_first_server_leaves_time_for_the_next_one(bootstrap: str, group: GroupId) -> None:
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def never_respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+
+    async with await asyncio.start_server(never_respond, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        calls: list[Callable[[GroupAdmin], Awaitable[object]]] = [
+            GroupAdmin.list_groups,
+            lambda admin: admin.describe(group),
+            lambda admin: admin.configs(group),
+        ]
+        for call in calls:
+            admin = GroupAdmin([f"127.0.0.1:{port}", bootstrap], client_id="tests", timeout_ms=9_000)
+            await call(admin)
+        assert len(accepted) == len(calls), "each call has asked the silent server first"
+        for writer in accepted:
+            writer.close()
 
 
 async def test_a_broker_that_is_not_there_is_named() -> None:

@@ -105,6 +105,9 @@ class GroupAdmin:
         self._servers = BootstrapServers(bootstrap_servers, client_id, security)
         self._finder = CoordinatorFinder(bootstrap_servers, client_id, security)
         self._timeout_s = timeout_ms / 1000
+        # A server that accepts connections and never responds must leave enough time for the others, and for the
+        # coordinator that one of them names.
+        self._server_timeout_s = self._timeout_s / (len(bootstrap_servers) + 1)
 
     async def list_groups(self) -> list[ListedGroup]:
         """All groups of the cluster that this client may see, sorted by id. Each broker lists those that it
@@ -113,7 +116,7 @@ class GroupAdmin:
         :raises WorldError: when a broker of the cluster does not respond, or refuses the request.
         """
         metadata = await self._servers.ask(
-            METADATA, {"topics": (), "allow_auto_topic_creation": False, **_WITHOUT_OPERATIONS}, self._timeout_s
+            METADATA, {"topics": (), "allow_auto_topic_creation": False, **_WITHOUT_OPERATIONS}, self._server_timeout_s
         )
         groups: list[ListedGroup] = []
         for broker in metadata.brokers:
@@ -149,7 +152,7 @@ class GroupAdmin:
         response = await self._servers.ask(
             DESCRIBE_CONFIGS,
             {"resources": (resource,), "include_synonyms": False, "include_documentation": True},
-            self._timeout_s,
+            self._server_timeout_s,
         )
         (result,) = response.results
         if result.error_code != ErrorCode.none:
@@ -168,7 +171,7 @@ class GroupAdmin:
         ]
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configs": configs}
         response = await self._servers.ask(
-            INCREMENTAL_ALTER_CONFIGS, {"resources": (resource,), "validate_only": False}, self._timeout_s
+            INCREMENTAL_ALTER_CONFIGS, {"resources": (resource,), "validate_only": False}, self._server_timeout_s
         )
         (result,) = response.responses
         if result.error_code != ErrorCode.none:
@@ -268,7 +271,7 @@ class GroupAdmin:
 
         :raises WorldError: when no broker responds, or this client may not use the group.
         """
-        while isinstance(found := await self._finder.find(group_id, self._timeout_s), ErrorCode):
+        while isinstance(found := await self._finder.find(group_id, self._server_timeout_s), ErrorCode):
             if found not in _RETRIED:
                 raise _refused(f"find the coordinator of group {group_id}", found)
             await asyncio.sleep(_RETRY_INTERVAL_S)
