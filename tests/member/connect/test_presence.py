@@ -331,6 +331,12 @@ def test_the_next_process_continues_member_id_epoch_and_request_numbers() -> Non
     assert assigned.token.job_epochs == {GroupEpoch(5): SOME}
 
 
+def test_the_first_heartbeat_after_a_relaunch_renews_the_lease() -> None:
+    worker = MemberDriver(HANDOVER)
+    worker.answer(accepted(5, SOME, leader=MemberId("former"), is_full=True))
+    assert worker.take_events(LeaseRenewed) == [LeaseRenewed(lease_ends_ms=LEASE_MS, session_timeout_ms=SESSION_MS)]
+
+
 def test_a_handed_over_membership_that_is_never_confirmed_is_lost_after_a_lease() -> None:
     worker = MemberDriver(HANDOVER)
     worker.advance_clock(LEASE_MS - 1)

@@ -47,7 +47,7 @@ def renew_lease(turn: Turn, sent_at_ms: int) -> None:
     place = turn.member.place
     assert isinstance(place, InGroup)
     lease_ends_ms = sent_at_ms + place.lease.duration_ms
-    if lease_ends_ms > place.lease_ends_ms:
+    if lease_ends_ms > place.lease_ends_ms or not place.is_confirmed:
         set_lease(turn, lease_ends_ms)
 
 
@@ -66,7 +66,7 @@ def set_lease(turn: Turn, lease_ends_ms: int) -> None:
     """The lease ends at ``lease_ends_ms``."""
     place = turn.member.place
     assert isinstance(place, InGroup)
-    turn.member.place = replace(place, lease_ends_ms=lease_ends_ms)
+    turn.member.place = replace(place, lease_ends_ms=lease_ends_ms, is_confirmed=True)
     turn.emit(SetTimer(timer="lease", at_ms=lease_ends_ms))
     turn.emit(LeaseRenewed(lease_ends_ms=lease_ends_ms, session_timeout_ms=place.session_timeout_ms))
 

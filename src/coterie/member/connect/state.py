@@ -163,6 +163,8 @@ class InGroup:
     accepted heartbeat has acknowledged that yet."""
     configured_report: ConfiguredReport | None = None
     """The last configured jobs that the coordinator has accepted from this member; None if there are none."""
+    is_confirmed: bool = True
+    """False after a relaunch, until a heartbeat of this process is accepted: the herder has received no lease yet."""
 
     @property
     def lease(self) -> Lease:
@@ -395,6 +397,7 @@ class Member:
                 metadata=place.metadata,
             ),
             accepted_owned=place.jobs,
+            is_confirmed=False,
         )
         self.heartbeat = HeartbeatDue(at_ms=0)
 
