@@ -8,13 +8,15 @@ import pytest
 from coterie.cli.daemon_thread import PluginThread
 from coterie.nouns.errors import WorldError
 
+LONG_MS = 10_000
+
 
 async def test_the_result_and_the_exception_reach_the_caller() -> None:
-    thread = PluginThread("plug-in", timeout_ms=10_000)
-    assert await thread.call(lambda: 1 + 1) == 2
+    thread = PluginThread("plug-in")
+    assert await thread.call(lambda: 1 + 1, timeout_ms=LONG_MS) == 2
     with pytest.raises(ZeroDivisionError):
-        await thread.call(lambda: 1 // 0)
-    assert await thread.call(threading.current_thread) is not threading.current_thread()
+        await thread.call(lambda: 1 // 0, timeout_ms=LONG_MS)
+    assert await thread.call(threading.current_thread, timeout_ms=LONG_MS) is not threading.current_thread()
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), StopIteration(), TimeoutError("mine")])
@@ -23,19 +25,19 @@ async def test_an_exception_that_ends_threads_or_loops_reaches_only_the_caller(e
         raise error
 
     with pytest.raises((RuntimeError, TimeoutError)):
-        await PluginThread("plug-in", timeout_ms=10_000).call(fail)
+        await PluginThread("plug-in").call(fail, timeout_ms=LONG_MS)
 
 
 async def test_a_call_that_never_returns_is_given_up_and_blocks_only_its_own_plugin() -> None:
-    thread, returns = PluginThread("plug-in", timeout_ms=10), threading.Event()
+    thread, returns = PluginThread("plug-in"), threading.Event()
     with pytest.raises(WorldError, match=r"plug-in did not return within 0\.01 s"):
-        await thread.call(returns.wait)
+        await thread.call(returns.wait, timeout_ms=10)
     with pytest.raises(WorldError, match="has not returned from an earlier call"):
-        await thread.call(lambda: None)
-    assert await PluginThread("other", timeout_ms=10_000).call(lambda: 1) == 1
+        await thread.call(lambda: None, timeout_ms=LONG_MS)
+    assert await PluginThread("other").call(lambda: 1, timeout_ms=LONG_MS) == 1
     blocked = [one for one in threading.enumerate() if one.name == "plug-in"]
     assert all(one.daemon for one in blocked), "they must not keep the process"
     returns.set()
     for one in blocked:
         await asyncio.to_thread(one.join, 10)
-    assert await thread.call(lambda: 2) == 2
+    assert await thread.call(lambda: 2, timeout_ms=LONG_MS) == 2

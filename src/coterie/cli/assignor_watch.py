@@ -41,10 +41,10 @@ class AssignorWatch:
         timeout_ms: int = METADATA_TIMEOUT_MS,
     ) -> None:
         self._assignors = [
-            _WatchedAssignor(assignor, PluginThread(f"metadata of assignor {assignor.name}", timeout_ms=timeout_ms))
-            for assignor in assignors
+            _WatchedAssignor(assignor, PluginThread(f"metadata of assignor {assignor.name}")) for assignor in assignors
         ]
         self._interval_s = interval_ms / 1000
+        self._timeout_ms = timeout_ms
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def first_offers(self) -> tuple[OfferedAssignor, ...]:
@@ -97,7 +97,7 @@ class AssignorWatch:
         :raises Exception: when the plug-in raises it; WorldError when the plug-in does not return in time, or what it
             returns is invalid, too large, or changes what must not change.
         """
-        offered = await watched.thread.call(lambda: offered_assignor(watched.assignor))
+        offered = await watched.thread.call(lambda: offered_assignor(watched.assignor), timeout_ms=self._timeout_ms)
         before = watched.offered
         if before is not None and _fixed(offered) != _fixed(before):
             raise WorldError("its name, minimum_version and maximum_version must not change while the worker runs")

@@ -17,9 +17,6 @@ from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
 
-ASSIGN_TIMEOUT_MS = 9_000
-"""The time limit of one computation: less than the coordinator's ``connect.computation.timeout.ms``, so that the
-coordinator receives the reason."""
 VERSION_MAX = 2**15 - 1
 """The greatest version, an int16 on the wire."""
 REASON_MAX = 2**7 - 1
@@ -98,15 +95,15 @@ def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
 
 
 def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
-    """By name, each assignor as shells call it: on a thread of its own, within :data:`ASSIGN_TIMEOUT_MS`."""
+    """By name, each assignor as shells call it: on a thread of its own, within the time limit in the snapshot."""
     return {assignor.name: _assign_on_thread(assignor) for assignor in assignors}
 
 
 def _assign_on_thread(assignor: ConnectAssignor) -> Assign:
-    thread = PluginThread(f"assignor {assignor.name}", timeout_ms=ASSIGN_TIMEOUT_MS)
+    thread = PluginThread(f"assignor {assignor.name}")
 
     async def assign(group: GroupSnapshot) -> ComputedTarget:
-        target = await thread.call(lambda: assignor.assign(group))
+        target = await thread.call(lambda: assignor.assign(group), timeout_ms=group.time_limit_ms)
         if not isinstance(target, ComputedTarget):
             raise TypeError(f"assign returned {type(target).__name__} in place of ComputedTarget")
         return target

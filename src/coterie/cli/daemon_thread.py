@@ -18,16 +18,15 @@ ResultT = TypeVar("ResultT")
 class PluginThread:
     """The threads of one plug-in. Its code is never called twice at once."""
 
-    def __init__(self, name: str, *, timeout_ms: int) -> None:
-        """``name`` names the plug-in in errors and in the list of threads; ``timeout_ms`` is the time limit of a
-        call."""
+    def __init__(self, name: str) -> None:
+        """``name`` names the plug-in in errors and in the list of threads."""
         self._name = name
-        self._timeout_s = timeout_ms / 1000
         self._is_busy = threading.Lock()
         """Held while a call runs, also after its time limit."""
 
-    async def call(self, function: Callable[[], ResultT]) -> ResultT:
-        """Call ``function`` on a new thread, and return its result. Its exception is raised here.
+    async def call(self, function: Callable[[], ResultT], *, timeout_ms: int) -> ResultT:
+        """Call ``function`` on a new thread, and return its result. Its exception is raised here. ``timeout_ms`` is the
+        time limit.
 
         After the time limit, the thread continues: Python cannot stop a thread. Until it has ended, further calls are
         refused.
@@ -52,10 +51,10 @@ class PluginThread:
         threading.Thread(target=run, name=self._name, daemon=True).start()
         # Shielded: a future that is cancelled could not take the late result.
         waiting = asyncio.shield(asyncio.wrap_future(outcome))
-        done, _ = await asyncio.wait([waiting], timeout=self._timeout_s)
+        done, _ = await asyncio.wait([waiting], timeout=timeout_ms / 1000)
         if not done:
             waiting.cancel()
-            raise WorldError(f"{self._name} did not return within {self._timeout_s:g} s")
+            raise WorldError(f"{self._name} did not return within {timeout_ms / 1000:g} s")
         return await waiting
 
 

@@ -217,6 +217,7 @@ def _to_snapshot(entity: Any) -> GroupSnapshot:
         config_offset=ConfigOffset(_ABSENT if configured is None else configured.config_offset),
         configured=NO_JOBS if configured is None else jobs_in_arrays(configured),
         max_delay_ms=_or_none(entity.max_delay_ms),
+        time_limit_ms=max(1, entity.time_limit_ms),
     )
 
 
@@ -263,10 +264,12 @@ def _to_group_description(group: Any) -> GroupDescription:
                 jobs=jobs_in_arrays(one),
                 delay_left_ms=_or_none(one.delay_left_ms),
                 held_left_ms=one.held_left_ms,
+                reason=one.reason,
             )
             for one in group.departed
         ),
         unplaceable=tuple(UnplaceableJobs(jobs=jobs_in_arrays(one), reason=one.reason) for one in group.unplaceable),
+        configs={one.name: one.value for one in group.configs},
     )
 
 

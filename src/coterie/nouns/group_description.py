@@ -4,12 +4,15 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.target_assignments import UnplaceableJobs
+
+MAX_DELAY_CONFIG = "connect.scheduled.rebalance.max.delay.ms"
+"""The group config with the scheduled rebalance delay of a connect group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class DepartedDescription:
     """What is left of the scheduled rebalance delay; None if none runs."""
     held_left_ms: int
     """How long the jobs may still run there; 0 if they have stopped."""
+    reason: str = ""
+    """Why the member has left, or was removed; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +83,12 @@ class GroupDescription:
     """In the order in which they joined."""
     departed: tuple[DepartedDescription, ...]
     unplaceable: tuple[UnplaceableJobs, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """The configs that apply to the group by name: its own, and otherwise the broker's defaults."""
+
+    @property
+    def max_delay_ms(self) -> int | None:
+        """The group's scheduled rebalance delay; None if the group has none: that of the worker that computes
+        applies."""
+        value = self.configs.get(MAX_DELAY_CONFIG)
+        return int(value) if value is not None and value.isdecimal() else None

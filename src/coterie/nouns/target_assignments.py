@@ -12,6 +12,9 @@ from typing import TypeAlias
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 
+ASSIGNOR_TIME_LIMIT_MS = 9_000
+"""How long an assignor may compute with the default of ``connect.computation.timeout.ms``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMember:
@@ -74,6 +77,9 @@ class GroupSnapshot:
     """All jobs that are configured."""
     max_delay_ms: int | None = None
     """The group's scheduled rebalance delay; None if the group has none: the assignor's own setting counts."""
+    time_limit_ms: int = ASSIGNOR_TIME_LIMIT_MS
+    """How long the assignor may compute. The coordinator waits somewhat longer for the target, and then lets another
+    assignor compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ async def none(snapshot: GroupSnapshot) -> Any:
     [
         (fails, "RuntimeError: no wits"),
         (cancels, "it was cancelled"),
-        (hangs, "it has not computed a target within 50 ms"),
+        (hangs, "it has not computed a target within 45 ms"),
         (none, "it returned NoneType instead of a target"),
         (returns(members=[]), "the members of its target"),
         (returns(members={1: TargetOfMember(jobs=JOBS)}), "the members of its target"),

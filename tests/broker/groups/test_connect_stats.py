@@ -36,9 +36,9 @@ class Counted:
 
     def handle(self, event: Event) -> Any:
         """The response to ``event``, or None."""
-        epoch = self.group.assignment_epoch
+        before = self.group.metadata
         output = step(self.group, event, now_ms=self.now_ms)
-        self.counts.observe_step(self.group, event, output.records, epoch, self.now_ms)
+        self.counts.observe_step(self.group, event, output.records, before, self.now_ms)
         replies = [effect.response for effect in output.effects if isinstance(effect, Reply)]
         for response in replies:
             self.counts.observe_response(response)

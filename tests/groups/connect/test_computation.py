@@ -1,13 +1,30 @@
 """Who computes, and what happens when a computation fails."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from coterie.groups.connect.state import Chosen, Prepared
+from coterie.groups.connect.messages import (
+    ComputeTimer,
+    DescribeGroup,
+    DescribeGroupResponse,
+    PrepareAssignment,
+    SetGroupConfigs,
+)
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.connect.soft_state import Chosen, Prepared
+from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import LEAVE, Assignor, HeartbeatResponse, InstallAssignmentResponse
-from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId
+from coterie.nouns.connect_groups import (
+    JOIN,
+    LEAVE,
+    Assignor,
+    HeartbeatResponse,
+    InstallAssignmentResponse,
+    PrepareAssignmentResponse,
+)
+from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId, ReplyTo
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.groups.connect.builders import SETTINGS, Conversation, assignor, install
@@ -241,3 +258,105 @@ def test_the_target_of_a_static_member_counts_for_the_member_id_with_which_it_ha
     assert target.members[MemberId("w1")].jobs != NO_JOBS
     assert group.targets[MemberId("w1-again")].target == target.members[MemberId("w1")]
     assert group.group_epoch == group.assignment_epoch
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "computes"),
+    [
+        ({"client_assignors": (assignor(oldest=0, newest=9),)}, "w2"),
+        ({"client_assignors": None, "server_assignor": "eager"}, None),
+    ],
+    ids=["it cannot read the newcomer's metadata", "the newcomer has no assignor in common with it"],
+)
+def test_a_choice_that_a_newcomer_makes_impossible_ends_at_once(newcomer: dict[str, Any], computes: str | None) -> None:
+    conversation = Conversation()
+    conversation.beat("w0")
+    conversation.beat("w1")
+    assert chosen(conversation) == "w0"
+    conversation.beat("w2", **newcomer)
+    assert chosen(conversation) == computes
+    refused = conversation.ask(PrepareAssignment(reply_to=ReplyTo(0), member_id=MemberId("w0"), member_epoch=JOIN))
+    assert isinstance(refused, PrepareAssignmentResponse)
+    assert refused.error is ConnectErrorCode.UNKNOWN_MEMBER_ID
+    assert chosen(conversation) == computes, "a refusal changes nothing"
+
+
+def test_a_repeated_prepare_has_the_members_of_the_first_one_if_the_assignor_cannot_read_those_since() -> None:
+    conversation = Conversation()
+    conversation.beat("w0")
+    first = conversation.prepare("w0", 0)
+    conversation.beat("w1", client_assignors=None, server_assignor="eager")
+    again = conversation.prepare("w0", 0)
+    assert again == first
+    assert conversation.ask(install("w0", 0, again, compute(again))) == InstallAssignmentResponse()
+    group = conversation.coordinator.group
+    assert (group.group_epoch, group.assignment_epoch) == (2, 2), "the coordinator has computed for both members"
+
+
+def without_a_covering_member(settings: ConnectGroupSettings) -> Conversation:
+    """A group of members of which each reads other versions; the one that read all has left."""
+    conversation = Conversation(settings)
+    for name, offer in {"A": assignor(), "B": assignor(newest=1), "C": assignor(oldest=2)}.items():
+        conversation.beat(name, client_assignors=(offer,))
+    conversation.compute("A")
+    for name, offer in {"B": assignor(newest=1), "C": assignor(oldest=2)}.items():
+        conversation.beat(name, client_assignors=(offer,))
+    conversation.beat("A", LEAVE)
+    return conversation
+
+
+def test_the_error_lists_the_versions_if_no_member_covers_all() -> None:
+    conversation = without_a_covering_member(ALONE)
+    response = conversation.ask(DescribeGroup(reply_to=ReplyTo(0)))
+    assert isinstance(response, DescribeGroupResponse)
+    assert response.assignment_error.startswith(
+        "no present member's assignor cooperative reads the metadata versions of all members (B: 0 to 1, C: 2 to 3); "
+    )
+    records = len(conversation.coordinator.log)
+    for _ in range(3):
+        conversation.now_ms += 60_000
+        for member, offer in {"B": assignor(newest=1), "C": assignor(oldest=2)}.items():
+            conversation.beat(member, client_assignors=(offer,))
+        conversation.coordinator.handle(TimerFired(key=ComputeTimer()), conversation.now_ms)
+    assert len(conversation.coordinator.log) == records, "the same error is not written again"
+
+
+def test_the_coordinator_computes_if_no_member_covers_all_versions() -> None:
+    group = without_a_covering_member(SETTINGS).coordinator.group
+    assert group.assignment_epoch == group.group_epoch
+    assert group.metadata is not None
+    assert group.metadata.assignment_error == ""
+
+
+def test_an_assignor_has_nine_tenths_of_the_time_that_is_left() -> None:
+    conversation = joined("w0")
+    conversation.now_ms += 2_000
+    assert conversation.prepare("w0", 0).time_limit_ms == 7_200
+    conversation.now_ms += 8_000
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert chosen(conversation) is None, "10 s after the choice"
+
+
+def test_a_computation_takes_at_most_the_rebalance_timeout_of_the_member_and_the_groups_limit() -> None:
+    conversation = Conversation(ALONE)
+    conversation.beat("w0", rebalance_timeout_ms=4_000)
+    assert conversation.prepare("w0", 0).time_limit_ms == 3_600
+    conversation.now_ms += 4_000
+    conversation.coordinator.fire_due(conversation.now_ms)
+    assert chosen(conversation) is None
+    assert conversation.coordinator.group.metadata is not None
+    assert "within 4000 ms" in conversation.coordinator.group.metadata.assignment_error
+
+
+def test_the_time_limit_of_the_coordinators_assignor_is_the_groups() -> None:
+    limits: list[int] = []
+
+    def noted(snapshot: GroupSnapshot) -> ComputedTarget:
+        limits.append(snapshot.time_limit_ms)
+        return compute(snapshot)
+
+    conversation = Conversation()
+    conversation.coordinator.compute = noted
+    conversation.ask(SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.computation.timeout.ms": "2000"}))
+    conversation.beat("w0", client_assignors=None, server_assignor="eager")
+    assert limits == [1_800]

@@ -130,11 +130,11 @@ CASES: Mapping[str, tuple[int, Record, Mapping[str, Any]]] = {
         9,
         MemberDeparted(
             member_id=W1, instance_id=None, url=WorkerUrl("http://w1"), jobs=SOME, held=OTHER, held_until_ms=1_000,
-            left_at_ms=900, deadline_ms=None, request_number=5,
+            left_at_ms=900, deadline_ms=None, request_number=5, reason="an operator",
         ),
         {
             "InstanceId": None, "Url": "http://w1", "ConnectorsTasks": SOME_JSON, "Held": OTHER_JSON,
-            "HeldUntilMs": 1_000, "LeftAtMs": 900, "DeadlineMs": -1, "RequestNumber": 5,
+            "HeldUntilMs": 1_000, "LeftAtMs": 900, "DeadlineMs": -1, "RequestNumber": 5, "Reason": "an operator",
         },
     ),
 }  # fmt: skip

@@ -8,7 +8,6 @@ import pytest
 
 from coterie.groups.connect.messages import (
     ChangeResponse,
-    ConnectionClosed,
     DeleteGroup,
     DescribeGroup,
     DescribeGroupResponse,
@@ -20,7 +19,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.state import check_all
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
-from coterie.nouns.ids import InstanceId, MemberId, ReplyTo
+from coterie.nouns.ids import InstanceId, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
 from tests.groups.connect.builders import (
@@ -362,48 +361,19 @@ def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() ->
     assert list(conversation.coordinator.replies) == [held.reply_to]
 
 
-def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
+def test_a_changed_url_of_the_leader_reaches_each_member_at_once() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1", "w2")
-    conversation.ask(short_heartbeat("w1", 3, connection=5, connection_grace_ms=2_000))
-    conversation.ask(short_heartbeat("w2", 3, connection=6, connection_grace_ms=2_000))
-    closed = ConnectionClosed(connection=5, member_ids=(MemberId("gone"), MemberId("w1"), MemberId("w2")))
-    conversation.coordinator.handle(closed, conversation.now_ms)
-    conversation.now_ms += 1_999
-    conversation.coordinator.fire_due(conversation.now_ms)
-    assert "w1" in conversation.coordinator.group.members
-    conversation.now_ms += 1
-    conversation.coordinator.fire_due(conversation.now_ms)
-    assert conversation.coordinator.group.members.keys() == {"w0", "w2"}
-
-
-def test_a_heartbeat_that_is_held_on_a_closed_connection_is_dropped() -> None:
-    conversation = Conversation()
-    conversation.settle("w0")
-    request = short_heartbeat("w0", 1, connection=5, connection_grace_ms=2_000, max_wait_ms=60_000)
-    assert conversation.ask(request) is None
-    closed = ConnectionClosed(connection=5, member_ids=(MemberId("w0"),))
-    conversation.coordinator.handle(closed, conversation.now_ms)
-    conversation.now_ms += 1_999
-    conversation.coordinator.fire_due(conversation.now_ms)
-    assert not conversation.coordinator.replies
-    assert conversation.ask(short_heartbeat("w0", 1, connection=6)) is not None
-    conversation.now_ms += 1
-    conversation.coordinator.fire_due(conversation.now_ms)
-    assert "w0" in conversation.coordinator.group.members
-
-
-def test_nothing_is_concluded_when_half_of_the_connections_close_together() -> None:
-    conversation = Conversation()
-    conversation.settle("w0", "w1", "w2")
-    for member, connection in (("w1", 5), ("w2", 6)):
-        conversation.ask(short_heartbeat(member, 3, connection=connection, connection_grace_ms=2_000))
-    for member, connection in (("w1", 5), ("w2", 6)):
-        closed = ConnectionClosed(connection=connection, member_ids=(MemberId(member),))
-        conversation.coordinator.handle(closed, conversation.now_ms)
-    conversation.now_ms += 2_000
-    conversation.coordinator.fire_due(conversation.now_ms)
-    assert conversation.coordinator.group.members.keys() == {"w0", "w1", "w2"}
+    assert conversation.ask(short_heartbeat("w1", 3, max_wait_ms=1_000)) is None
+    (held,) = (one.held.reply_to for one in conversation.coordinator.group.sessions.values() if one.held is not None)
+    conversation.ask(short_heartbeat("w0", 3, url=WorkerUrl("http://moved")))
+    for response in (conversation.coordinator.replies.pop(held), conversation.ask(short_heartbeat("w2", 3))):
+        assert isinstance(response, HeartbeatResponse)
+        assert response.leader is not None
+        assert (response.leader.member_id, response.leader.url) == ("w0", "http://moved")
+    again = conversation.ask(short_heartbeat("w2", 3))
+    assert isinstance(again, HeartbeatResponse)
+    assert again.leader is None
 
 
 def test_a_shorter_session_timeout_counts_from_the_next_request_on() -> None:

@@ -176,7 +176,7 @@ LITERAL: Mapping[str, tuple[Record, str, str]] = {
     "ConnectWorkerGroupDepartedMember": (
         MemberDeparted(
             member_id=W1, instance_id=InstanceId("i"), url=WorkerUrl("u"), jobs=JOB, held=NO_JOBS,
-            held_until_ms=1_000, left_at_ms=900, deadline_ms=None, request_number=5,
+            held_until_ms=1_000, left_at_ms=900, deadline_ms=None, request_number=5, reason="gone",
         ),
         "0009 0001 67 0002 7731"         # key version 9, group id "g", member id "w1"
         ,
@@ -189,7 +189,8 @@ LITERAL: Mapping[str, tuple[Record, str, str]] = {
         "0000000000000384"               # LeftAtMs 900
         "ffffffffffffffff"               # DeadlineMs: none
         "0000000000000005"               # RequestNumber 5
-        "00",                            # no tagged fields
+        "01"                             # one tagged field
+        "00 05 05 676f6e65",             # tag 0, 5 bytes: Reason "gone"
     ),
 }  # fmt: skip
 EACH = pytest.mark.parametrize("name", LITERAL)
@@ -322,7 +323,7 @@ def paths_in_order(type_: Any) -> list[str]:
 
 
 def test_only_a_field_that_the_draft_lacks_is_tagged() -> None:
-    """The last record is not in the draft, so none of its fields needs a tag."""
+    """The last record is not in the draft: only the field that older records lack is tagged."""
     tagged = {
         name: [field["name"] for field in definition["fields"] if "tag" in field]
         for name, definition in DEFINITIONS.items()
@@ -332,7 +333,7 @@ def test_only_a_field_that_the_draft_lacks_is_tagged() -> None:
         assert tags == list(range(len(tags))), name
         names = [field["name"] for field in definition["fields"]]
         assert names[len(names) - len(tags) :] == tagged[name], "the draft's fields come first"
-    assert tagged["ConnectWorkerGroupDepartedMemberValue"] == []
+    assert tagged["ConnectWorkerGroupDepartedMemberValue"] == ["Reason"]
 
 
 # -- any record --------------------------------------------------------------------------------------------------------
@@ -376,7 +377,7 @@ ANY: Mapping[str, st.SearchStrategy[Record]] = {
     "ConnectWorkerGroupConfiguration": st.builds(ConfigsWritten, configs=st.dictionaries(TEXT, TEXT, max_size=3)),
     "ConnectWorkerGroupDepartedMember": st.builds(
         MemberDeparted, member_id=MEMBER_IDS, instance_id=INSTANCE_IDS, url=URLS, jobs=JOBS, held=JOBS,
-        held_until_ms=INT64, left_at_ms=INT64, deadline_ms=st.none() | TIMES, request_number=INT64,
+        held_until_ms=INT64, left_at_ms=INT64, deadline_ms=st.none() | TIMES, request_number=INT64, reason=TEXT,
     ),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from coterie.broker.groups.connect_log import log_step
 from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.host import RunChore
@@ -75,10 +76,11 @@ class ConnectMachine:
         return Group(group_id, self._settings)
 
     def step(self, group: Group, event: Event, /, *, now_ms: int) -> StepOutput[Record, _Effect]:
-        assignment_epoch = group.assignment_epoch
+        before = group.metadata
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
-            self.stats.observe_step(group, event, output.records, assignment_epoch, now_ms)
+            self.stats.observe_step(group, event, output.records, before, now_ms)
+            log_step(group.group_id, event, output.records, before)
         return Output(records=output.records, effects=tuple(self._to_host_effect(group, one) for one in output.effects))
 
     def _to_host_effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
@@ -120,7 +122,7 @@ class ConnectMachine:
     # -- computations -------------------------------------------------------------------------------------------------
 
     async def _compute(self, group_id: GroupId, snapshot: GroupSnapshot) -> Notification:
-        """Let the assignor of ``snapshot`` compute a target, within the computation timeout. The result is always an
+        """Let the assignor of ``snapshot`` compute a target, within the snapshot's time limit. The result is always an
         event, also if the assignor fails: the coordinator then keeps the present targets, and tries again."""
         assign = self._assignors.get(snapshot.assignor)
         if assign is None:
@@ -128,17 +130,11 @@ class ConnectMachine:
             error = f"the broker has no assignor {snapshot.assignor} (group.connect.assignors); it has: {known}"
             return TargetComputed(group_epoch=snapshot.group_epoch, target=None, error=error)
         try:
-            async with asyncio.timeout(self._settings.computation_timeout_ms / 1000):
+            async with asyncio.timeout(snapshot.time_limit_ms / 1000):
                 target = await assign(snapshot)
             error = shape_error(target) or ""
         except TimeoutError:
-            error = f"it has not computed a target within {self._settings.computation_timeout_ms} ms"
-            logger.warning(
-                "Group %s: the assignor %s could not compute the assignments, which stay as they are; will retry: %s",
-                group_id,
-                snapshot.assignor,
-                error,
-            )
+            error = f"it has not computed a target within {snapshot.time_limit_ms} ms"
         except asyncio.CancelledError:
             serving = asyncio.current_task()
             if serving is not None and serving.cancelling():

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from coterie.groups.connect.messages import (
+    NO_EPOCH,
     ComputationTimer,
     ConnectionTimer,
     CurrentAssignment,
@@ -23,10 +24,8 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import (
-    JOIN,
-)
-from coterie.nouns.ids import GroupEpoch, GroupId, MemberId
+from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.ids import GroupId, MemberId
 
 _REASONS = {SessionTimer: "session timeout", RevocationTimer: "rebalance timeout", ConnectionTimer: "closed connection"}
 """The reason why a member was removed, by the timer that fired."""
@@ -49,15 +48,20 @@ class ConnectGroupStats:
         self._longest_revocation_ms = 0
 
     def observe_step(
-        self, group: Group, event: Event, records: Sequence[Record], assignment_epoch: GroupEpoch, now_ms: int
+        self, group: Group, event: Event, records: Sequence[Record], before: GroupMetadata | None, now_ms: int
     ) -> None:
-        """Count what a step of the group's machine has written. ``assignment_epoch`` is the one before the step."""
+        """Count what a step of the group's machine has written. ``before`` is the group record before the step."""
+        last_epoch, last_error = (
+            (NO_EPOCH, "") if before is None else (before.assignment_epoch, before.assignment_error)
+        )
         for record in records:
             match record:
                 case GroupMetadata():
-                    if record.assignment_epoch > assignment_epoch:
+                    if record.assignment_epoch > last_epoch:
                         self._computations += 1
-                    elif record.assignment_error and _ends_computation(event):
+                    elif record.assignment_error and (
+                        record.assignment_error != last_error or _ends_computation(event)
+                    ):
                         self._computation_errors += 1
                 case MemberRemoved():
                     self._removals[_removal_reason(event)] += 1

@@ -95,6 +95,8 @@ def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
             yield f"{names[member.member_id]} waits for {_jobs_text(jobs)}: {wait_reason(group, holder, jobs)}."
     for departed in group.departed:
         name = worker_id_in(departed.url)
+        if departed.reason:
+            yield f"{name} is no longer a member: {departed.reason}."
         if departed.delay_left_ms is not None:
             yield (
                 f"For {_seconds_text(departed.delay_left_ms)} more no worker runs {_jobs_text(departed.jobs)}, in case "
@@ -207,6 +209,7 @@ def group_json(group_id: GroupId, group: GroupDescription | ClassicGroup) -> Jso
         "members": [_member_json(group, one) for one in group.members],
         "departed": [_departed_json(one) for one in group.departed],
         "unplaceable": [{"jobs": jobs_json(one.jobs), "reason": one.reason} for one in group.unplaceable],
+        "configs": dict(group.configs),
     }
 
 
@@ -242,4 +245,5 @@ def _departed_json(departed: DepartedDescription) -> dict[str, Any]:
         "jobs": jobs_json(departed.jobs),
         "delay_left_ms": departed.delay_left_ms,
         "held_left_ms": departed.held_left_ms,
+        "reason": departed.reason or None,
     }

@@ -6,14 +6,16 @@ Members whose heartbeat is held receive news at once; all others receive it in t
 
 from dataclasses import replace
 
-from coterie.groups.connect.computation import begin_if_due
-from coterie.groups.connect.messages import Heartbeat, HoldTimer, MemberMetadata, RevocationTimer, SessionTimer
+from coterie.groups.connect.computation import begin_if_due, end_outdated_choice
+from coterie.groups.connect.messages import NO_MEMBER, Heartbeat, HoldTimer, MemberMetadata, SessionTimer
 from coterie.groups.connect.reconcile import reconcile
-from coterie.groups.connect.state import Chosen, Group
+from coterie.groups.connect.revocations import update_revocations
+from coterie.groups.connect.soft_state import Chosen, Sent
+from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
-from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
 WAITING_INTERVAL_MS = 200
@@ -24,12 +26,14 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
     """Write the group record, begin a computation if one is due, respond to ``request``, and send news to the members
     whose heartbeats are held. If ``may_hold`` is False, respond to ``request`` at once."""
     group = turn.group
-    leader_epoch, assignment_epoch = group.leader_epoch, group.assignment_epoch
     if group.metadata is not None or group.members:
         turn.appoint_leader()
+    group_epoch = group.group_epoch
     turn.write_group()
+    if group.group_epoch != group_epoch:
+        end_outdated_choice(turn)
     begin_if_due(turn)
-    turn.write_group()  # all members that could compute have failed
+    turn.write_group()  # why no member can compute
     if request is not None:
         take_step(turn, request)
         hold_ms = time_to_hold_ms(group, request) if may_hold else 0
@@ -38,7 +42,9 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
             turn.set_timer(HoldTimer(member_id=request.member_id), turn.now_ms + hold_ms)
         else:
             respond(turn, request)
-    if (leader_epoch, assignment_epoch) != (group.leader_epoch, group.assignment_epoch):
+    news_of_all = (group.assignment_epoch, group.leader_epoch, group.leader_url)
+    if news_of_all != group.announced:
+        group.announced = news_of_all
         for member_id in sorted(group.sessions):
             respond_if_news(turn, member_id)
     elif isinstance(group.computation, Chosen):
@@ -89,15 +95,11 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
         )
     session = group.sessions[member_id]
-    reported = request.owned if request.owned is not None else session.sent_jobs
+    reported = request.owned if request.owned is not None or session.sent is None else session.sent.jobs
     is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
     if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):
         turn.write(replace(after, request_number=session.request_number))
-    timer = RevocationTimer(member_id=member_id)
-    if not after.pending:
-        turn.cancel_timer(timer)
-    elif timer not in group.deadlines:  # it runs from the oldest revocation
-        turn.set_timer(timer, turn.now_ms + group.members[member_id].rebalance_timeout_ms)
+    update_revocations(turn, member_id)
 
 
 def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
@@ -130,13 +132,19 @@ def repeats_join(group: Group, request: Heartbeat) -> bool:
 
 def has_news(group: Group, request: Heartbeat) -> bool:
     """Whether the response to ``request`` would contain something that the member's last response did not."""
-    session = group.sessions[request.member_id]
+    sent = group.sessions[request.member_id].sent
     return (
-        group.currents[request.member_id].assigned != session.sent_jobs
-        or session.sent_leader_epoch != group.leader_epoch
-        or session.sent_session_timeout_ms != group.settings.session_timeout_ms
-        or (computation_of(group, request.member_id) not in (None, session.sent_computation))
+        sent is None
+        or group.currents[request.member_id].assigned != sent.jobs
+        or is_leader_news(group, sent)
+        or sent.session_timeout_ms != group.settings.session_timeout_ms
+        or (computation_of(group, request.member_id) not in (None, sent.computation))
     )
+
+
+def is_leader_news(group: Group, sent: Sent) -> bool:
+    """Whether the leader or its URL has changed since the last response to the member."""
+    return (sent.leader_epoch, sent.leader_url) != (group.leader_epoch, group.leader_url)
 
 
 def computation_of(group: Group, member_id: MemberId) -> Chosen | None:
@@ -154,11 +162,11 @@ def respond(turn: Turn, request: Heartbeat) -> None:
     if has_news(group, request) or request.member_epoch != current.member_epoch:
         session.is_up_to_date = False  # until a request shows that the member has received this response
     is_full = request.has_all_fields or request.member_epoch == JOIN
-    reported = request.owned if request.owned is not None else session.sent_jobs
+    sent, timeout_ms = session.sent, group.settings.session_timeout_ms
+    reported = request.owned if request.owned is not None or sent is None else sent.jobs
     has_assignment = is_full or reported is None or current.assigned != reported
-    has_leader = is_full or session.sent_leader_epoch != group.leader_epoch
-    timeout_ms = group.settings.session_timeout_ms
-    has_timeout = is_full or session.sent_session_timeout_ms != timeout_ms
+    has_leader = is_full or sent is None or is_leader_news(group, sent)
+    has_timeout = is_full or sent is None or sent.session_timeout_ms != timeout_ms
     if has_timeout:
         allow_session_timeout(turn, group.members[member_id], timeout_ms)
     computation = computation_of(group, member_id)
@@ -175,10 +183,13 @@ def respond(turn: Turn, request: Heartbeat) -> None:
             session_timeout_ms=timeout_ms if has_timeout else None,
         ),
     )
-    session.sent_jobs = current.assigned
-    session.sent_leader_epoch = group.leader_epoch
-    session.sent_session_timeout_ms = timeout_ms
-    session.sent_computation = computation
+    session.sent = Sent(
+        jobs=current.assigned,
+        leader_epoch=group.leader_epoch,
+        leader_url=group.leader_url,
+        session_timeout_ms=timeout_ms,
+        computation=computation,
+    )
 
 
 def waits(group: Group, member_id: MemberId) -> bool:
@@ -208,10 +219,7 @@ def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
 
 def leader_of(group: Group) -> LeaderOfGroup:
     """The leader, as responses contain it."""
-    leader = group.leader
-    if leader is None:
-        return LeaderOfGroup(member_id=MemberId(""), leader_epoch=group.leader_epoch, url=WorkerUrl(""))
-    return LeaderOfGroup(member_id=leader, leader_epoch=group.leader_epoch, url=group.members[leader].url)
+    return LeaderOfGroup(member_id=group.leader or NO_MEMBER, leader_epoch=group.leader_epoch, url=group.leader_url)
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -242,6 +250,6 @@ def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
     another request is unanswered, and after a lost response.
     """
     group, member_id = turn.group, request.member_id
-    metadata, sent_timeout_ms = group.members[member_id], group.sessions[member_id].sent_session_timeout_ms
-    if sent_timeout_ms is not None and sent_timeout_ms < metadata.session_timeout_ms and not request.has_all_fields:
-        turn.write(replace(metadata, session_timeout_ms=sent_timeout_ms))
+    metadata, sent = group.members[member_id], group.sessions[member_id].sent
+    if sent is not None and sent.session_timeout_ms < metadata.session_timeout_ms and not request.has_all_fields:
+        turn.write(replace(metadata, session_timeout_ms=sent.session_timeout_ms))

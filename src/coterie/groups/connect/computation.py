@@ -25,7 +25,8 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_computing_request
-from coterie.groups.connect.state import Chosen, ComputesHere, Group, Idle, Prepared
+from coterie.groups.connect.soft_state import Chosen, ComputesHere, Idle, Prepared
+from coterie.groups.connect.state import Group
 from coterie.groups.connect.target_check import target_error
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -43,6 +44,10 @@ from coterie.nouns.target_assignments import (
 _RETRY_PAUSE_MS = 1_000
 _RETRY_PAUSE_MAX_MS = 60_000
 """The maximum pause after all members have failed to compute; the pause doubles each time."""
+_SENDING_PART = 10
+"""The part of a computation's time that is left for sending the target, or the assignor's error: one tenth."""
+_LISTED_MEMBERS_MAX = 10
+"""How many members an error lists."""
 
 # -- begin -------------------------------------------------------------------------------------------------------------
 
@@ -57,20 +62,63 @@ def begin_if_due(turn: Turn) -> None:
         if group.deadlines.get(ComputeTimer()) != at_ms:
             turn.set_timer(ComputeTimer(), at_ms)
         return
-    members = group.in_order_of_joining()
-    name = common_assignor(members)
+    name, able = able_members(group)
     if name is None:
-        compute_here(turn, server_assignor(members))
+        compute_here(turn, server_assignor(group.members.values()))
         return
-    covering = [member_id for member_id in covering_members(members, name) if not group.is_away(member_id)]
-    chosen = choose(group, covering)
+    chosen = choose(group, able)
     if chosen is not None:
         group.computation = Chosen(member_id=chosen)
-        turn.set_timer(ComputationTimer(), turn.now_ms + group.settings.computation_timeout_ms)
-    elif name in group.settings.server_assignors:
+        turn.set_timer(ComputationTimer(), turn.now_ms + computation_limit_ms(group, chosen))
+        return
+    if not able:
+        note_error(turn, uncovered_text(group, name))
+    if name in group.settings.server_assignors:
         compute_here(turn, name)
     else:
         pause(turn)
+
+
+def able_members(group: Group) -> tuple[str | None, list[MemberId]]:
+    """The client-side assignor of the group, and the present members that can compute with it: they read the metadata
+    versions of all members. None and no members if the members have no client-side assignor in common."""
+    members = group.in_order_of_joining()
+    name = common_assignor(members)
+    if name is None:
+        return None, []
+    return name, [member_id for member_id in covering_members(members, name) if not group.is_away(member_id)]
+
+
+def uncovered_text(group: Group, name: str) -> str:
+    """Why no member can compute with the assignor ``name``: which metadata versions the members read."""
+    offers = ((one, offered(one, name)) for one in group.in_order_of_joining())
+    ranges = [f"{one.member_id}: {its.minimum_version} to {its.maximum_version}" for one, its in offers if its]
+    listed = ", ".join(ranges[:_LISTED_MEMBERS_MAX]) + (", …" if len(ranges) > _LISTED_MEMBERS_MAX else "")
+    return (
+        f"no present member's assignor {name} reads the metadata versions of all members ({listed}); restart the "
+        "workers with an older version of the assignor, or start one that reads all these versions"
+    )
+
+
+def note_error(turn: Turn, text: str) -> None:
+    """Write why no target can be computed, unless that is written already: it may be found again after each pause."""
+    metadata = turn.group.metadata
+    if metadata is not None and metadata.assignment_error != text:
+        turn.change_group(assignment_error=text)
+
+
+def end_outdated_choice(turn: Turn) -> None:
+    """The metadata of the group have changed: a member that was chosen, and has not asked for the state of the group
+    yet, may no longer be able to compute. Then another one is chosen at once."""
+    group = turn.group
+    if isinstance(group.computation, Chosen) and group.computation.member_id not in able_members(group)[1]:
+        end_computation(turn)
+        group.computed_at_ms = None
+
+
+def computation_limit_ms(group: Group, member_id: MemberId) -> int:
+    """How long the member may take to install a target, from when it was chosen."""
+    return min(group.settings.computation_timeout_ms, group.members[member_id].rebalance_timeout_ms)
 
 
 def begins_at_ms(group: Group, idle: Idle) -> int:
@@ -92,7 +140,7 @@ def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
 
 def compute_here(turn: Turn, name: str) -> None:
     """Order an assignor of the coordinator to compute."""
-    built = snapshot(turn, name)
+    built = snapshot(turn, name, left_ms=turn.group.settings.computation_timeout_ms)
     turn.group.computation = ComputesHere(snapshot=built)
     turn.effects.append(ComputeTarget(snapshot=built))
 
@@ -107,8 +155,9 @@ def pause(turn: Turn) -> None:
     turn.set_timer(ComputeTimer(), turn.now_ms + pause_ms)
 
 
-def snapshot(turn: Turn, name: str) -> GroupSnapshot:
-    """The state of the group for the assignor ``name``. It contains the reasons that members gave."""
+def snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
+    """The state of the group for the assignor ``name``. It contains the reasons that members gave. The target
+    has to be installed within ``left_ms``."""
     group = turn.group
     return GroupSnapshot(
         group_epoch=group.group_epoch,
@@ -128,7 +177,14 @@ def snapshot(turn: Turn, name: str) -> GroupSnapshot:
         config_offset=group.config_offset,
         configured=group.configured_jobs,
         max_delay_ms=group.settings.max_delay_ms,
+        time_limit_ms=assignors_part_ms(left_ms),
     )
+
+
+def assignors_part_ms(left_ms: int) -> int:
+    """How long an assignor may compute if the target has to be installed within ``left_ms``: somewhat less, so that its
+    error can arrive in time."""
+    return max(1, left_ms - left_ms // _SENDING_PART)
 
 
 def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
@@ -168,11 +224,15 @@ def prepare(turn: Turn, request: PrepareAssignment) -> None:
     group = turn.group
     check_computing_request(group, request)
     check_chosen(group, request.member_id)
-    name = common_assignor(group.in_order_of_joining())
-    if name is None:  # a member that joined meanwhile supports only assignors of the coordinator
-        end_computation(turn)
-        raise ConnectRefusal(ConnectErrorCode.UNKNOWN_MEMBER_ID, "the coordinator computes the assignment itself")
-    built = snapshot(turn, name)
+    left_ms = group.deadlines[ComputationTimer()] - turn.now_ms
+    name, able = able_members(group)
+    if name is not None and request.member_id in able:
+        built = snapshot(turn, name, left_ms=left_ms)
+    else:
+        # The response to an earlier Prepare was lost, and a member has joined since whose metadata this one cannot
+        # read: it computes for the members of that time, and another computation follows.
+        assert isinstance(group.computation, Prepared), "a member that was chosen can compute"
+        built = replace(group.computation.snapshot, time_limit_ms=assignors_part_ms(left_ms))
     group.computation = Prepared(member_id=request.member_id, snapshot=built)
     turn.reply(request.reply_to, PrepareAssignmentResponse(snapshot=built))
 
@@ -340,7 +400,7 @@ def on_computation_late(turn: Turn) -> None:
     member."""
     match turn.group.computation:
         case Chosen(member_id=chosen) | Prepared(member_id=chosen):
-            timeout_ms = turn.group.settings.computation_timeout_ms
+            timeout_ms = computation_limit_ms(turn.group, chosen)
             fail(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
         case _:
             pass

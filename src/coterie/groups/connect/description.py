@@ -9,7 +9,8 @@ from coterie.groups.connect.messages import (
     DescribeGroupResponse,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
-from coterie.groups.connect.state import Chosen, Group, Prepared
+from coterie.groups.connect.soft_state import Chosen, Prepared
+from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
@@ -44,6 +45,7 @@ def describe(turn: Turn, request: DescribeGroup) -> None:
         departed=described_departed(group, turn.now_ms) if request.with_members else (),
         unplaceable=metadata.unplaceable,
         configs=group.configs,
+        effective_configs=group.settings.configs(),
     )
     turn.reply(request.reply_to, response)
 

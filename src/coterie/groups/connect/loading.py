@@ -8,12 +8,13 @@ from coterie.groups.connect.messages import (
     DelayTimer,
     MemberRemoved,
     ReleaseTimer,
-    RevocationTimer,
     SessionTimer,
     TargetRemoved,
     TargetWritten,
 )
-from coterie.groups.connect.state import Group, Session, index_targets, share_equal_jobs
+from coterie.groups.connect.revocations import update_revocations
+from coterie.groups.connect.soft_state import Session
+from coterie.groups.connect.state import Group, index_targets, share_equal_jobs
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.jobs import Jobs
@@ -38,8 +39,7 @@ def on_loaded(turn: Turn) -> None:
         ends_at_ms = turn.now_ms + metadata.session_timeout_ms
         group.sessions[member_id] = Session(request_number=current.request_number, ends_at_ms=ends_at_ms)
         turn.set_timer(SessionTimer(member_id=member_id), ends_at_ms)
-        if current.pending:
-            turn.set_timer(RevocationTimer(member_id=member_id), turn.now_ms + metadata.rebalance_timeout_ms)
+        update_revocations(turn, member_id)
     set_timers_of_departed(turn)
     if group.metadata is not None and group.metadata.next_at_ms is not None:
         turn.set_timer(ComputeTimer(), max(turn.now_ms, group.metadata.next_at_ms))

@@ -24,6 +24,7 @@ from coterie.groups.connect.computation import (
     on_target_computed,
     prepare,
 )
+from coterie.groups.connect.connections import on_connection_closed, on_grace_over
 from coterie.groups.connect.departures import release_held
 from coterie.groups.connect.description import describe
 from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_expiry
@@ -74,6 +75,8 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_heartbeat, check_member, check_offset_request
+from coterie.groups.connect.revocations import late_text
+from coterie.groups.connect.soft_state import Connected
 from coterie.groups.connect.state import Group, check
 from coterie.groups.connect.turn import Turn
 from coterie.groups.effects import TimerFired
@@ -141,7 +144,8 @@ def on_request(turn: Turn, request: Request) -> None:
         case InstallAssignment():
             install(turn, request)
         case RemoveMember():
-            remove_member(turn, member_to_remove(turn.group, request), may_run=True, waits=True)
+            removed = member_to_remove(turn.group, request)
+            remove_member(turn, removed, may_run=True, waits=True, reason="an operator has removed it")
             turn.reply(request.reply_to, ChangeResponse())
         case SetGroupConfigs():
             turn.write(ConfigsWritten(configs=request.configs) if request.configs else ConfigsRemoved())
@@ -213,14 +217,12 @@ def accept(turn: Turn, request: Heartbeat) -> None:
     # The member acts only on the response to its newest request, so this one contains nothing new.
     end_hold(turn, member_id, HeartbeatResponse(member_epoch=epoch))
     session.request_number = max(session.request_number, request.request_number)
-    if request.connection != session.connection:
-        session.is_up_to_date = False
-    elif not request.has_all_fields:
-        session.is_up_to_date = True
-    session.connection, session.closed_at_ms, session.resumes = request.connection, None, request.resumes
-    turn.cancel_timer(ConnectionTimer(member_id=member_id))
-    if request.owned is not None:
-        session.owned = request.owned
+    is_same_connection = isinstance(session.connection, Connected) and session.connection.number == request.connection
+    session.is_up_to_date = is_same_connection and (session.is_up_to_date or not request.has_all_fields)
+    connection = Connected(number=request.connection, resumes=request.resumes)
+    if session.connection != connection:
+        session.connection = connection
+        turn.cancel_timer(ConnectionTimer(member_id=member_id))
     if request.config_offset is not None:
         session.config_offset = request.config_offset
     if request.config_topic_id is not None:
@@ -244,42 +246,6 @@ def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
     return request
 
 
-# -- connections -------------------------------------------------------------------------------------------------------
-
-
-def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
-    """A client has closed a connection: members that sent their last heartbeat on it must send another one within their
-    grace. No response can be sent on it: a heartbeat that is held there is dropped."""
-    group = turn.group
-    for member_id in event.member_ids:
-        session = group.sessions.get(member_id)
-        if session is None or session.connection != event.connection:
-            continue
-        if session.held is not None:
-            take_held(turn, member_id)
-        grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
-        if grace_ms and not session.resumes and not group.is_away(member_id):
-            session.closed_at_ms = turn.now_ms
-            turn.set_timer(ConnectionTimer(member_id=member_id), turn.now_ms + grace_ms)
-
-
-def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
-    """The member has sent no request since its connection was closed: its process has ended.
-
-    The member is not removed if at least half of the members, and at least two, lost their connections at the same
-    time: the cause may then be a proxy that has ended.
-    """
-    group = turn.group
-    closed_at_ms = group.sessions[member_id].closed_at_ms
-    if closed_at_ms is None:
-        return
-    grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
-    times = (session.closed_at_ms for session in group.sessions.values())
-    together = sum(1 for one in times if one is not None and abs(one - closed_at_ms) <= grace_ms)
-    if together < 2 or 2 * together < len(group.members):
-        remove_member(turn, member_id, may_run=False, waits=True)
-
-
 # -- timers ------------------------------------------------------------------------------------------------------------
 
 
@@ -295,11 +261,13 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
         case HoldTimer(member_id=member_id):
             return take_held(turn, member_id)
         case SessionTimer(member_id=member_id):
-            remove_member(turn, member_id, may_run=False, waits=True)
+            timeout_ms = group.members[member_id].session_timeout_ms
+            reason = f"it sent no request that was accepted for {timeout_ms} ms (its session timeout)"
+            remove_member(turn, member_id, may_run=False, waits=True, reason=reason)
         case RevocationTimer(member_id=member_id):
-            remove_member(turn, member_id, may_run=True, waits=True)
+            remove_member(turn, member_id, may_run=True, waits=True, reason=late_text(turn, member_id))
         case ConnectionTimer(member_id=member_id):
-            on_connection_grace_over(turn, member_id)
+            on_grace_over(turn, member_id)
         case ReleaseTimer(member_id=member_id):
             release_held(turn, member_id)
         case DelayTimer():

@@ -26,7 +26,9 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_member
-from coterie.groups.connect.state import GivenReason, Group, Idle, Session
+from coterie.groups.connect.revocations import update_revocations
+from coterie.groups.connect.soft_state import GivenReason, Idle, NotConnected, Session
+from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, Assignor, HeartbeatResponse, Reason
@@ -141,7 +143,7 @@ def rejoin(turn: Turn, request: Heartbeat) -> None:
                 member_id=member_id, member_epoch=JOIN, previous_epoch=JOIN, request_number=request.request_number
             )
         )
-        turn.cancel_timer(RevocationTimer(member_id=member_id))
+        update_revocations(turn, member_id)
         group.failed_members.discard(member_id)
         on_member_gone(turn, member_id)  # it no longer computes
 
@@ -339,9 +341,9 @@ def leave(turn: Turn, request: Heartbeat) -> None:
     check_number(request, group.sessions[member_id].request_number)
     current = group.currents[member_id]
     if request.member_epoch == LEAVE:
-        remove_member(turn, member_id, may_run=False, waits=False)
+        remove_member(turn, member_id, may_run=False, waits=False, reason="it has left")
     elif group.members[member_id].instance_id is None:
-        remove_member(turn, member_id, may_run=False, waits=True)
+        remove_member(turn, member_id, may_run=False, waits=True, reason="it has left for a short time")
     else:
         session = group.sessions[member_id]
         session.request_number = max(session.request_number, request.request_number)
@@ -357,15 +359,17 @@ def leave(turn: Turn, request: Heartbeat) -> None:
             )
         )
         end_hold(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
-        turn.cancel_timer(RevocationTimer(member_id=member_id))
+        update_revocations(turn, member_id)
+        session.connection = NotConnected()
         turn.cancel_timer(ConnectionTimer(member_id=member_id))
         on_member_gone(turn, member_id)
     turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
 
 
-def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool) -> None:
+def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool, reason: str) -> None:
     """Remove a member; the group epoch rises. If its jobs may still run on its worker (``may_run``), they stay held
-    until its session would have ended. If the group ``waits`` for the member's return, its jobs are deferred."""
+    until its session would have ended. If the group ``waits`` for the member's return, its jobs are deferred.
+    ``reason`` is for its worker and for operators."""
     group = turn.group
     metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
     held = current.held if may_run else NO_JOBS
@@ -385,10 +389,12 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
                 left_at_ms=turn.now_ms,
                 deadline_ms=None,
                 request_number=session.request_number,
+                reason=reason,
             )
         )
     turn.bump()
-    end_hold(turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message="member removed"))
+    message = f"member {member_id} is not in the group any more: {reason}"
+    end_hold(turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message=message))
     drop_records(turn, member_id)
     if held:
         turn.set_timer(ReleaseTimer(member_id=member_id), session.ends_at_ms)

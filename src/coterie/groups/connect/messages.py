@@ -360,6 +360,8 @@ class MemberDeparted:
     """The end of the scheduled rebalance delay; None before an assignor has set it."""
     request_number: int = 0
     """The number of the last request of the member id."""
+    reason: str = ""
+    """Why the member has left, or was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,6 +457,9 @@ class DescribeGroupResponse:
     departed: tuple[DescribedDeparted, ...] = ()
     unplaceable: tuple[UnplaceableJobs, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)
+    """The configs that were set on the group."""
+    effective_configs: Mapping[str, str] = field(default_factory=dict)
+    """The configs that apply to the group: its own, and otherwise the broker's defaults."""
 
 
 Response: TypeAlias = (

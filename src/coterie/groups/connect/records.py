@@ -7,6 +7,7 @@ lacks are tagged fields.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from coterie.groups.connect.messages import (
     ConfigsWritten,
@@ -320,6 +321,8 @@ def decode_configs(data: bytes) -> ConfigsWritten:
 
 # -- 9: ConnectWorkerGroupDepartedMember -------------------------------------------------------------------------------
 
+_REASON = _string_field(0)
+
 
 def encode_departed(record: MemberDeparted) -> bytes:
     """The encoded value of a `MemberDeparted` record, whose key has version 9."""
@@ -332,7 +335,9 @@ def encode_departed(record: MemberDeparted) -> bytes:
     writer.int64(record.left_at_ms)
     writer.int64(_time_or_number(record.deadline_ms))
     writer.int64(record.request_number)
-    writer.no_tagged_fields()
+    tagged = TaggedFieldsWriter()
+    tagged.add(_REASON, record.reason)
+    tagged.write_to(writer)
     return writer.getvalue()
 
 
@@ -353,9 +358,9 @@ def decode_departed(member_id: MemberId, data: bytes) -> MemberDeparted:
         deadline_ms=_time_or_none(reader.int64()),
         request_number=reader.int64(),
     )
-    reader.skip_tagged_fields()
+    tagged = TaggedFieldsReader(reader, last_known_field=_REASON)
     reader.expect_end()
-    return departed
+    return replace(departed, reason=tagged.value(_REASON))
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

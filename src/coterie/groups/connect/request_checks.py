@@ -85,10 +85,12 @@ def check_member(group: Group, member_id: MemberId) -> None:
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
     """
     if member_id not in group.members:
+        departed = group.departed.get(member_id)
+        why = f" any more: {departed.reason}" if departed is not None and departed.reason else ""
         raise ConnectRefusal(
             ConnectErrorCode.UNKNOWN_MEMBER_ID,
-            f"member {member_id} is not in group {group.group_id}; a worker with this member id must stop its jobs and "
-            "join with the epoch 0",
+            f"member {member_id} is not in group {group.group_id}{why}; a worker with this member id must stop its "
+            "jobs and join with the epoch 0",
         )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from coterie.nouns.group_description import MAX_DELAY_CONFIG
+
 _HOLD_PARTS_OF_SESSION = 6
 """A response is held for at most the session timeout divided by this number."""
 
@@ -38,6 +40,11 @@ class ConnectGroupSettings:
         changes = {field: int(configs[key]) for key, field in _FIELDS.items() if key in configs}
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
+    def configs(self) -> Mapping[str, str]:
+        """The values of all configs that can be set on a group, and that have a value here."""
+        values = {key: getattr(self, field) for key, field in _FIELDS.items()}
+        return {key: str(value) for key, value in values.items() if value is not None}
+
     def hold_ms(self, max_wait_ms: int, session_timeout_ms: int, member_grace_ms: int) -> int:
         """How long the response to a heartbeat that allows ``max_wait_ms`` may be held."""
         wait_ms = min(max_wait_ms, session_timeout_ms // _HOLD_PARTS_OF_SESSION)
@@ -56,6 +63,6 @@ _FIELDS = {
     "connect.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
     "connect.connection.grace.ms": "connection_grace_ms",
     "connect.computation.timeout.ms": "computation_timeout_ms",
-    "connect.scheduled.rebalance.max.delay.ms": "max_delay_ms",
+    MAX_DELAY_CONFIG: "max_delay_ms",
 }
 """By the name of a group config: the setting that the config replaces."""

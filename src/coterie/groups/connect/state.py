@@ -7,8 +7,7 @@ held responses, and the computation in progress.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from coterie.groups.connect.assignor_choice import Offer, offer_of
 from coterie.groups.connect.messages import (
@@ -24,7 +23,6 @@ from coterie.groups.connect.messages import (
     GroupMetadata,
     GroupRemoved,
     GroupState,
-    Heartbeat,
     MemberDeparted,
     MemberMetadata,
     MemberRemoved,
@@ -34,87 +32,19 @@ from coterie.groups.connect.messages import (
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.connect.soft_state import Chosen, Closure, Computation, GivenReason, Idle, Prepared, Session
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
-from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, LeaderEpoch, MemberEpoch, MemberId
+from coterie.nouns.ids import (
+    ConfigOffset,
+    GroupEpoch,
+    GroupId,
+    InstanceId,
+    LeaderEpoch,
+    MemberEpoch,
+    MemberId,
+    WorkerUrl,
+)
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
-from coterie.nouns.target_assignments import GroupSnapshot
-
-# -- soft state --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True)
-class Session:
-    """The soft state of one member since the last load."""
-
-    request_number: int = 0
-    """The number of the member's last request."""
-    owned: Jobs | None = None
-    """The jobs that the member last reported; None before its first report."""
-    config_offset: ConfigOffset = ConfigOffset(-1)
-    """How far the worker has read the config topic."""
-    config_topic_id: bytes | None = None
-    connection: int | None = None
-    """The connection of the member's last request; None before the first one."""
-    closed_at_ms: int | None = None
-    """When that connection was closed; None while it is open."""
-    resumes: bool = False
-    """Whether the member's process is about to replace itself."""
-    ends_at_ms: int = 0
-    """The end of the session, unless another request arrives."""
-    held: Heartbeat | None = None
-    """The heartbeat whose response is held."""
-    is_up_to_date: bool = False
-    """Whether the last request of the member shows that it has processed all responses so far. A member sends all
-    fields on a new connection, and while it waits for a response."""
-    sent_jobs: Jobs | None = None
-    """The assignment in the last response that had one."""
-    sent_leader_epoch: LeaderEpoch | None = None
-    sent_session_timeout_ms: int | None = None
-    """The session timeout in the last response that had one."""
-    sent_computation: "Chosen | None" = None
-    """The computation for which the last response asked the member to compute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """No computation is in progress. With ``until_ms``, none begins before that time."""
-
-    until_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chosen:
-    """A member was chosen to compute the target assignment, and has not asked for the state of the group yet."""
-
-    member_id: MemberId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """The member that was chosen to compute the target assignment has received ``snapshot``, the state of the group,
-    and computes."""
-
-    member_id: MemberId
-    snapshot: GroupSnapshot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputesHere:
-    """The coordinator itself computes the target assignment, with one of its own assignors."""
-
-    snapshot: GroupSnapshot
-
-
-Computation: TypeAlias = Idle | Chosen | Prepared | ComputesHere
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenReason:
-    """Why a member asks for a new target assignment."""
-
-    reason: int
-    group_epoch: GroupEpoch
-    """The group epoch that the request has caused: a computation for an older one has not received the reason."""
 
 
 class Group:
@@ -149,6 +79,10 @@ class Group:
         self.freed: list[Job] = []
         """Jobs that `apply` has found to be free since a step last took them."""
         self.sessions: dict[MemberId, Session] = {}
+        self.closures: dict[MemberId, Closure] = {}
+        """The last closed connection of each member, for as long as it may show that several were closed together."""
+        self.announced: tuple[GroupEpoch, LeaderEpoch, WorkerUrl] | None = None
+        """The assignment epoch and the leader when all held heartbeats were last checked for news."""
         self.computation: Computation = Idle()
         self.failed_members: set[MemberId] = set()
         """Members whose computation failed, and which are skipped."""
@@ -178,6 +112,12 @@ class Group:
     @property
     def leader_epoch(self) -> LeaderEpoch:
         return self.metadata.leader_epoch if self.metadata is not None else NO_LEADER_EPOCH
+
+    @property
+    def leader_url(self) -> WorkerUrl:
+        """The URL of the leader; empty if there is none."""
+        leader = self.members.get(self.leader) if self.leader is not None else None
+        return leader.url if leader is not None else WorkerUrl("")
 
     @property
     def configured_jobs(self) -> Jobs:

@@ -1,6 +1,7 @@
 """The view of a connect group, from the description that its coordinator returns."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
@@ -13,7 +14,10 @@ from coterie.nouns.membership import GroupProtocolName
 
 
 def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePolicy) -> GroupView:
-    """The view of the group. ``configured`` are the jobs that this worker has read from the config log."""
+    """The view of the group. ``configured`` are the jobs that this worker has read from the config log; ``policy`` is
+    this worker's. The group's own scheduled rebalance delay takes precedence over the worker's."""
+    if description.max_delay_ms is not None:
+        policy = replace(policy, max_delay_ms=description.max_delay_ms)
     specs = {member.member_id: _spec(member) for member in description.members}
     eligibility = Eligibility.from_members(specs, configured)
     members = (_info(member, specs, configured, eligibility) for member in description.members)

@@ -69,6 +69,15 @@ class DepartedMember(Struct):
     held_left_ms: int = field(metadata=INT32)
     connectors: tuple[str, ...] = field(metadata=STRING)
     tasks: tuple[TasksOfConnector, ...]
+    reason: str = field(metadata=STRING | {"tag": 0}, default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig(Struct):
+    """A config that applies to a group: the group's own, or the broker's default."""
+
+    name: str = field(metadata=STRING)
+    value: str = field(metadata=STRING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,7 @@ class DescribedGroup(Struct):
     departed: tuple[DepartedMember, ...]
     unplaceable: tuple[UnplaceableJobs, ...]
     authorized_operations: int = field(metadata=INT32, default=-(2**31))
+    configs: tuple[GroupConfig, ...] = field(metadata={"tag": 0}, default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

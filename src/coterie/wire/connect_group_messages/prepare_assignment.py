@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from coterie.nouns.target_assignments import ASSIGNOR_TIME_LIMIT_MS
 from coterie.wire.connect_group_messages.structs import (
     BOOL,
     BYTES,
@@ -88,3 +89,4 @@ class ConnectGroupPrepareAssignmentResponse(Response):
     configured: NullableConfigured = field(metadata={"tag": 0}, default=NullableConfigured())
     departed: tuple[DepartedMember, ...] = field(metadata={"tag": 1}, default=())
     max_delay_ms: int = field(metadata=INT32 | {"tag": 2}, default=-1)
+    time_limit_ms: int = field(metadata=INT32 | {"tag": 3}, default=ASSIGNOR_TIME_LIMIT_MS)

@@ -109,6 +109,7 @@ PREPARE = PrepareAssignmentResponse(
         config_offset=ConfigOffset(8),
         configured=jobs("configured"),
         max_delay_ms=9,
+        time_limit_ms=10,
     ),
 )
 INSTALL = InstallAssignmentResponse(error=ERROR, message=MESSAGE)
@@ -163,6 +164,7 @@ DESCRIBE = DescribeGroupResponse(
                 left_at_ms=0,
                 held_until_ms=106,
                 deadline_ms=107,
+                reason="departed reason",
             ),
             delay_left_ms=7,
             held_left_ms=8,
@@ -170,6 +172,7 @@ DESCRIBE = DescribeGroupResponse(
     ),
     unplaceable=(UnplaceableJobs(jobs=jobs("unplaceable"), reason="reason"),),
     configs={"key": "value"},
+    effective_configs={"config": "of the group"},
 )
 
 TRANSLATIONS: list[tuple[int, Any, Callable[[Any], Values]]] = [
@@ -232,7 +235,7 @@ def test_a_prepare_response_has_all_its_values() -> None:
             {"member_id": "d", "instance_id": "di", "url": "departed url", "delay_left_ms": 7,
              **job_arrays(jobs("departed"))}
         ],
-        "max_delay_ms": 9,
+        "max_delay_ms": 9, "time_limit_ms": 10,
     }  # fmt: skip
 
 
@@ -284,10 +287,10 @@ def test_a_describe_response_has_all_its_values() -> None:
         ],
         "departed": [
             {"member_id": "d", "instance_id": "di", "url": "departed url", "delay_left_ms": 7, "held_left_ms": 8,
-             **job_arrays(jobs("departed"))}
+             **job_arrays(jobs("departed")), "reason": "departed reason"}
         ],
         "unplaceable": [{"reason": "reason", **job_arrays(jobs("unplaceable"))}],
-        "authorized_operations": 9,
+        "authorized_operations": 9, "configs": [{"name": "config", "value": "of the group"}],
     }  # fmt: skip
 
 

@@ -62,8 +62,7 @@ def described_group_values(
     *,
     authorized_operations: int = AUTHORIZED_OPERATIONS_OMITTED,
 ) -> Values:
-    """The entry of one group in a response to ConnectGroupDescribe. The group's configs are not in it: DescribeConfigs
-    returns them."""
+    """The entry of one group in a response to ConnectGroupDescribe."""
     return {
         **_error_values(response),
         "group_id": group_id,
@@ -80,6 +79,7 @@ def described_group_values(
         "departed": [_described_departed_values(one) for one in response.departed],
         "unplaceable": [_unplaceable_values(one) for one in response.unplaceable],
         "authorized_operations": authorized_operations,
+        "configs": [{"name": name, "value": value} for name, value in sorted(response.effective_configs.items())],
     }
 
 
@@ -126,6 +126,7 @@ def _snapshot_values(snapshot: GroupSnapshot) -> dict[str, Any]:
         "configured": {"value": {"config_offset": snapshot.config_offset, **job_arrays(snapshot.configured)}},
         "departed": [_snapshot_departed_values(one) for one in snapshot.departed],
         "max_delay_ms": _or_none(snapshot.max_delay_ms),
+        "time_limit_ms": snapshot.time_limit_ms,
     }
 
 
@@ -193,6 +194,7 @@ def _described_departed_values(described: DescribedDeparted) -> Values:
         "delay_left_ms": _or_none(described.delay_left_ms),
         "held_left_ms": described.held_left_ms,
         **job_arrays(departed.jobs),
+        "reason": departed.reason,
     }
 
 

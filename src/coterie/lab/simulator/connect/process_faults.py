@@ -30,6 +30,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         self._set_worker_faults(
             {
                 self._end_connection_at_one_side: 6,
+                self._restart_proxy: 2,
                 self._change_assignors: 1,
                 self._change_group_configs: 2,
                 self._remove_random_member: 1,
@@ -90,6 +91,16 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         side, kind, end = self._rng.choice(ends)
         self._world.add_record(RecordKind.CONNECTION_ENDS, process.service, side, kind)
         end()
+
+    def _restart_proxy(self) -> None:
+        """Let a proxy between most workers and the broker restart: it closes all its connections on both sides, while
+        the workers live. Their connections through the new proxy begin at different times."""
+        for process in self.live_processes.values():
+            connection = process.connection
+            if connection is not None and self._rng.random() < 0.8:
+                self._world.add_record(RecordKind.CONNECTION_ENDS, process.service, "proxy", "FIN")
+                connection.end_at_broker()
+                connection.break_at_worker("the proxy has closed the connection", within_ms=3_000)
 
     def _change_assignors(self) -> None:
         """Let a random worker use the assignor of the coordinator, or no longer use it, and restart it."""

@@ -18,7 +18,8 @@ from coterie.groups.connect.messages import (
     SessionTimer,
     TargetComputed,
 )
-from coterie.groups.connect.state import Chosen, ComputesHere, Group, Prepared
+from coterie.groups.connect.soft_state import Chosen, ComputesHere, Prepared
+from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.connect.coordinator import ConnectStep
 from coterie.lab.simulator.connect.group_state import HardState
@@ -41,8 +42,11 @@ class StepChecker:
         """The connection of that heartbeat."""
         self._grace_ends_ms: dict[MemberId, int] = {}
         """The end of the grace of that connection, if it was closed in an orderly way, by the configs of that time."""
-        self._pending_since_ms: dict[MemberId, int] = {}
-        """Since when each member has a job to give back, or since the coordinator was started."""
+        self._closings: list[tuple[int, MemberId, int]] = []
+        """The orderly ends of connections of members since the coordinator was started: time, member, and the number of
+        members at that time."""
+        self._pending_since_ms: dict[tuple[MemberId, Job], int] = {}
+        """Since when each member has each job to give back, or since the coordinator was started."""
         self._held_owned: dict[MemberId, Jobs] = {}
         """For each member whose heartbeat is held, the owned jobs in that heartbeat. It acts only on the response to
         it, so until then it runs no other jobs."""
@@ -52,10 +56,10 @@ class StepChecker:
         self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
         self._connection.clear()
         self._grace_ends_ms.clear()
+        self._closings.clear()
         self._held_owned.clear()
-        self._pending_since_ms = {
-            member_id: self._world.now_ms for member_id, current in group.currents.items() if current.pending
-        }
+        self._pending_since_ms.clear()
+        self._note_pending(group)
 
     def on_step(self, step: ConnectStep) -> None:
         """Check one step."""
@@ -91,6 +95,7 @@ class StepChecker:
                 metadata = step.before.members.get(member_id)
                 if metadata is None or self._connection.get(member_id) != event.connection:
                     continue
+                self._closings.append((self._world.now_ms, member_id, len(step.before.members)))
                 grace_ms = min(metadata.connection_grace_ms, step.group.settings.connection_grace_ms)
                 if grace_ms:
                     self._grace_ends_ms[member_id] = self._world.now_ms + grace_ms
@@ -129,7 +134,7 @@ class StepChecker:
                 return member_id == holder and self._has_session_ended(step.before, holder)
             case TimerFired(key=ConnectionTimer(member_id=member_id)):
                 has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
-                return member_id == holder and has_grace_ended
+                return member_id == holder and has_grace_ended and not self._was_closed_with_others(step, holder)
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
                 before = step.before
@@ -137,6 +142,15 @@ class StepChecker:
                 return count in (1, 2) or (count == 3 and holder in before.departed)
             case _:
                 return False
+
+    def _was_closed_with_others(self, step: ConnectStep, member_id: MemberId) -> bool:
+        """Whether the connection of the member was closed within one grace with those of other members, and they were
+        half of the group or more: a proxy may have ended."""
+        metadata, settings = step.before.members[member_id], step.group.settings
+        grace_ms = min(metadata.connection_grace_ms, settings.connection_grace_ms)
+        at_ms, size = max((at_ms, size) for at_ms, one, size in self._closings if one == member_id)
+        together = {one for closed_ms, one, _ in self._closings if abs(closed_ms - at_ms) <= grace_ms}
+        return len(together) >= max(2, size / 2)
 
     def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:
         """Whether a session timeout has passed since the coordinator last accepted a heartbeat of the member."""
@@ -161,23 +175,27 @@ class StepChecker:
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
     def _note_pending(self, group: Group) -> None:
-        """Take note of the members that have jobs to give back."""
+        """Take note of the jobs that members have to give back."""
         self._pending_since_ms = {
-            member_id: self._pending_since_ms.get(member_id, self._world.now_ms)
+            (member_id, job): self._pending_since_ms.get((member_id, job), self._world.now_ms)
             for member_id, current in group.currents.items()
-            if current.pending
+            for job in current.pending
         }
 
     def _check_pending(self, step: ConnectStep) -> None:
-        """Each member that has jobs to give back has a timer, which removes it at the end of its rebalance timeout.
+        """Each member that has jobs to give back has a timer, which removes it a rebalance timeout after the revocation
+        of the job that it has had to give back for the longest time.
 
         :raises Violation: REVOKED_IN_TIME.
         """
         group = step.group
-        for member_id, since_ms in self._pending_since_ms.items():
+        oldest_ms: dict[MemberId, int] = {}
+        for (member_id, _), at_ms in self._pending_since_ms.items():
+            oldest_ms[member_id] = min(at_ms, oldest_ms.get(member_id, at_ms))
+        for member_id, since_ms in oldest_ms.items():
             timeout_ms = group.members[member_id].rebalance_timeout_ms
             deadline_ms = group.deadlines.get(RevocationTimer(member_id=member_id))
-            if deadline_ms is None or deadline_ms > since_ms + timeout_ms:
+            if deadline_ms != since_ms + timeout_ms:
                 raise Violation(
                     Invariant.REVOKED_IN_TIME,
                     f"{member_id} gives back jobs since {since_ms}, its rebalance timeout is {timeout_ms} ms, and its "

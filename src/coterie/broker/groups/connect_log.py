@@ -1,0 +1,53 @@
+"""Writes to the broker's log what operators must know of connect groups: why a member was removed, and why no target
+assignment could be computed. The descriptions of the groups contain both, too."""
+
+import logging
+from collections.abc import Sequence
+
+from coterie.groups.connect.messages import (
+    Event,
+    GroupMetadata,
+    Heartbeat,
+    MemberDeparted,
+    MemberRemoved,
+    Record,
+)
+from coterie.nouns.ids import GroupId
+
+logger = logging.getLogger(__name__)
+
+
+def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before: GroupMetadata | None) -> None:
+    """Log what a step of a group's machine has written. ``before`` is the group record before the step."""
+    removed = {record.member_id for record in records if isinstance(record, MemberRemoved)}
+    for record in records:
+        match record:
+            case MemberDeparted(member_id=member_id) if member_id in removed:
+                # A member that leaves by a request of its own is nothing to act on.
+                level = logging.INFO if isinstance(event, Heartbeat) else logging.WARNING
+                logger.log(
+                    level,
+                    "Group %s: the member %s (%s) was removed: %s. %s",
+                    group_id,
+                    member_id,
+                    record.url,
+                    record.reason,
+                    _effect(record),
+                )
+            case GroupMetadata(assignment_error=error) if error and error != (before and before.assignment_error):
+                logger.warning(
+                    "Group %s: no target assignment was computed, the assignments stay as they are; will retry: %s",
+                    group_id,
+                    error,
+                )
+            case _:
+                pass
+
+
+def _effect(departed: MemberDeparted) -> str:
+    """What becomes of the jobs of a member that was removed."""
+    if departed.held:
+        return (
+            f"{len(departed.held)} jobs may still run there, so they start on no other worker before its session ends"
+        )
+    return f"{len(departed.jobs)} jobs wait for its return, or move to other workers"

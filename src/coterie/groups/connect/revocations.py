@@ -1,0 +1,45 @@
+"""The time that a member has to give back revoked jobs: its rebalance timeout, which runs from the oldest revocation
+that the member has not acknowledged."""
+
+from dataclasses import replace
+
+from coterie.groups.connect.messages import RevocationTimer
+from coterie.groups.connect.soft_state import Revocation
+from coterie.groups.connect.turn import Turn
+from coterie.nouns.ids import MemberId
+
+
+def update_revocations(turn: Turn, member_id: MemberId) -> None:
+    """The jobs that the member has to give back may have changed: keep since when it has to give back each of them, and
+    set the timer of the oldest one."""
+    group = turn.group
+    session, pending = group.sessions[member_id], group.currents[member_id].pending
+    if not pending and not session.revocations:
+        return
+    left, new = list[Revocation](), pending
+    for one in session.revocations:
+        if jobs := one.jobs & pending:
+            left.append(replace(one, jobs=jobs))
+            new -= jobs
+    if new:
+        left.append(Revocation(at_ms=turn.now_ms, jobs=new))
+    session.revocations = tuple(left)
+    timer = RevocationTimer(member_id=member_id)
+    if not left:
+        turn.cancel_timer(timer)
+        return
+    deadline_ms = left[0].at_ms + group.members[member_id].rebalance_timeout_ms
+    if group.deadlines.get(timer) != deadline_ms:
+        turn.set_timer(timer, deadline_ms)
+
+
+def late_text(turn: Turn, member_id: MemberId) -> str:
+    """Why the member is removed: it has not given back jobs within its rebalance timeout. For the member's worker, and
+    for the operator."""
+    group = turn.group
+    oldest = group.sessions[member_id].revocations[0]
+    return (
+        f"it has not given back {next(iter(oldest.jobs))} ({len(oldest.jobs)} such jobs) within "
+        f"{group.members[member_id].rebalance_timeout_ms} ms; the worker's rebalance.timeout.ms must be longer than a "
+        "stop of its jobs takes (task.shutdown.graceful.timeout.ms)"
+    )

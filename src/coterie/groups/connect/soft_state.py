@@ -1,0 +1,137 @@
+"""The soft state of a connect group's coordinator: the members' sessions, and the computation in progress. It is not
+written to the log; after a reload the members' next requests restore it."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.groups.connect.messages import Heartbeat
+from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.target_assignments import GroupSnapshot
+
+# -- the computation of a target assignment ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No computation is in progress. With ``until_ms``, none begins before that time."""
+
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chosen:
+    """A member was chosen to compute the target assignment, and has not asked for the state of the group yet."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The member that was chosen to compute the target assignment has received ``snapshot``, the state of the group,
+    and computes."""
+
+    member_id: MemberId
+    snapshot: GroupSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputesHere:
+    """The coordinator itself computes the target assignment, with one of its own assignors."""
+
+    snapshot: GroupSnapshot
+
+
+Computation: TypeAlias = Idle | Chosen | Prepared | ComputesHere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenReason:
+    """Why a member asks for a new target assignment."""
+
+    reason: int
+    group_epoch: GroupEpoch
+    """The group epoch that the request has caused: a computation for an older one has not received the reason."""
+
+
+# -- the connection of a member ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NotConnected:
+    """The member has sent no request since the last load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """The member's last request arrived on the open connection ``number``."""
+
+    number: int
+    resumes: bool = False
+    """Whether the member's process is about to replace itself: the end of the connection then has no effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The client has closed the connection of the member's last request, at ``at_ms``."""
+
+    at_ms: int
+
+
+ConnectionState: TypeAlias = NotConnected | Connected | Closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closure:
+    """The client has closed the connection of a member's last request. It is kept when the member has sent a request on
+    another connection, because it shows that the connections of several members were closed together."""
+
+    at_ms: int
+    group_size: int
+    """The number of members at that time."""
+
+
+# -- the session of a member -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What the responses to a member have contained. A response that leaves a field out confirms its last value."""
+
+    jobs: Jobs
+    leader_epoch: LeaderEpoch
+    leader_url: WorkerUrl
+    session_timeout_ms: int
+    computation: Chosen | None
+    """The computation for which the last response asked the member to compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """Jobs that were revoked from a member in one step, as far as the member has not given them back."""
+
+    at_ms: int
+    jobs: Jobs
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """The soft state of one member since the last load."""
+
+    ends_at_ms: int = 0
+    """The end of the session, unless another request arrives."""
+    request_number: int = 0
+    """The number of the member's last request."""
+    config_offset: ConfigOffset = ConfigOffset(-1)
+    """How far the worker has read the config topic."""
+    config_topic_id: bytes | None = None
+    connection: ConnectionState = NotConnected()
+    held: Heartbeat | None = None
+    """The heartbeat whose response is held."""
+    sent: Sent | None = None
+    """None before the first response."""
+    is_up_to_date: bool = False
+    """Whether the last request of the member shows that it has processed all responses so far. A member sends all
+    fields on a new connection, and while it waits for a response."""
+    revocations: tuple[Revocation, ...] = ()
+    """The jobs that the member has to give back, ordered by the time of their revocation."""
