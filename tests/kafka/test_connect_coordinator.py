@@ -267,6 +267,7 @@ async def test_the_description_of_a_group_has_each_field() -> None:
         held_until_ms=0,
         left_at_ms=0,
         deadline_ms=None,
+        reason="an operator has removed it",
     )
     described = DescribeGroupResponse(
         state=GroupState.RECONCILING,
@@ -292,6 +293,7 @@ async def test_the_description_of_a_group_has_each_field() -> None:
         ),
         departed=(DescribedDeparted(departed=departed, delay_left_ms=None, held_left_ms=3),),
         unplaceable=(UnplaceableJobs(jobs=MORE, reason="no worker"),),
+        effective_configs={"connect.session.timeout.ms": "10000"},
     )
     values = describe_values([described_group_values(GROUP, described)])
     async with connected(lambda _: values) as (server, coordinator):
@@ -328,9 +330,17 @@ async def test_the_description_of_a_group_has_each_field() -> None:
                 ),
             ),
             departed=(
-                DepartedDescription(member_id=OTHER, url=WorkerUrl("u"), jobs=MORE, delay_left_ms=None, held_left_ms=3),
+                DepartedDescription(
+                    member_id=OTHER,
+                    url=WorkerUrl("u"),
+                    jobs=MORE,
+                    delay_left_ms=None,
+                    held_left_ms=3,
+                    reason="an operator has removed it",
+                ),
             ),
             unplaceable=(UnplaceableJobs(jobs=MORE, reason="no worker"),),
+            configs={"connect.session.timeout.ms": "10000"},
         )
     )
 

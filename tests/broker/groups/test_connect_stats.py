@@ -19,7 +19,7 @@ from coterie.groups.effects import Reply, TimerFired
 from coterie.nouns.connect_groups import PrepareAssignmentResponse
 from coterie.nouns.ids import GroupId, MemberEpoch, MemberId, ReplyTo
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
-from tests.groups.connect.builders import JOBS, heartbeat, install
+from tests.groups.connect.builders import JOBS, assignor, heartbeat, install
 from tests.groups.connect.simple_assignor import compute
 
 W0, W1 = MemberId("w0"), MemberId("w1")
@@ -95,6 +95,19 @@ def test_computations_refusals_and_revocations_are_counted() -> None:
         "removals": {},
         "revocations": {"count": 1, "total_ms": 30, "longest_ms": 30},
     }
+
+
+def test_a_group_without_a_member_that_reads_all_versions_counts_as_one_error() -> None:
+    counted = Counted()
+    old, new = (assignor(newest=1),), (assignor(oldest=2),)
+    counted.beat("w0")
+    counted.beat("w1", client_assignors=old)
+    counted.beat("w2", client_assignors=new)
+    counted.beat("w0", member_epoch=MemberEpoch(-1))
+    assert counted.stats()["computation_errors"] == 1
+    for _ in range(3):
+        counted.fire(ComputeTimer())
+    assert counted.stats()["computation_errors"] == 1
 
 
 def test_removals_are_counted_by_their_reason() -> None:

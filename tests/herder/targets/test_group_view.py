@@ -33,6 +33,14 @@ def test_jobs_that_may_still_run_on_a_departed_member_are_not_deferred() -> None
     assert not unassigned_reasons(group)
 
 
+def test_the_groups_own_delay_takes_precedence_over_the_workers() -> None:
+    group, policy = described_group(described_member(ME)), RebalancePolicy(max_delay_ms=5, moves_per_round_max=2)
+    assert view(group, configured=ALL_JOBS, policy=policy).policy == policy
+    configs = {"connect.session.timeout.ms": "10000", "connect.scheduled.rebalance.max.delay.ms": "0"}
+    with_delay = view(replace(group, configs=configs), configured=ALL_JOBS, policy=policy)
+    assert with_delay.policy == replace(policy, max_delay_ms=0)
+
+
 def test_unplaceable_jobs_are_unassigned_with_their_reason() -> None:
     unplaceable = (UnplaceableJobs(jobs=FIRST, reason="no worker claims it"),)
     group = replace(described_group(described_member(ME)), unplaceable=unplaceable)

@@ -53,9 +53,9 @@ class ConnectAssignor(Protocol):
     - **Thread.** Each worker has one instance. `assign`, `on_assignment` and `metadata` are called on three threads
       that are not the event loop's, so a slow method costs no heartbeat. None is called twice at once, but each may be
       called while the others run. `name`, `minimum_version` and `maximum_version` must not change.
-    - **Time limit.** A computation that has not ended within the coordinator's ``connect.computation.timeout.ms`` (10 s
-      by default) counts as failed, and its result is not used. Python cannot stop a thread: until the method returns,
-      this worker computes nothing else.
+    - **Time limit.** A computation that has not ended within `GroupSnapshot.time_limit_ms` (9 s by default: nine tenths
+      of the coordinator's ``connect.computation.timeout.ms``) counts as failed, and its result is not used. Python
+      cannot stop a thread: until the method returns, this worker computes nothing else.
     - **Failure.** `assign` may raise any exception, and may return an invalid target. Then the targets stay as they
       are, the error is shown in the description of the group, and another worker computes.
     - **Purity.** `assign` must be a function of its argument only: no clock, no randomness, no state from earlier

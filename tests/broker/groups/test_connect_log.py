@@ -1,0 +1,94 @@
+"""What the broker's log contains of connect groups."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from coterie.broker.groups.connect_log import log_step
+from coterie.groups.connect.machine import step
+from coterie.groups.connect.messages import ComputeTarget, ComputeTimer, Event, RevocationTimer, TargetComputed
+from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.connect.state import Group
+from coterie.groups.effects import TimerFired
+from coterie.nouns.ids import GroupId, MemberId
+from tests.groups.connect.builders import JOBS, assignor, heartbeat
+from tests.groups.connect.simple_assignor import compute
+
+W0, W1 = MemberId("w0"), MemberId("w1")
+
+
+class Logged:
+    """A group of which the coordinator computes the targets, and whose steps are logged."""
+
+    def __init__(self, *server_assignors: str) -> None:
+        settings = ConnectGroupSettings(
+            assignment_interval_ms=0, initial_rebalance_delay_ms=0, server_assignors=server_assignors
+        )
+        self.group = Group(GroupId("workers"), settings)
+        self.now_ms = 1_000
+
+    def handle(self, event: Event) -> None:
+        before = self.group.metadata
+        output = step(self.group, event, now_ms=self.now_ms)
+        log_step(self.group.group_id, event, output.records, before)
+        for effect in output.effects:
+            if isinstance(effect, ComputeTarget):
+                self.handle(TargetComputed(group_epoch=effect.snapshot.group_epoch, target=compute(effect.snapshot)))
+
+    def beat(self, member: MemberId, epoch: int | None = None, **fields: Any) -> None:
+        current = self.group.currents.get(member)
+        known = 0 if current is None else current.member_epoch
+        request = heartbeat(member, known if epoch is None else epoch, **fields)
+        self.handle(request)
+
+
+def test_a_member_that_is_too_slow_is_logged_with_the_setting_to_change(caplog: pytest.LogCaptureFixture) -> None:
+    logged = Logged("eager")
+    by_coordinator: dict[str, Any] = {
+        "client_assignors": None,
+        "server_assignor": "eager",
+        "rebalance_timeout_ms": 3_000,
+    }
+    logged.beat(W0, **by_coordinator)
+    logged.beat(W0, **by_coordinator)
+    logged.beat(W1, **by_coordinator)
+    logged.beat(W0, owned=JOBS, **by_coordinator)
+    logged.now_ms += 3_000
+    logged.handle(TimerFired(key=RevocationTimer(member_id=W0)))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    text = record.getMessage()
+    assert text.startswith("Group workers: the member w0 (http://w0) was removed: it has not given back ")
+    assert "rebalance.timeout.ms must be longer" in text
+    assert "6 jobs may still run there, so they start on no other worker before its session ends" in text
+
+
+def test_a_member_that_leaves_by_itself_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    logged = Logged("eager")
+    for _ in range(2):
+        logged.beat(W0, client_assignors=None, server_assignor="eager")
+    with caplog.at_level(logging.INFO):
+        logged.beat(W0, -2)
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert record.getMessage() == (
+        "Group workers: the member w0 (http://w0) was removed: it has left for a short time. 6 jobs wait for its "
+        "return, or move to other workers"
+    )
+
+
+def test_the_versions_are_logged_once_if_no_member_reads_all(caplog: pytest.LogCaptureFixture) -> None:
+    logged = Logged()
+    logged.beat(W0)
+    logged.beat(W1, client_assignors=(assignor(newest=1),))
+    logged.beat(MemberId("w2"), client_assignors=(assignor(oldest=2),))
+    logged.beat(W0, -1)
+    for _ in range(3):
+        logged.now_ms = logged.group.deadlines[ComputeTimer()]
+        logged.handle(TimerFired(key=ComputeTimer()))
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "Group workers: no target assignment was computed, the assignments stay as they are; will retry: no present "
+        "member's assignor cooperative reads the metadata versions of all members (w1: 0 to 1, w2: 2 to 3)"
+    )
