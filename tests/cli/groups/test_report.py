@@ -84,6 +84,10 @@ SENTENCES = {
             "7 s more.",
         ],
     ),
+    "a worker was removed": (
+        group(member("anna"), departed=(departed(reason="it has not given back AT0 within 5000 ms"),)),
+        ["carl:8083 is no longer a member: it has not given back AT0 within 5000 ms."],
+    ),
     "jobs wait for a departed worker": (
         group(member("anna"), departed=(departed(jobs=parse_jobs("AC0 AT0"), delay_left_ms=12_000),)),
         ["For 12 s more no worker runs 2 jobs (A, A-0), in case carl:8083, which has left, returns."],
@@ -123,5 +127,6 @@ def test_absent_values_are_null_in_json() -> None:
             "jobs": {"connectors": [], "tasks": []},
             "delay_left_ms": None,
             "held_left_ms": 0,
+            "reason": None,
         }
     ]

@@ -1,7 +1,7 @@
 """The ends of the members' connections: which ones end a membership."""
 
-from coterie.groups.connect.messages import ConnectionClosed
-from coterie.nouns.ids import MemberId
+from coterie.groups.connect.messages import ConnectionClosed, SetGroupConfigs
+from coterie.nouns.ids import MemberId, ReplyTo
 from tests.groups.connect.builders import Conversation, short_heartbeat
 
 GRACE_MS = 2_000
@@ -91,6 +91,17 @@ def test_the_slowest_of_several_members_stays_when_a_proxy_has_restarted() -> No
     workers.close("w2")
     workers.wait(GRACE_MS)
     assert workers.members == {"w0", "w1", "w3"}, "the proxy restarted more than a grace earlier"
+
+
+def test_a_grace_that_an_operator_ends_meanwhile_counts_by_the_configs_at_the_end_of_the_connection() -> None:
+    workers = Workers("w0", "w1", "w2", "w3", "w4")
+    workers.close("w1")
+    workers.wait(100)
+    request = SetGroupConfigs(reply_to=ReplyTo(0), configs={"connect.connection.grace.ms": "0"})
+    workers.conversation.ask(request)
+    workers.close("w2")
+    workers.wait(GRACE_MS - 100)
+    assert workers.members == {"w0", "w2", "w3", "w4"}
 
 
 def test_fewer_than_half_of_the_members_that_are_killed_together_are_removed_one_after_the_other() -> None:

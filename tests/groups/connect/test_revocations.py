@@ -19,7 +19,7 @@ class Revocations:
         self.owned = JOBS
         self.conversation.beat("w0", rebalance_timeout_ms=TIMEOUT_MS)
         self.conversation.compute("w0")
-        self.beat()
+        self.conversation.beat("w0", rebalance_timeout_ms=TIMEOUT_MS)
         self.conversation.beat("w1")
         self.conversation.compute("w0", self.target(JOBS))
 
@@ -29,7 +29,8 @@ class Revocations:
     def beat(self) -> ConnectErrorCode:
         """w0 sends a heartbeat with the jobs that it owns."""
         current = self.conversation.coordinator.group.currents.get(W0)
-        epoch = 1 if current is None else current.member_epoch
+        assert current is not None
+        epoch = current.member_epoch
         return self.conversation.beat("w0", epoch, owned=self.owned, rebalance_timeout_ms=TIMEOUT_MS).error
 
     def revoke(self, *jobs: Job) -> None:

@@ -1,15 +1,15 @@
 """The ends of the members' connections. A killed process is found by the end of its connection, earlier than by the end
 of its session.
 
-Only an orderly end (FIN) of the connection of a member's last request counts. The member is removed if it sends no
-request on another connection within its grace. It is not removed if at least half of the members, and at least two,
-lost their connections within one grace: the cause may then be a proxy that has ended. Members that have returned
-meanwhile count, too.
+Only an orderly end (FIN) of the connection of a member's last request counts, if the member has a grace. The member is
+removed if it sends no request on another connection within its grace. It is not removed if at least half of the
+members, and at least two, lost their connections within one grace: the cause may then be a proxy that has ended.
+Members that have returned meanwhile count, too.
 """
 
 from coterie.groups.connect.membership import remove_member
 from coterie.groups.connect.messages import ConnectionClosed, ConnectionTimer, HoldTimer
-from coterie.groups.connect.soft_state import Closed, Closure, Connected
+from coterie.groups.connect.soft_state import Closure, Connected, NotConnected
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import MemberId
 
@@ -26,36 +26,37 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
             case Connected(number=number, resumes=resumes) if number == event.connection:
                 session.held = None
                 turn.cancel_timer(HoldTimer(member_id=member_id))
+                session.connection = NotConnected()
                 if not resumes:
-                    session.connection = Closed(at_ms=turn.now_ms)
                     begin_grace(turn, member_id)
             case _:
                 pass  # The member has sent a request on another connection since, or has left for a short time.
 
 
 def begin_grace(turn: Turn, member_id: MemberId) -> None:
-    """The member's connection has ended: keep that, and set the timer of the member's grace, if it has one."""
+    """The member's connection has ended: if the member has a grace, keep the end, and set the timer of the grace."""
     group = turn.group
-    oldest_ms = turn.now_ms - 2 * group.settings.connection_grace_ms
-    group.closures = {one: closure for one, closure in group.closures.items() if closure.at_ms >= oldest_ms}
-    group.closures[member_id] = Closure(at_ms=turn.now_ms, group_size=len(group.members))
     grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
-    if grace_ms:
-        turn.set_timer(ConnectionTimer(member_id=member_id), turn.now_ms + grace_ms)
+    if not grace_ms:
+        return
+    turn.set_timer(ConnectionTimer(member_id=member_id), turn.now_ms + grace_ms)
+    group.closures[member_id] = Closure(at_ms=turn.now_ms, grace_ms=grace_ms, group_size=len(group.members))
+    # A grace that still runs has begun at most one grace ago, and counts the connections closed one grace before that.
+    oldest_ms = turn.now_ms - 2 * max(one.grace_ms for one in group.closures.values())
+    group.closures = {one: closure for one, closure in group.closures.items() if closure.at_ms >= oldest_ms}
 
 
 def on_grace_over(turn: Turn, member_id: MemberId) -> None:
     """The member has sent no request since its connection was closed: its process has ended, unless the connections of
     several members were closed together."""
     group = turn.group
-    grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
     closed = group.closures[member_id]
-    together = sum(abs(one.at_ms - closed.at_ms) <= grace_ms for one in group.closures.values())
+    together = sum(abs(one.at_ms - closed.at_ms) <= closed.grace_ms for one in group.closures.values())
     if together < 2 or 2 * together < closed.group_size:
         remove_member(
             turn,
             member_id,
             may_run=False,
             waits=True,
-            reason=f"its connection was closed, and it sent no request within {grace_ms} ms",
+            reason=f"its connection was closed, and it sent no request within {closed.grace_ms} ms",
         )

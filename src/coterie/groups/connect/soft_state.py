@@ -59,7 +59,8 @@ class GivenReason:
 
 @dataclass(frozen=True, slots=True)
 class NotConnected:
-    """The member has sent no request since the last load."""
+    """The member has no open connection, as far as the coordinator knows: it has sent no request since the last load,
+    or the client has closed the connection of its last request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +72,7 @@ class Connected:
     """Whether the member's process is about to replace itself: the end of the connection then has no effect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
-    """The client has closed the connection of the member's last request, at ``at_ms``."""
-
-    at_ms: int
-
-
-ConnectionState: TypeAlias = NotConnected | Connected | Closed
+ConnectionState: TypeAlias = NotConnected | Connected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +81,8 @@ class Closure:
     another connection, because it shows that the connections of several members were closed together."""
 
     at_ms: int
+    grace_ms: int
+    """The member's grace by the configs at that time."""
     group_size: int
     """The number of members at that time."""
 

@@ -117,7 +117,8 @@ def contains_response(group: Group, request: Request, response: Response) -> boo
             has_leader = response.leader is None or response.leader.leader_epoch == group.leader_epoch
             return is_written and has_jobs and has_leader
         case _, PrepareAssignmentResponse(error=ConnectErrorCode.NONE, snapshot=snapshot):
-            return snapshot is not None and group.group_epoch == snapshot.group_epoch
+            # A repeated request may receive an older state again.
+            return snapshot is not None and group.group_epoch >= snapshot.group_epoch
         case InstallAssignment(), InstallAssignmentResponse(error=ConnectErrorCode.NONE) if not request.error:
             return group.assignment_epoch >= request.group_epoch
         case _:

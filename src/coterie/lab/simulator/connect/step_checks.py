@@ -42,9 +42,9 @@ class StepChecker:
         """The connection of that heartbeat."""
         self._grace_ends_ms: dict[MemberId, int] = {}
         """The end of the grace of that connection, if it was closed in an orderly way, by the configs of that time."""
-        self._closings: list[tuple[int, MemberId, int]] = []
-        """The orderly ends of connections of members since the coordinator was started: time, member, and the number of
-        members at that time."""
+        self._closings: list[tuple[int, MemberId, int, int]] = []
+        """The orderly ends of members' connections since the coordinator was started: time, member, its grace, and the
+        number of members at that time."""
         self._pending_since_ms: dict[tuple[MemberId, Job], int] = {}
         """Since when each member has each job to give back, or since the coordinator was started."""
         self._held_owned: dict[MemberId, Jobs] = {}
@@ -89,15 +89,19 @@ class StepChecker:
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
             self._accepted_ms[event.member_id] = self._world.now_ms
             self._connection[event.member_id] = event.connection
+            if event.resumes:  # the end of the connection has no effect
+                del self._connection[event.member_id]
             self._grace_ends_ms.pop(event.member_id, None)
+        elif isinstance(event, Heartbeat) and step.is_accepted_heartbeat:
+            self._connection.pop(event.member_id, None)
         elif isinstance(event, ConnectionClosed):
             for member_id in event.member_ids:
                 metadata = step.before.members.get(member_id)
                 if metadata is None or self._connection.get(member_id) != event.connection:
                     continue
-                self._closings.append((self._world.now_ms, member_id, len(step.before.members)))
                 grace_ms = min(metadata.connection_grace_ms, step.group.settings.connection_grace_ms)
                 if grace_ms:
+                    self._closings.append((self._world.now_ms, member_id, grace_ms, len(step.before.members)))
                     self._grace_ends_ms[member_id] = self._world.now_ms + grace_ms
 
     # -- released as ruled ------------------------------------------------------------------------------------------
@@ -134,7 +138,7 @@ class StepChecker:
                 return member_id == holder and self._has_session_ended(step.before, holder)
             case TimerFired(key=ConnectionTimer(member_id=member_id)):
                 has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
-                return member_id == holder and has_grace_ended and not self._was_closed_with_others(step, holder)
+                return member_id == holder and has_grace_ended and not self._was_closed_with_others(holder)
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
                 before = step.before
@@ -143,13 +147,13 @@ class StepChecker:
             case _:
                 return False
 
-    def _was_closed_with_others(self, step: ConnectStep, member_id: MemberId) -> bool:
+    def _was_closed_with_others(self, member_id: MemberId) -> bool:
         """Whether the connection of the member was closed within one grace with those of other members, and they were
         half of the group or more: a proxy may have ended."""
-        metadata, settings = step.before.members[member_id], step.group.settings
-        grace_ms = min(metadata.connection_grace_ms, settings.connection_grace_ms)
-        at_ms, size = max((at_ms, size) for at_ms, one, size in self._closings if one == member_id)
-        together = {one for closed_ms, one, _ in self._closings if abs(closed_ms - at_ms) <= grace_ms}
+        at_ms, grace_ms, size = next(
+            (at, grace, size) for at, one, grace, size in reversed(self._closings) if one == member_id
+        )
+        together = {one for closed_ms, one, *_ in self._closings if abs(closed_ms - at_ms) <= grace_ms}
         return len(together) >= max(2, size / 2)
 
     def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:
