@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from coterie.config.properties import parse_properties
-from coterie.config.worker import RestAddress, WorkerSettings
+from coterie.config.rest import RestListener, RestScheme
+from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
@@ -49,7 +50,7 @@ def test_defaults_are_kafka_connects() -> None:
     )
     assert (worker_settings.offset_storage_partitions, worker_settings.status_storage_partitions) == (25, 5)
     assert worker_settings.config_storage_replication_factor == 3
-    assert worker_settings.listener_address == RestAddress("", 8083)
+    assert worker_settings.rest_listeners == (RestListener(RestScheme.HTTP, "", 8083),)
     assert worker_settings.task_shutdown_graceful_timeout_ms == 5_000
 
 
@@ -79,7 +80,7 @@ def test_the_example_file_is_valid_as_it_is_and_with_all_commented_keys(text: st
 
 def test_the_example_file_contains_every_key() -> None:
     shown = set(re.findall(r"(?m)^#?([a-z.]+)=", EXAMPLE.read_text()))
-    assert {name.replace("_", ".") for name in WorkerSettings.model_fields} - shown == {"spark", "security"}
+    assert {name.replace("_", ".") for name in WorkerSettings.model_fields} - shown == {"spark", "security", "rest.tls"}
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,6 @@ def test_the_example_file_contains_every_key() -> None:
         ("rebalance.round.interval.ms", "-1", "must be at least 0"),
         ("status.storage.partitions", "0", "must be at least 1, or -1 for the broker's own default"),
         ("offset.storage.topic", "fleet-configs", "config.storage.topic has the same topic"),
-        ("listeners", "https://:8443", "https is not served"),
-        ("listeners", "http://a:1,http://b:2", "a worker listens at one address"),
-        ("listeners", "8083", "8083 is not http://host:port"),
-        ("listeners", "http://a:99999", "http://a:99999 is not http://host:port"),
-        ("rest.advertised.port", "0", "must be at least 1"),
-        ("rest.advertised.listener", "https", "a worker serves only http"),
         ("group.protocol", "consumer", "must be one of classic, connect"),
         ("group.local.assignors", "a,,b", "a name is missing"),
         ("rebalance.listeners", "a,", "a name is missing"),
@@ -209,18 +204,6 @@ def test_a_worker_is_identified_by_its_advertised_address() -> None:
         "http://worker-1.fleet:80/",
         "one",
     )
-
-
-def test_a_listener_on_port_0_is_advertised_with_the_bound_port() -> None:
-    assert settings(listeners="http://127.0.0.1:0").advertised_url(bound_port=40123) == "http://127.0.0.1:40123/"
-
-
-def test_a_listener_on_every_interface_is_advertised_with_the_host_name() -> None:
-    assert settings(listeners="http://0.0.0.0:8083").advertised_address().host not in ("", "0.0.0.0")
-
-
-def test_an_ipv6_listener_keeps_its_brackets_in_the_url() -> None:
-    assert settings(listeners="http://[::1]:8083").advertised_url() == "http://[::1]:8083/"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from coterie.herder.requests.reads import (
     DescribeTaskStatus,
     ListConnectors,
 )
+from coterie.herder.requests.signatures import SignContent, VerifySignature
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     DeleteConnector,
@@ -24,6 +25,7 @@ from coterie.herder.requests.writes import (
     RestartConnector,
     SetTargetState,
 )
+from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
@@ -52,6 +54,8 @@ REQUESTS: list[Request] = [
     RestartWorker(worker=HERE),
     RestartConnector(connector=ORDERS, include_tasks=True, only_failed=False),
     RestartConnectorTask(task=TASKS[0]),
+    SignContent(content=b"x"),
+    VerifySignature(signature=Signature(algorithm="HmacSHA256", mac=b"x", body=b"x")),
 ]
 
 

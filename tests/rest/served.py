@@ -1,15 +1,18 @@
 """Simulated workers whose REST API is served on real ports."""
 
+import ssl
 from collections.abc import Mapping
 from typing import Self
 
 import httpx
 
+from coterie.config.reloaded_files import ReloadedFiles
 from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
+from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import open_listener, serve_while
+from coterie.rest.server import BoundListener, open_listener, serve_while
 from coterie.worker.worker import Worker
 from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
@@ -29,13 +32,20 @@ class ServedCluster(Cluster):
         await super().__aexit__(*exception)
         await self.client.aclose()
 
-    async def serve(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True) -> "ServedWorker":
-        listener = open_listener("127.0.0.1", 0)
-        port: int = listener.getsockname()[1]
+    async def serve(
+        self,
+        *,
+        runtime: SimulatedRuntime | None = None,
+        wait: bool = True,
+        access: AccessRules | None = None,
+        tls: ReloadedFiles[ssl.SSLContext] | None = None,
+    ) -> "ServedWorker":
+        listener = BoundListener(socket=open_listener("127.0.0.1", 0), tls=tls)
+        port = listener.port
 
         async def run(worker: Worker) -> Exit:
-            app = create_app(worker, self.client, cluster_id="simulated")
-            return await serve_while(app, listener, worker.run())
+            app = create_app(worker, self.client, cluster_id="simulated", access=access)
+            return await serve_while(app, [listener], worker.run())
 
         running = await self.start(runtime=runtime, wait=wait, port=port, run=run)
         return ServedWorker(running, self.client, f"http://127.0.0.1:{port}")

@@ -63,7 +63,7 @@ def test_every_endpoint_has_one_handler() -> None:
     missing = {operation: handler for operation in operations if operation is not first.operation}
     for resources in ([missing], [operations, {first.operation: handler}]):
         with pytest.raises(AssertionError, match=first.operation):
-            EndpointRoutes(ENDPOINTS, resources)  # type: ignore[arg-type]
+            EndpointRoutes(ENDPOINTS, resources, None)  # type: ignore[arg-type]
 
 
 def test_a_request_has_a_body_only_where_its_method_may_have_one() -> None:

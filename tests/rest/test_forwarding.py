@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from coterie.rest.server import open_listener, serve_while
+from coterie.rest.server import BoundListener, open_listener, serve_while
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
@@ -18,7 +18,6 @@ CLIENT_HEADERS = {
     "Authorization": "Basic eDp5",
     "If-Match": '"7"',
     "X-Coterie-Request-Id": "r-1",
-    "X-Coterie-User": "ada",
     "X-Connect-Authorization": "c2ln",
     "X-Connect-Request-Signature-Algorithm": "HmacSHA256",
 }
@@ -31,8 +30,8 @@ class RecordingLeader:
         self.requests: list[tuple[str, bytes, bytes, dict[str, str]]] = []
         """Method, raw path, query and headers of each request."""
         self.response: Response = Response(status_code=204)
-        self._listener = open_listener("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self._listener = BoundListener(socket=open_listener("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.port}/"
 
     async def _handle(self, request: Request) -> Response:
         scope = request.scope
@@ -42,7 +41,7 @@ class RecordingLeader:
     async def serve_while(self, work: Awaitable[None]) -> None:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
-        await serve_while(app, self._listener, work)
+        await serve_while(app, [self._listener], work)
 
 
 @pytest.fixture
@@ -73,11 +72,13 @@ async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
 
 
 async def test_the_leader_receives_the_headers_that_it_needs(follower: ServedWorker, leader: RecordingLeader) -> None:
-    await follower.ask("DELETE", "/connectors/a?x=1", raw=b"", headers={**CLIENT_HEADERS, "Cookie": "secret"})
+    not_forwarded = {"Cookie": "secret", "X-Coterie-User": "ada"}
+    await follower.ask("DELETE", "/connectors/a?x=1", raw=b"", headers={**CLIENT_HEADERS, **not_forwarded})
     [(method, path, query, headers)] = leader.requests
     assert (method, path, query) == ("DELETE", b"/connectors/a", b"x=1&forward=true")
     assert CLIENT_HEADERS.items() <= {name.title(): value for name, value in headers.items()}.items()
     assert "cookie" not in headers
+    assert headers.get("x-coterie-user") != "ada", "only the worker itself names a user"
 
 
 @pytest.mark.parametrize("path", ["/connectors/a%252Fb", "/connectors/%2E%2E", "/connectors/%F0%9F%98%80%3Bx"])

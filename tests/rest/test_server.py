@@ -1,9 +1,74 @@
-"""Listening at an address, and errors in doing so."""
+"""Listening at addresses, errors in doing so, and https: certificates of both sides, also renewed ones."""
 
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
+from coterie.config import reloaded_files
+from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
+from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
-from coterie.rest.server import open_listener
+from coterie.rest.server import CLIENT_CERTIFICATE_NAME, open_listener, open_listeners, serve_while
+from tests.certificates import Authority, Pair, encrypted
+
+HTTP, HTTPS = RestListener(RestScheme.HTTP, "127.0.0.1", 0), RestListener(RestScheme.HTTPS, "127.0.0.1", 0)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def tls_of(
+    pair: Pair, authority: Authority, *, client_auth: ClientAuth = ClientAuth.NONE, password: str | None = None
+) -> RestTls:
+    files = TlsFiles(
+        ca_location=str(authority.certificate),
+        certificate_location=str(pair.certificate),
+        key_location=str(pair.key),
+        key_password=password,
+    )
+    return RestTls(files=files, client_auth=client_auth)
+
+
+async def show_client(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{request.url.scheme} {getattr(request.state, CLIENT_CERTIFICATE_NAME, 'no name')}")
+
+
+@asynccontextmanager
+async def served(tls: RestTls, *listeners: RestListener) -> AsyncIterator[list[int]]:
+    """The ports of a server that responds with scheme and client; its listeners end with the block."""
+    app = Starlette(routes=[Route("/", show_client)])
+    ended = asyncio.Event()
+    with open_listeners(listeners, tls) as bound:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve_while(app, bound, ended.wait()))
+            try:
+                yield [listener.port for listener in bound]
+            finally:
+                ended.set()
+
+
+def client_context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.certificate)
+    if pair is not None:
+        context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+async def get(port: int, context: ssl.SSLContext | None) -> str:
+    scheme = "http" if context is None else "https"
+    async with httpx.AsyncClient(verify=True if context is None else context, trust_env=False) as client:
+        return (await client.get(f"{scheme}://127.0.0.1:{port}/")).text
 
 
 def test_a_taken_port_is_named_with_advice() -> None:
@@ -16,3 +81,73 @@ def test_a_taken_port_is_named_with_advice() -> None:
 def test_an_address_of_another_host_is_named() -> None:
     with pytest.raises(WorldError, match=r"Cannot listen at 192\.0\.2\.1:0"):
         open_listener("192.0.2.1", 0)
+
+
+async def test_one_server_listens_with_and_without_tls(authority: Authority) -> None:
+    async with served(tls_of(authority.pair("worker"), authority), HTTP, HTTPS) as (http, https):
+        assert await get(http, None) == "http no name"
+        assert await get(https, client_context(authority)) == "https no name"
+        with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+            await get(https, ssl.create_default_context())
+
+
+@pytest.mark.parametrize("client_auth", [ClientAuth.REQUESTED, ClientAuth.REQUIRED])
+async def test_the_name_in_a_clients_certificate_is_known(authority: Authority, client_auth: ClientAuth) -> None:
+    tls = tls_of(authority.pair("worker"), authority, client_auth=client_auth)
+    client = authority.pair("loader", subject="/O=Big Co/CN=loader")
+    async with served(tls, HTTPS) as (port,):
+        assert await get(port, client_context(authority, client)) == "https CN=loader,O=Big Co"
+
+
+async def test_a_client_without_a_certificate_is_refused_only_if_certificates_are_required(
+    authority: Authority,
+) -> None:
+    pair = authority.pair("worker")
+    async with served(tls_of(pair, authority, client_auth=ClientAuth.REQUESTED), HTTPS) as (port,):
+        assert await get(port, client_context(authority)) == "https no name"
+    async with served(tls_of(pair, authority, client_auth=ClientAuth.REQUIRED), HTTPS) as (port,):
+        with pytest.raises(httpx.TransportError):
+            await get(port, client_context(authority))
+
+
+async def test_a_certificate_of_another_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger").pair("stranger")
+    async with served(tls_of(authority.pair("worker"), authority, client_auth=ClientAuth.REQUESTED), HTTPS) as (port,):
+        with pytest.raises(httpx.TransportError):
+            await get(port, client_context(authority, stranger))
+
+
+async def test_a_renewed_certificate_is_used_for_new_connections(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloaded_files, "CHECK_INTERVAL_S", 0.01)
+    other = Authority(tmp_path / "other", "other authority")
+    pair, renewed = authority.pair("renewed"), other.pair("renewed")
+    async with served(tls_of(pair, authority), HTTPS) as (port,):
+        assert await get(port, client_context(authority)) == "https no name"
+        renewed.key.replace(pair.key)
+        renewed.certificate.replace(pair.certificate)
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    assert await get(port, client_context(other)) == "https no name"
+                    break
+                except httpx.ConnectError:
+                    await asyncio.sleep(0.02)  # The server reads the files at its own interval.
+
+
+def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
+    pair = authority.pair("encrypted")
+    locked = Pair(pair.certificate, encrypted(pair.key))
+    with open_listeners([HTTPS], tls_of(locked, authority, password="secret")):
+        pass
+    with (
+        pytest.raises(WorldError, match="the key must not be encrypted"),
+        open_listeners([HTTPS], tls_of(locked, authority)),
+    ):
+        pass
+    with (
+        pytest.raises(WorldError, match="its password must be right"),
+        open_listeners([HTTPS], tls_of(locked, authority, password="wrong")),
+    ):
+        pass

@@ -33,7 +33,7 @@ from coterie.member.seams import Coordinator, Step
 from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import MembershipEvent, MembershipLost
 from coterie.rest.leader import open_http_client
-from coterie.rest.server import open_listener
+from coterie.rest.server import open_listeners
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
 
@@ -177,10 +177,8 @@ class ComposedFleet:
         client = open_http_client()
         self._stack.push_async_callback(client.aclose)
         settings = WorkerSettings.from_properties({**self.properties, **properties, "worker.name": name})
-        listener = self._stack.enter_context(open_listener(*settings.listener_address))
-        composed = Composed(
-            name=name, url=f"http://127.0.0.1:{listener.getsockname()[1]}", runtime=runtime, client=client
-        )
+        listeners = self._stack.enter_context(open_listeners(settings.rest_listeners, settings.rest_tls))
+        composed = Composed(name=name, url=f"http://127.0.0.1:{listeners[0].port}", runtime=runtime, client=client)
 
         def runtime_of(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
             return runtime
@@ -188,7 +186,7 @@ class ComposedFleet:
         composed.run = asyncio.create_task(
             serve_worker(
                 settings,
-                listener,
+                listeners,
                 runtime_of,
                 on_created=composed.on_started,
                 membership_factory=composed.membership_of,

@@ -18,7 +18,7 @@ from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
 from coterie.nouns.ids import GroupId
 from coterie.nouns.membership import Handover
-from coterie.rest.server import open_listener
+from coterie.rest.server import open_listeners
 from coterie.worker.worker import Worker
 from tests.ports import free_port
 from tests.worker.simulated import SimulatedRuntime, until
@@ -115,14 +115,14 @@ class ProcessFleet:
             def runtime_of(_: WorkerSettings, __: str, ___: Path, runtime: TaskRuntime = runtime) -> TaskRuntime:
                 return runtime
 
-            with open_listener(*settings.listener_address) as listener:
+            with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
                 process.url = f"http://127.0.0.1:{port}"
-                member = compose.member_settings(settings, listener)
+                member = compose.member_settings(settings, listeners)
                 place = None if handed is None else relaunch.decode_place(member, handed)
                 if len(process.runtimes) > 1:
                     process.handovers.append(place)
                 ended = await compose.serve_worker(
-                    settings, listener, runtime_of, on_created=process.on_started, place=place
+                    settings, listeners, runtime_of, on_created=process.on_started, place=place
                 )
             if not ended.relaunches:
                 return ended.code

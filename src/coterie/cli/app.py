@@ -12,8 +12,9 @@ from coterie.cli import parent
 from coterie.cli.broker.app import broker_app
 from coterie.cli.folders import parse_folder
 from coterie.cli.groups.app import groups_app
-from coterie.cli.options import DEFAULT_URL, UrlOption
+from coterie.cli.options import DEFAULT_URL, UrlOption, rest_command
 from coterie.cli.plan.command import plan
+from coterie.cli.rest_users import rest_app
 from coterie.cli.signals import interrupt_on_termination_signals
 from coterie.cli.stderr import log_to_stderr, print_errors
 from coterie.config.defaults import MAVEN_CENTRAL
@@ -48,6 +49,7 @@ app.add_typer(worker_app, name="worker")
 app.add_typer(workers_app, name="workers")
 app.add_typer(connectors_app, name="connectors")
 app.add_typer(jars_app, name="jars")
+app.add_typer(rest_app, name="rest")
 app.command()(plan)
 
 DataFolder = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
@@ -201,7 +203,7 @@ def worker(
 
     def check_settings_again() -> None:
         restarted, _ = settings_file.read_settings(config)
-        compose.check_listener(restarted, running=settings)
+        compose.check_rest_listeners(restarted, running=settings)
         compose.check_plugins(restarted)
 
     sys.exit(compose.run_worker(settings, check_settings=check_settings_again))
@@ -211,6 +213,7 @@ def worker(
 
 
 @app.command()
+@rest_command
 def group(
     url: UrlOption = DEFAULT_URL,
     as_json: Annotated[
@@ -224,6 +227,7 @@ def group(
 
 
 @worker_app.command("drain")
+@rest_command
 def drain_worker(
     worker: Annotated[
         str,
@@ -248,6 +252,7 @@ def drain_worker(
 
 
 @workers_app.command("restart")
+@rest_command
 def restart_workers(
     only: Annotated[
         list[str] | None,
@@ -285,6 +290,7 @@ def restart_workers(
 
 
 @connectors_app.command("list")
+@rest_command
 def list_connectors(url: UrlOption = DEFAULT_URL) -> None:
     """Show every connector, its state and the states of its tasks."""
     from coterie.cli import connectors
@@ -293,6 +299,7 @@ def list_connectors(url: UrlOption = DEFAULT_URL) -> None:
 
 
 @connectors_app.command("create")
+@rest_command
 def create_connector(
     file: Annotated[
         Path,
@@ -312,6 +319,7 @@ def create_connector(
 
 
 @connectors_app.command("status")
+@rest_command
 def show_status(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Show one connector: its state and worker, its tasks, and the traces of failures."""
     from coterie.cli import connectors
@@ -320,6 +328,7 @@ def show_status(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> No
 
 
 @connectors_app.command("pause")
+@rest_command
 def pause_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Pause a connector: its tasks stop processing and stay assigned to their workers."""
     from coterie.cli import connectors
@@ -328,6 +337,7 @@ def pause_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -
 
 
 @connectors_app.command("resume")
+@rest_command
 def resume_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Resume a paused or stopped connector, from its last committed position."""
     from coterie.cli import connectors
@@ -336,6 +346,7 @@ def resume_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) 
 
 
 @connectors_app.command("delete")
+@rest_command
 def delete_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Stop and delete a connector. Its output is kept."""
     from coterie.cli import connectors

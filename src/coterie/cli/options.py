@@ -1,8 +1,89 @@
 """Options that commands in several modules use."""
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 UrlOption = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
 DEFAULT_URL = "http://127.0.0.1:8083"
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="NAME",
+        envvar="COTERIE_USER",
+        help="Log in as this user; the password is read from COTERIE_PASSWORD, else prompted for.",
+        show_default=False,
+    ),
+]
+_CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        envvar="COTERIE_CA",
+        help="PEM file with the CA certificates to trust, for https; by default those of the system.",
+        show_default=False,
+        exists=True,
+        dir_okay=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestLogin:
+    """How the running command logs in to workers."""
+
+    user: str | None = None
+    password: str = field(default="", repr=False)
+    ca: Path | None = None
+    """The file with the trusted CA certificates; None: those of the system."""
+
+
+_login: ContextVar[RestLogin] = ContextVar("rest_login", default=RestLogin())  # noqa: B039 - it is immutable
+
+
+def rest_login() -> RestLogin:
+    """How the running command logs in to workers: the options of :func:`rest_command`."""
+    return _login.get()
+
+
+def rest_command(command: CommandT) -> CommandT:
+    """Decorator of a command that sends requests to workers: adds the options ``--user`` and ``--ca``, which
+    :func:`rest_login` returns while the command runs."""
+
+    @functools.wraps(command)
+    def command_with_login(*arguments: Any, user: str | None = None, ca: Path | None = None, **options: Any) -> Any:
+        password = _read_password(user) if user is not None else ""
+        token = _login.set(RestLogin(user=user, password=password, ca=ca))
+        try:
+            return command(*arguments, **options)
+        finally:
+            _login.reset(token)
+
+    signature = inspect.signature(command, eval_str=True)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("user", _UserOption), ("ca", _CaOption))
+    ]
+    parameters = [*signature.parameters.values(), *added]
+    command_with_login.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command_with_login.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command_with_login  # type: ignore[return-value]
+
+
+def _read_password(user: str) -> str:
+    """The password of ``user``, from the environment, else from a prompt. A password is never an option, because every
+    process on the machine can read command lines."""
+    import os
+
+    password = os.environ.get("COTERIE_PASSWORD")
+    return password if password is not None else str(typer.prompt(f"Password of {user}", hide_input=True, err=True))

@@ -2,14 +2,27 @@
 
 import httpx
 
+from coterie.cli.options import rest_login
+from coterie.config.security import TlsFiles
+from coterie.config.tls import client_context
 from coterie.nouns.errors import WorldError
 from coterie.rest import error_body
 
 
 def open_http_client() -> httpx.Client:
-    """Open a client for requests to any worker; the caller closes the client."""
+    """Open a client for requests to any worker, with the log-in of the running command; the caller closes the client.
+
+    :raises WorldError: when the CA certificates cannot be read.
+    """
+    login = rest_login()
+    ca_location = str(login.ca) if login.ca is not None else None
     # Writes wait up to 90 s for the end of a rebalance, as in Connect. A worker waits as long for its leader.
-    return httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False)
+    return httpx.Client(
+        timeout=httpx.Timeout(100, connect=5),
+        auth=(login.user, login.password) if login.user is not None else None,
+        verify=client_context(TlsFiles(ca_location=ca_location)),
+        trust_env=False,
+    )
 
 
 def send_request(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
@@ -44,4 +57,6 @@ def unreachable_message(url: str, error: Exception) -> str:
 
 def error_message(response: httpx.Response) -> str:
     """The error message in a worker's response; else the beginning of its text, or the name of its status."""
+    if response.status_code == 401:
+        return "The worker needs a log-in: use --user NAME with the right password"
     return error_body.error_message(response) or response.text[:500] or response.reason_phrase

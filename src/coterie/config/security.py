@@ -49,6 +49,36 @@ SECURITY_KEYS = frozenset(
 """The config keys that :class:`KafkaSecurity` is read from."""
 
 
+TLS_FILE_KEYS = frozenset(key for key in SECURITY_KEYS if key.startswith("ssl.") and "identification" not in key)
+"""The config keys that :class:`TlsFiles` is read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The PEM files with the certificates of one end of TLS connections."""
+
+    ca_location: str | None = None
+    """The file with the trusted certificates; None: the certificates that the system trusts."""
+    certificate_location: str | None = None
+    """The file with this end's own certificate; None: it has none."""
+    key_location: str | None = None
+    """The file with the key of the certificate."""
+    key_password: str | None = field(default=None, repr=False)
+    """The password of an encrypted key; None: the key is not encrypted."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], *, prefix: str = "") -> Self:
+        """The files that the keys ``<prefix>ssl.…`` name; other keys are ignored.
+
+        :raises ConfigError: lists each invalid or missing key, with the reason.
+        """
+        unprefixed = {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
+        parser = _SecurityParser(unprefixed, prefix=prefix)
+        files = cls(**parser.tls_fields())
+        parser.raise_errors()
+        return files
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSecurity:
     """The security settings of both Kafka clients of a worker (a Kafka library, and Coterie's own for groups); the
@@ -92,9 +122,10 @@ class KafkaSecurity:
 
 class _SecurityParser:
     """Parses the security keys of one worker file. It collects the errors of all keys, and raises them together at the
-    end."""
+    end. ``prefix`` stands before the keys in the worker file, and so in the errors; it is removed in ``properties``."""
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], *, prefix: str = "") -> None:
+        self._prefix = prefix
         self._set_values = {
             key: value.strip() for key, value in properties.items() if key in SECURITY_KEYS and value.strip()
         }
@@ -117,10 +148,14 @@ class _SecurityParser:
         if protocol.startswith("SASL"):
             fields |= self._sasl_fields()
         if protocol.endswith("SSL"):
-            fields |= self._tls_fields()
+            fields |= self.tls_fields()
+        self.raise_errors()
+        return fields
+
+    def raise_errors(self) -> None:
+        """:raises ConfigError: when errors were recorded."""
         if self._errors:
             raise ConfigError(self._errors)
-        return fields
 
     def _sasl_fields(self) -> dict[str, Any]:
         """The fields for SASL; errors are recorded."""
@@ -159,8 +194,8 @@ class _SecurityParser:
             return None, None
         return _unquote(options["username"]), _unquote(options["password"])
 
-    def _tls_fields(self) -> dict[str, Any]:
-        """The fields for TLS; errors are recorded."""
+    def tls_fields(self) -> dict[str, Any]:
+        """The fields of a :class:`TlsFiles`; errors are recorded."""
         truststore = self._set_values.get("ssl.ca.location") or self._pem_location("truststore", "set ssl.ca.location")
         keystore = self._pem_location("keystore", "set ssl.certificate.location and ssl.key.location")
         certificate = self._set_values.get("ssl.certificate.location") or keystore
@@ -202,13 +237,15 @@ class _SecurityParser:
         """Record an error for each of ``keys`` that is not set. ``reason`` is the end of the message."""
         for key in keys:
             if key not in self._set_values:
-                self._errors[key] = [f'Missing required configuration "{key}" {reason}.']
+                full_key = self._prefix + key
+                self._errors[full_key] = [f'Missing required configuration "{full_key}" {reason}.']
 
     def _record_invalid(self, key: str, reason: str, *, shown_value: str | None = None) -> None:
         """Record that the value of ``key`` is invalid, because of ``reason``. The message contains ``shown_value``
         instead of the value, unless it is None."""
         value = self._set_values.get(key, "") if shown_value is None else shown_value
-        self._errors[key] = [f"Invalid value {value} for configuration {key}: {reason}"]
+        full_key = self._prefix + key
+        self._errors[full_key] = [f"Invalid value {value} for configuration {full_key}: {reason}"]
 
 
 _JAAS_PATTERN = re.compile(

@@ -4,6 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
 
 _SHORT_NAMES = {
@@ -52,6 +53,25 @@ def server_context(
         except OSError as error:
             raise _make_unusable_file_error("clients' CA certificates", client_ca, error) from error
         context.verify_mode = ssl.CERT_REQUIRED if requires_client_certificate else ssl.CERT_OPTIONAL
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """The TLS context for requests to servers: the trusted certificates, and this client's own, if there is one.
+
+    :raises WorldError: a file is missing or invalid; the message names the file.
+    """
+    try:
+        context = ssl.create_default_context(cafile=files.ca_location)
+    except OSError as error:
+        raise _make_unusable_file_error("trusted CA certificates", Path(files.ca_location or ""), error) from error
+    if files.certificate_location is not None:
+        try:
+            password = files.key_password or ""
+            context.load_cert_chain(files.certificate_location, files.key_location, password=lambda: password)
+        except OSError as error:
+            path = Path(files.certificate_location)
+            raise _make_unusable_file_error("client certificate or its key", path, error) from error
     return context
 
 

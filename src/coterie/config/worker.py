@@ -1,9 +1,8 @@
 """A worker's settings: Kafka Connect's keys with their defaults, and the few keys that Coterie adds."""
 
 import re
-import socket
 from collections.abc import Mapping, Sequence, Set
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -11,11 +10,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from coterie.config import defaults
 from coterie.config.definition import split_list
 from coterie.config.inter_worker import InterWorkerSettings
+from coterie.config.rest import CLIENT_AUTH_KEY, HTTPS_PREFIX, RestSettings, RestTls
 from coterie.config.security import SECURITY_KEYS as SECURITY_KEYS
-from coterie.config.security import KafkaSecurity
+from coterie.config.security import TLS_FILE_KEYS, KafkaSecurity
 from coterie.config.validation_messages import messages_by_key
 from coterie.nouns.errors import ConfigError
-from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
+from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import GroupProtocolName
 
@@ -33,7 +33,6 @@ PositiveMilliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
 """A duration of at least 1 ms."""
 NonNegativeMilliseconds = Annotated[int, Field(ge=0, le=INT_MAX)]
 """A duration of at least 0 ms."""
-Port = Annotated[int, Field(ge=1, le=65535)]
 _Lowercase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 _SplitList = BeforeValidator(lambda value: split_list(value) if isinstance(value, str) else value)
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], _SplitList]
@@ -42,15 +41,7 @@ UncheckedTexts = Annotated[tuple[str, ...], _SplitList]
 """A LIST value whose items are checked together later, so that an error message contains the complete value."""
 
 
-class RestAddress(NamedTuple):
-    """Host and port at which a REST API listens or is reached. For listening, an empty ``host`` means every interface,
-    and port 0 means that the operating system chooses the port."""
-
-    host: str
-    port: int
-
-
-class WorkerSettings(InterWorkerSettings):
+class WorkerSettings(InterWorkerSettings, RestSettings):
     """The settings of one worker, read at its start. A field's config key is its name with dots for underscores.
 
     Create this object only with :meth:`from_properties`, which reports every error by its key.
@@ -150,18 +141,6 @@ class WorkerSettings(InterWorkerSettings):
     status_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 5
     """The number of partitions with which the status topic is created; -1: the brokers' default."""
 
-    # -- REST -------------------------------------------------------------------------------------------------------
-
-    listeners: Annotated[NonEmptyTexts, Field(min_length=1)] = ("http://:8083",)
-    """The address of this worker's REST API: one `http://host:port`."""
-    rest_advertised_host_name: NonEmptyText | None = None
-    """The host with which other workers and clients reach this worker; by default the host of the listener, or this
-    machine's host name when the listener's host is empty, 0.0.0.0 or ::."""
-    rest_advertised_port: Port | None = None
-    """The port with which other workers and clients reach this worker; by default the port of the listener."""
-    rest_advertised_listener: str | None = None
-    """The URL scheme with which other workers and clients reach this worker; only http is valid."""
-
     # -- the work ---------------------------------------------------------------------------------------------------
 
     task_shutdown_graceful_timeout_ms: NonNegativeMilliseconds = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
@@ -209,13 +188,18 @@ class WorkerSettings(InterWorkerSettings):
         spark_settings = {key: value for key, value in properties.items() if key.startswith("spark.")}
         settings_by_key = {key: value for key, value in properties.items() if key in _config_keys(cls)}
         security_errors: dict[str, Sequence[str]] = {}
-        security = KafkaSecurity()
+        security, rest_tls = KafkaSecurity(), RestTls()
         try:
             security = KafkaSecurity.from_properties(properties)
         except ConfigError as error:
             security_errors |= error.errors
         try:
-            settings = cls.model_validate({**settings_by_key, "spark": spark_settings, "security": security})
+            rest_tls = RestTls.from_properties(properties)
+        except ConfigError as error:
+            security_errors |= error.errors
+        parsed_fields = {"spark": spark_settings, "security": security, "rest.tls": rest_tls}
+        try:
+            settings = cls.model_validate({**settings_by_key, **parsed_fields})
         except ValidationError as error:
             raise ConfigError(messages_by_key(error, cls) | security_errors) from None
         if security_errors:
@@ -228,7 +212,8 @@ class WorkerSettings(InterWorkerSettings):
     def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
         """The keys of ``properties`` that no setting of a worker has, sorted. Like Connect, a worker ignores these keys
         with a warning."""
-        known_keys = _config_keys(cls) | SECURITY_KEYS
+        https_keys = {HTTPS_PREFIX + key for key in {*TLS_FILE_KEYS, CLIENT_AUTH_KEY}}
+        known_keys = _config_keys(cls) | SECURITY_KEYS | https_keys | {CLIENT_AUTH_KEY}
         return sorted(key for key in properties if key not in known_keys and not key.startswith("spark."))
 
     def ineffective_keys(self) -> Mapping[str, str]:
@@ -278,38 +263,15 @@ class WorkerSettings(InterWorkerSettings):
             frozenset(map(ConnectorTaskId.parse, self.static_tasks or ())),
         )
 
-    @property
-    def listener_address(self) -> RestAddress:
-        """The address at which this worker's REST API listens."""
-        return _parse_listener(self.listeners[0])
-
-    def advertised_address(self, *, bound_port: int | None = None) -> RestAddress:
-        """The host and port at which other workers and clients reach this worker.
-
-        ``bound_port`` is the port that the operating system chose when the listener's port is 0; None when that port is
-        not known, and then the result may have port 0.
-        """
-        listener = self.listener_address
-        host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
-        port = self.rest_advertised_port or (bound_port if listener.port == 0 else None) or listener.port
-        return RestAddress(self.rest_advertised_host_name or host, port)
-
-    def worker_id(self, *, bound_port: int | None = None) -> WorkerId:
-        """``<advertised host>:<advertised port>``, the form of a worker id in Connect's statuses. ``bound_port`` is as
-        in :meth:`advertised_address`."""
-        host, port = self.advertised_address(bound_port=bound_port)
-        return WorkerId(f"{host}:{port}")
-
-    def advertised_url(self, *, bound_port: int | None = None) -> WorkerUrl:
-        """The URL of this worker's REST API that it reports to its group, with a slash at the end. ``bound_port`` is as
-        in :meth:`advertised_address`."""
-        host, port = self.advertised_address(bound_port=bound_port)
-        return WorkerUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
-
     def display_name(self, *, bound_port: int | None = None) -> str:
         """The name of this worker in messages: ``worker.name``, by default its id. ``bound_port`` is as in
         :meth:`advertised_address`."""
         return self.worker_name or self.worker_id(bound_port=bound_port)
+
+    @property
+    def _has_signed_requests(self) -> bool:
+        """Whether this worker offers a protocol with which workers sign their requests to each other (KIP-507)."""
+        return self.group_protocol is GroupProtocolName.CONNECT or self.connect_protocol in ("sessioned", "static")
 
     # -- checks of one key --------------------------------------------------------------------------------------------
 
@@ -328,23 +290,6 @@ class WorkerSettings(InterWorkerSettings):
         ):
             raise ValueError("must be 1 to 249 letters, digits, dots, underscores or hyphens, not . or ..")
         return instance_id
-
-    @field_validator("listeners")
-    @classmethod
-    def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that there is exactly one `http://host:port`, and return ``listeners``."""
-        if len(listeners) != 1:
-            raise ValueError("a worker listens at one address; set exactly one")
-        _parse_listener(listeners[0])
-        return listeners
-
-    @field_validator("rest_advertised_listener")
-    @classmethod
-    def _check_advertised_scheme(cls, scheme: str | None) -> str | None:
-        """Check that ``scheme`` is http or not set, and return it."""
-        if scheme not in (None, "", "http"):
-            raise ValueError("a worker serves only http")
-        return scheme
 
     @field_validator("connect_protocol")
     @classmethod
@@ -426,7 +371,12 @@ class WorkerSettings(InterWorkerSettings):
 
     def _contradiction_errors(self) -> dict[str, list[str]]:
         """The errors, by key, of values that are valid but contradict each other."""
-        errors = self.signature_errors()
+        errors = self.signature_errors() | self.rest_errors()
+        if self.rest_users_file is not None and not self._has_signed_requests:
+            errors["rest.users.file"] = [
+                "Invalid value for configuration rest.users.file: workers sign their requests to each other only with "
+                f"connect.protocol sessioned or static, and connect.protocol is {self.connect_protocol}"
+            ]
         if not self.local_assignors and self.group_remote_assignor is None:
             errors["group.local.assignors"] = [
                 "Invalid value '' for configuration group.local.assignors: must not be empty without "
@@ -513,7 +463,7 @@ def parse_static_task(text: str) -> ConnectorTaskId:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-_FIELDS_OF_SEVERAL_KEYS = ("spark", "security")
+_FIELDS_OF_SEVERAL_KEYS = ("spark", "security", "rest_tls")
 """The fields of :class:`WorkerSettings` that hold the values of several config keys; their own names are no keys."""
 
 
@@ -522,26 +472,3 @@ def _config_keys(settings: type[BaseModel]) -> frozenset[str]:
     return frozenset(
         str(field.alias) for name, field in settings.model_fields.items() if name not in _FIELDS_OF_SEVERAL_KEYS
     )
-
-
-def _parse_listener(text: str) -> RestAddress:
-    """The host and port of ``text``, written as ``http://host:port``; an empty host means every interface.
-
-    :raises ValueError: when ``text`` has another form.
-    """
-    url_parts = urlsplit(text)
-    if url_parts.scheme == "https":
-        raise ValueError("https is not served; put a proxy before the worker, or set http://host:port")
-    try:
-        port = url_parts.port
-    except ValueError:
-        port = None
-    if (
-        url_parts.scheme != "http"
-        or port is None
-        or url_parts.path not in ("", "/")
-        or url_parts.query
-        or url_parts.fragment
-    ):
-        raise ValueError(f"{text} is not http://host:port")
-    return RestAddress(url_parts.hostname or "", port)

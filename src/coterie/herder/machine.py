@@ -72,6 +72,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.signatures import SignContent, VerifySignature
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     DeleteConnector,
@@ -411,11 +412,12 @@ def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | Non
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    """Pass a request to the module that answers it. While the worker is leaving, all requests but that for its own
-    description are refused; while it relaunches, all but the descriptions of the worker and of the group."""
+    """Pass a request to the module that answers it. While the worker is leaving, all requests are refused but those for
+    its own description and for signatures; while it relaunches, also the description of the group is answered."""
     leaves, relaunches = turn.herder.lifecycle.is_leaving, turn.herder.lifecycle.is_relaunching
-    is_refused = (leaves and not isinstance(event.request, DescribeWorker)) or (
-        relaunches and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)
+    is_refused = (leaves and not isinstance(event.request, DescribeWorker | SignContent | VerifySignature)) or (
+        relaunches
+        and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup | SignContent | VerifySignature)
     )
     if is_refused:
         doing = "shutting down" if leaves else "restarting"
@@ -436,6 +438,8 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             questions.on_request(turn, event, question)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
+        case SignContent() | VerifySignature() as request:
+            turn.emit(Reply(id=event.id, answer=signing.answer(turn.herder, request)))
         case DescribeWorkerGroup() as request:
             orders.on_request(turn, event.id, request)
         case DrainWorker() | UncordonWorker() | RestartWorker() as request:

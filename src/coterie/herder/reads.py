@@ -29,7 +29,11 @@ from coterie.nouns.ids import LogPosition
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnectorTask) -> None:
-    """Look up the log's end offset for the read or the order, and set its time limit."""
+    """Look up the log's end offset for the read or the order, and set its time limit; or answer a read at once that
+    does not need the log's end."""
+    if isinstance(request, DescribeConnector) and request.answered_at_once:
+        turn.emit(Reply(id=event.id, answer=answer(turn.herder, request)))
+        return
     turn.herder.requests.reads[event.id] = PendingRead(request)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
     turn.emit(FindConfigEnd(purpose=ForRead(id=event.id)))

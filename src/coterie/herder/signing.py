@@ -18,6 +18,13 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.signatures import (
+    SignatureCheck,
+    SignatureRequest,
+    SignContent,
+    SignedContent,
+    VerifySignature,
+)
 from coterie.herder.session_keys import (
     AppendsKey,
     KeyOrdered,
@@ -74,6 +81,17 @@ def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | Non
     if not signature.is_valid(herder.config.session_key):
         return RequestRefused(problem=Problem.FORBIDDEN, message="Internal request contained invalid signature.")
     return None
+
+
+def answer(herder: Herder, request: SignatureRequest) -> SignedContent | SignatureCheck:
+    """The response to a request to sign or to verify."""
+    match request:
+        case SignContent(content=content):
+            key = signing_key(herder)
+            return SignedContent(signature=None if key is None else key.signature(content))
+        case VerifySignature(signature=signature):
+            are_signed = protocol_of(herder).are_requests_signed(herder)
+            return SignatureCheck(is_valid=are_signed and refusal(herder, signature) is None)
 
 
 def may_predate_new_key(first_sent_ms: int | None, now_ms: int) -> bool:

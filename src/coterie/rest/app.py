@@ -2,8 +2,11 @@
 
 import httpx
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from coterie.rest import problems
+from coterie.rest.access import AccessGate, AccessRules
+from coterie.rest.cross_origin import ResponseHeadersMiddleware
 from coterie.rest.endpoints import ENDPOINTS
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.resources.connectors import ConnectorsResource
@@ -18,11 +21,15 @@ from coterie.rest.routing import EndpointRoutes
 from coterie.worker.worker import Worker
 
 
-def create_app(worker: Worker, http_client: httpx.AsyncClient, *, cluster_id: str) -> Starlette:
+def create_app(
+    worker: Worker, http_client: httpx.AsyncClient, *, cluster_id: str, access: AccessRules | None = None
+) -> Starlette:
     """The web application of ``worker``: Connect's paths and Coterie's own, with error responses for all exceptions.
 
-    ``http_client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster.
+    ``http_client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster;
+    ``access`` says who may use the application, by default every client.
     """
+    access = access or AccessRules()
     herder = HerderRequests(worker, http_client)
     resources = [
         ServerResource(worker, cluster_id=cluster_id).handlers(),
@@ -35,6 +42,9 @@ def create_app(worker: Worker, http_client: httpx.AsyncClient, *, cluster_id: st
         GroupResource(herder).handlers(),
     ]
     return Starlette(
-        routes=[EndpointRoutes(ENDPOINTS, resources)],
+        routes=[EndpointRoutes(ENDPOINTS, resources, AccessGate(worker, access))],
+        middleware=[
+            Middleware(ResponseHeadersMiddleware, rules=access.cross_origin, added_headers=access.added_headers)
+        ],
         exception_handlers=dict.fromkeys(problems.HANDLED_EXCEPTIONS, problems.error_response),
     )

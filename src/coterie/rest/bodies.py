@@ -36,10 +36,13 @@ class NewConnector:
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body of ``request``.
+    """The whole body of ``request``; it may be read several times.
 
     :raises BodyTooLargeError: as soon as more than :data:`BODY_SIZE_MAX_BYTES` were received.
     """
+    body: bytes | None = getattr(request.state, "body", None)
+    if body is not None:
+        return body
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -47,6 +50,7 @@ async def read_body(request: Request) -> bytes:
         if size > BODY_SIZE_MAX_BYTES:
             raise BodyTooLargeError(f"The body is longer than {BODY_SIZE_MAX_BYTES} bytes")
         chunks.append(chunk)
+    request.state.body = b"".join(chunks)
     return b"".join(chunks)
 
 

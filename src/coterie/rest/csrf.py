@@ -3,31 +3,35 @@ address, without the user's knowledge (cross-site request forgery, CSRF).
 
 A browser sends a form or plain text to any host without a preflight request (a "simple request" of CORS), and puts the
 address of the page into ``Origin``. It sends JSON to another host only when that host allows it in its preflight
-response. So a mutation is accepted only from this worker's own pages and from programs, which need no ``Origin``;
-and its body only as JSON (:func:`coterie.rest.media_types.check_content_type`).
+response. So a mutation is accepted only from this worker's own pages, from pages of allowed origins, and from programs,
+which need no ``Origin``; and its body only as JSON (:func:`coterie.rest.media_types.check_content_type`).
 """
 
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.problems import ForeignOriginError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 """The port of a URL without a port, by scheme."""
 
 
-def check_mutation(request: Request) -> None:
+def check_mutation(request: Request, rules: CrossOriginRules) -> None:
     """Check that ``request``, which may change something, comes from no page of another address.
 
-    :raises ForeignOriginError: when an ``Origin`` header has another scheme, host or port than the request was sent to.
+    :raises ForeignOriginError: when an ``Origin`` header has another scheme, host or port than the request was sent to,
+        and ``rules`` do not allow pages of that origin to send requests of this method.
     """
     own_origin = _parse_origin(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
     for origin in request.headers.getlist("origin"):
-        if own_origin is None or _parse_origin(origin) != own_origin:
+        is_own = own_origin is not None and _parse_origin(origin) == own_origin
+        if not is_own and not rules.allows(origin, request.method):
             raise ForeignOriginError(
                 f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page from this worker's own "
-                "address may send this request; a program needs no Origin header"
+                "address, or of an origin and with a method that access.control.allow.origin and "
+                "access.control.allow.methods allow, may send this request; a program needs no Origin header"
             )
 
 

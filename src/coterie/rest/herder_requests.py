@@ -1,17 +1,24 @@
 """Sends requests of clients to this worker's herder, and to another worker when the herder cannot answer them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import httpx
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coterie.config.secrets import masked_config
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.kinds import Request as HerderRequest
+from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.rest import problems
+from coterie.rest.callers import Caller
+from coterie.rest.endpoints import Role
 from coterie.rest.leader import forward_to_worker
 from coterie.worker.worker import Worker
 
@@ -44,8 +51,25 @@ class HerderRequests:
         """
         answer = await self.worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):
-            return await forward_to_worker(self.http_client, request, body, answer)
+            return await forward_to_worker(self.http_client, request, body, answer, self.sign)
         return to_response(answer)
+
+    async def sign(self, content: bytes) -> Signature | None:
+        """The signature of ``content`` with the group's session key; None when there is none."""
+        answer = await self.worker.ask(SignContent(content=content))
+        return answer.signature if isinstance(answer, SignedContent) else None
+
+
+def visible_config(request: Request, config: Mapping[str, str]) -> Mapping[str, str]:
+    """``config`` as the caller of ``request`` may see it: exactly as it was written for a caller who may write configs,
+    and otherwise without secret values."""
+    caller: Caller = request.state.caller
+    return config if caller.role is Role.ADMIN else masked_config(config)
+
+
+def visible_info(request: Request, info: ConnectorInfo) -> ConnectorInfo:
+    """``info`` with its :func:`visible_config`."""
+    return replace(info, config=visible_config(request, info.config))
 
 
 def connector_in_path(request: Request) -> ConnectorName:

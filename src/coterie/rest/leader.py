@@ -9,6 +9,9 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coterie.config.rest import RestTls
+from coterie.config.security import TlsFiles
+from coterie.config.tls import client_context
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import SigningKey
@@ -16,6 +19,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
+from coterie.rest.callers import Sign, name_caller
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_segments
 from coterie.rest.problems import ProblemRefusal
@@ -26,13 +30,10 @@ refuses a request."""
 
 REQUEST_ID_HEADER = "X-Coterie-Request-Id"
 """The header with the id of a client's request: it stays the same when the request is forwarded."""
-USER_HEADER = "X-Coterie-User"
-"""The header with the user for whom a worker forwards a request."""
 FORWARDED_REQUEST_HEADERS = (
     "Authorization",
     "If-Match",
     REQUEST_ID_HEADER,
-    USER_HEADER,
     signatures.SIGNATURE_HEADER,
     signatures.ALGORITHM_HEADER,
 )
@@ -41,10 +42,15 @@ FORWARDED_RESPONSE_HEADERS = ("Content-Type", "Location", "ETag", "Retry-After",
 """The headers of another worker's response that the client receives."""
 
 
-def open_http_client() -> httpx.AsyncClient:
-    """An HTTP client for requests between workers. It ignores proxy settings of the environment; the caller closes
-    it."""
+def open_http_client(tls: RestTls | None = None) -> httpx.AsyncClient:
+    """An HTTP client for requests between workers, with the certificates of ``tls``. It ignores proxy settings of the
+    environment; the caller closes it.
+
+    :raises WorldError: when a certificate cannot be read.
+    """
+    files = TlsFiles() if tls is None else tls.files
     return httpx.AsyncClient(
+        verify=client_context(files),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=5.0),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},
@@ -92,10 +98,17 @@ class HttpLeaderClient:
 
 
 async def forward_to_worker(
-    http_client: httpx.AsyncClient, request: Request, body: bytes, refusal: RequestRefused, *, path: str | None = None
+    http_client: httpx.AsyncClient,
+    request: Request,
+    body: bytes,
+    refusal: RequestRefused,
+    sign: Sign,
+    *,
+    path: str | None = None,
 ) -> Response:
     """Send ``request`` with ``body`` to the worker at ``refusal.redirect_url``, and return that worker's response,
-    whatever its status. ``path`` replaces the path of the request unless it is None.
+    whatever its status. ``path`` replaces the path of the request unless it is None. ``sign`` signs the name of the
+    request's caller for the other worker.
 
     As in Connect, the query parameter ``forward`` limits how often a request is forwarded, to two times: it is absent
     in a client's request, ``true`` when the request was forwarded once, and ``false`` when it was forwarded twice. In
@@ -114,7 +127,10 @@ async def forward_to_worker(
     headers = {"Content-Type": "application/json", **_selected(request.headers, FORWARDED_REQUEST_HEADERS)}
     try:
         url = httpx.URL(refusal.redirect_url.rstrip("/") + path, params=query)
-        response = await http_client.request(request.method, url, content=body, headers=headers)
+        forwarded = http_client.build_request(request.method, url, content=body, headers=headers)
+        await name_caller(forwarded, request.state.caller, sign)
+        response = await http_client.send(forwarded)
+        request.state.is_forwarded = True
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(f"IO Error trying to forward REST request: {_error_text(error)}") from error
     return Response(

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Problem, RequestRefused
@@ -67,6 +67,18 @@ class UnreadableBodyError(HttpRefusal):
     status = 400
 
 
+class NotLoggedInError(HttpRefusal):
+    """The request names no user, or a wrong password."""
+
+    status = 401
+
+
+class RoleMissingError(HttpRefusal):
+    """The user may not do what the request asks for."""
+
+    status = 403
+
+
 class NotJsonError(HttpRefusal):
     """The Content-Type of the request is not ``application/json``."""
 
@@ -101,10 +113,15 @@ def error_json(status: int, message: str, headers: Mapping[str, str] | None = No
     return JSONResponse({"error_code": status, "message": message}, status_code=status, headers=headers)
 
 
-def error_response(_: Request, error: Exception) -> JSONResponse:
+def error_response(request: Request, error: Exception) -> Response:
     """The HTTP response for an exception that a handler has raised: the status of an :class:`HttpRefusal` or of
     Starlette's HTTPException, and 500 for every other exception. The text of an unexpected exception is not sent."""
     match error:
+        case NotLoggedInError(status=status):
+            # Connect's response: a text, declared as JSON like the responses of the path.
+            media_type = "text/plain" if request.method == "OPTIONS" else "application/json"
+            headers = {"WWW-Authenticate": 'Basic realm="Kafka Connect", charset="UTF-8"'}
+            return Response(str(error), status_code=status, media_type=media_type, headers=headers)
         case HttpRefusal(status=status):
             return error_json(status, str(error))
         case WorldError():

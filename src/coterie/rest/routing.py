@@ -3,15 +3,17 @@ for an unknown path, 405 and ``Allow`` for another method, OPTIONS and HEAD.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
-from coterie.rest import csrf, media_types
+from coterie.rest import media_types
+from coterie.rest.access import AccessGate
 from coterie.rest.endpoints import Endpoint, Operation
 from coterie.rest.paths import PathTemplate, request_segments
 
@@ -21,14 +23,24 @@ responses."""
 Handlers = Mapping[Operation, Handler]
 
 
+@dataclass(frozen=True, slots=True)
+class _ServedEndpoint:
+    """An endpoint with its handler."""
+
+    endpoint: Endpoint
+    handler: Handler
+
+
 class EndpointRoutes(BaseRoute):
     """The only route of the application: it matches every request, and finds the endpoint itself.
 
     Starlette's own routes match the decoded path, in which ``src1%2Fstatus`` and ``src1/status`` are the same.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], resources: Iterable[Handlers]) -> None:
-        """``resources`` contains the handlers of each resource, which must be one for each endpoint."""
+    def __init__(self, endpoints: Sequence[Endpoint], resources: Iterable[Handlers], gate: AccessGate) -> None:
+        """``resources`` contains the handlers of each resource, which must be one for each endpoint. Every request
+        passes ``gate``."""
+        self._gate = gate
         handlers: dict[Operation, Handler] = {}
         for resource in resources:
             assert not (twice := resource.keys() & handlers.keys()), f"several handlers for {sorted(twice)}"
@@ -38,10 +50,11 @@ class EndpointRoutes(BaseRoute):
             f"each endpoint must have its own operation, and each operation one handler: {sorted(operations)} are the "
             f"operations of the endpoints, {sorted(handlers)} have handlers"
         )
-        self._handlers_by_path: dict[PathTemplate, dict[str, Handler]] = {}
+        self._endpoints_by_path: dict[PathTemplate, dict[str, _ServedEndpoint]] = {}
         for endpoint in endpoints:
             template = PathTemplate.parse(endpoint.path)
-            self._handlers_by_path.setdefault(template, {})[endpoint.method] = handlers[endpoint.operation]
+            served = _ServedEndpoint(endpoint, handlers[endpoint.operation])
+            self._endpoints_by_path.setdefault(template, {})[endpoint.method] = served
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Every HTTP request matches."""
@@ -63,34 +76,32 @@ class EndpointRoutes(BaseRoute):
     async def _response(self, request: Request) -> Response:
         """:raises HTTPException: with status 404 for an unknown path, 405 for a method that the path does not have."""
         segments = request_segments(request)
-        for template, handlers in self._handlers_by_path.items():
+        for template, endpoints in self._endpoints_by_path.items():
             if (path_params := template.match(segments)) is not None:
                 request.scope["path_params"] = path_params
-                return await _dispatch(request, handlers)
+                return await self._dispatch(request, endpoints)
         raise HTTPException(404)
 
+    async def _dispatch(self, request: Request, endpoints: Mapping[str, _ServedEndpoint]) -> Response:
+        """The response of the endpoint of the request's method; HEAD is served by the endpoint of GET. ``endpoints``:
+        those of the request's path, by method.
 
-async def _dispatch(request: Request, handlers: Mapping[str, Handler]) -> Response:
-    """The response of the handler of the request's method; HEAD is served by the handler of GET.
-
-    :raises HTTPException: with status 405, when the path does not have the method; 406, see
-        :func:`media_types.check_accept`.
-    :raises HttpRefusal: see :func:`csrf.check_mutation` and :func:`media_types.check_content_type`, for another method
-        than GET.
-    """
-    allowed = _allowed_methods(handlers)
-    if request.method == "OPTIONS":
-        return PlainTextResponse(", ".join(allowed), headers={"Allow": ",".join(allowed)})
-    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
-    if handler is None:
-        raise HTTPException(405, headers={"Allow": ",".join(allowed)})
-    if request.method not in ("GET", "HEAD"):
-        csrf.check_mutation(request)
-        media_types.check_content_type(request)
-    media_types.check_accept(request)
-    return await handler(request)
+        :raises HTTPException: with status 405, when the path does not have the method; 406, see
+            :func:`media_types.check_accept`.
+        :raises HttpRefusal: see :func:`media_types.check_content_type`, and :meth:`AccessGate.serve`.
+        """
+        allowed = _allowed_methods(endpoints)
+        if request.method == "OPTIONS":
+            return await self._gate.serve_options(request, allowed)
+        served = endpoints.get("GET" if request.method == "HEAD" else request.method)
+        if served is None:
+            raise HTTPException(405, headers={"Allow": ",".join(allowed)})
+        if served.endpoint.method != "GET":
+            media_types.check_content_type(request)
+        media_types.check_accept(request)
+        return await self._gate.serve(request, served.endpoint, served.handler)
 
 
-def _allowed_methods(handlers: Mapping[str, Handler]) -> list[str]:
-    """The value of ``Allow`` for a path with these handlers."""
-    return [*(["HEAD"] if "GET" in handlers else []), *handlers, "OPTIONS"]
+def _allowed_methods(endpoints: Mapping[str, _ServedEndpoint]) -> list[str]:
+    """The value of ``Allow`` for a path with these endpoints."""
+    return [*(["HEAD"] if "GET" in endpoints else []), *endpoints, "OPTIONS"]

@@ -1,18 +1,60 @@
-"""Serves a worker's HTTP API for as long as the worker runs."""
+"""Serves a worker's HTTP API at its listeners for as long as the worker runs."""
 
 import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Awaitable, Generator
-from typing import TypeVar
+import ssl
+from collections.abc import Awaitable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coterie.config.reloaded_files import ReloadedFiles
+from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
+from coterie.config.tls import distinguished_name, server_context
 from coterie.nouns.errors import WorldError
 
 ResultT = TypeVar("ResultT")
+CLIENT_CERTIFICATE_NAME = "client_certificate_name"
+"""The key of a request's state that contains the name in the client's certificate; see :func:`serve_while`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundListener:
+    """A listener that is bound to its address."""
+
+    socket: socket.socket
+    tls: ReloadedFiles[ssl.SSLContext] | None = None
+    """The TLS context for new connections; None for http."""
+
+    @property
+    def port(self) -> int:
+        """The port, which the operating system has chosen if the listener's port is 0."""
+        port: int = self.socket.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def open_listeners(listeners: Sequence[RestListener], tls: RestTls) -> Iterator[list[BoundListener]]:
+    """Bind all of ``listeners``, in their order. Their sockets are closed at the end of the block. ``tls``: the
+    certificates of those with https.
+
+    :raises WorldError: see :func:`open_listener`; or a certificate cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        # Separate for each listener: each watches the files while it is served.
+        yield [
+            BoundListener(
+                socket=stack.enter_context(open_listener(host, port)),
+                tls=_read_certificates(tls) if scheme is RestScheme.HTTPS else None,
+            )
+            for scheme, host, port in listeners
+        ]
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -30,18 +72,72 @@ def open_listener(host: str, port: int) -> socket.socket:
             raise WorldError(
                 f"Port {port} ({address}) is in use: stop the process that uses it, or set another port in listeners"
             ) from None
-        raise WorldError(f"Cannot listen at {address}: {error.strerror or error}") from None
+        raise WorldError(f"Cannot listen at {address}: {error.strerror or error}") from error
 
 
-async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[ResultT]) -> ResultT:
-    """Serve ``app`` at ``listener`` while ``work`` runs, and return the result of ``work``. After ``work``, also when
-    it raises or is cancelled, running requests have 2 s to end; then all connections and ``listener`` are closed.
+def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
+    """The TLS context of an https listener.
+
+    :raises WorldError: when a file is missing or invalid; the message names the file.
+    """
+    files = tls.files
+    assert files.certificate_location is not None, "checked by RestSettings"
+    assert files.key_location is not None, "checked by TlsFiles"
+    certificate, key = Path(files.certificate_location), Path(files.key_location)
+    client_ca = Path(files.ca_location) if files.ca_location and tls.client_auth is not ClientAuth.NONE else None
+
+    def read() -> ssl.SSLContext:
+        return server_context(
+            certificate,
+            key,
+            key_password=files.key_password or "",
+            client_ca=client_ca,
+            requires_client_certificate=tls.client_auth is ClientAuth.REQUIRED,
+        )
+
+    paths = [certificate, key] if client_ca is None else [certificate, key, client_ca]
+    return ReloadedFiles("certificates of the REST API", paths, read)
+
+
+async def serve_while(
+    app: Starlette,
+    listeners: Sequence[BoundListener],
+    work: Awaitable[ResultT],
+    reloaded_files: Sequence[ReloadedFiles[Any]] = (),
+) -> ResultT:
+    """Serve ``app`` at all ``listeners`` while ``work`` runs, and return the result of ``work``. After ``work``, also
+    when it raises or is cancelled, running requests have 2 s to end; then all connections and listeners are closed.
+
+    Changes of ``reloaded_files`` are noticed meanwhile. New connections use the newest valid certificates. The state of
+    each request contains the name in the client's certificate (:func:`.distinguished_name`) as
+    :data:`CLIENT_CERTIFICATE_NAME`, if the client sent a certificate.
 
     :raises ExceptionGroup: contains the exception of ``work``.
     """
+    servers = [_make_server(app, listener) for listener in listeners]
+    async with asyncio.TaskGroup() as group:
+        certificates = [listener.tls for listener in listeners if listener.tls is not None]
+        watching = [group.create_task(files.run()) for files in (*certificates, *reloaded_files)]
+        serving = [
+            group.create_task(server.serve(sockets=[listener.socket]))
+            for server, listener in zip(servers, listeners, strict=True)
+        ]
+        try:
+            return await work
+        finally:
+            for watcher in watching:
+                watcher.cancel()
+            for server in servers:
+                server.should_exit = True
+            # Awaited here, so that open connections are closed even when the work was cancelled.
+            await asyncio.wait(serving)
+
+
+def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
+    """uvicorn's server of ``app`` for one listener."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=_ProtocolWithClientCertificate,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -51,15 +147,27 @@ async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[R
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )
-    server = _ServerWithoutSignals(config)
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(server.serve(sockets=[listener]))
-        try:
-            return await work
-        finally:
-            # Awaited here, so that open connections are closed even when the work was cancelled.
-            server.should_exit = True
-            await serving
+    config.load()
+    if (tls := listener.tls) is not None:
+        context = tls.value
+
+        def use_newest_context(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = tls.value
+
+        # OpenSSL calls it at the beginning of each handshake, so that certificates that were read again are used.
+        context.sni_callback = use_newest_context
+        config.ssl = context
+    return _ServerWithoutSignals(config)
+
+
+class _ProtocolWithClientCertificate(H11Protocol):
+    """Puts the name in the client's certificate into the state of each request of a connection."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        name = distinguished_name(transport.get_extra_info("peercert"))
+        if name is not None:
+            self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
 
 
 class _ServerWithoutSignals(uvicorn.Server):

@@ -61,11 +61,11 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
 
     with open_listener("127.0.0.1", 0) as own, open_listener("127.0.0.1", 0) as other:
         running = listening("127.0.0.1", own.getsockname()[1])
-        compose.check_listener(listening("", own.getsockname()[1]), running=running)
+        compose.check_rest_listeners(listening("", own.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match="is in use"):
-            compose.check_listener(listening("127.0.0.1", other.getsockname()[1]), running=running)
+            compose.check_rest_listeners(listening("127.0.0.1", other.getsockname()[1]), running=running)
         with pytest.raises(WorldError, match=r"Cannot listen at 203\.0\.113\.1"):
-            compose.check_listener(listening("203.0.113.1", own.getsockname()[1]), running=running)
+            compose.check_rest_listeners(listening("203.0.113.1", own.getsockname()[1]), running=running)
 
 
 @pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])

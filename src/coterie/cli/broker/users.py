@@ -1,12 +1,12 @@
 """`coterie broker user`: the users that may log in to an embedded broker. A running broker applies changes at once."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coterie.cli.folders import parse_folder
+from coterie.cli.passwords import check_user_name, read_new_password
 from coterie.nouns.errors import WorldError
 
 users_app = typer.Typer(
@@ -30,10 +30,9 @@ def add_user(data: DataFolder, name: UserName) -> None:
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
-    if not name.isprintable() or not name.strip():
-        raise WorldError(f"{name!r} is not a valid user name: it must be printable and not blank")
+    check_user_name(name)
     is_new_folder = not _is_broker_folder(data)
-    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, _read_password(name))
+    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, read_new_password(name))
     if is_new_folder:
         typer.echo(f"Created the folder {data.absolute()}.", err=True)
     typer.echo(f"Added user {name}." if is_new else f"Changed the password of user {name}.")
@@ -91,22 +90,3 @@ def _is_broker_folder(data: Path) -> bool:
     if file_names and not any(name.startswith(broker_file_names) for name in file_names):
         raise WorldError(f"{data.absolute()} is not a broker's folder; use the folder that the broker has as --data")
     return True
-
-
-def _read_password(name: str) -> str:
-    """Return the password of user ``name``, from a prompt on a terminal, else from one line of standard input.
-
-    A password is never an option, because every process on the machine can read command lines.
-
-    :raises WorldError: when standard input has no password, or one that is not UTF-8.
-    """
-    if sys.stdin.isatty():
-        return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True))
-    try:
-        # UTF-8 in every locale, because clients send UTF-8 (RFC 4616, RFC 5802).
-        password = sys.stdin.buffer.readline().decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise WorldError("the password at standard input is not UTF-8; clients could not send it") from error
-    if not password:
-        raise WorldError("standard input contains no password: write it there as one line")
-    return password

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import DEFAULT_URL, UrlOption
+from coterie.cli.options import DEFAULT_URL, UrlOption, rest_command
 
 OptionValues = list[str]
 
 
+@rest_command
 def plan(
     add: Annotated[
         OptionValues | None, typer.Option("--add", metavar="NAME", help="A worker of this name joins.")

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.cli.listeners import ListenerThread, check_listeners, load_listeners
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
+from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
@@ -36,9 +36,12 @@ from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Handover
+from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
+from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import open_listener, serve_while
+from coterie.rest.server import BoundListener, open_listeners, serve_while
+from coterie.rest.users import read_users
 from coterie.spark.jars import default_jar_folder
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
@@ -125,11 +128,11 @@ def run_worker(
         workers.append(worker)
         _obey_signals(worker)
 
-    with open_listener(*settings.listener_address) as listener:
-        member = member_settings(settings, listener)
+    with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
+        member = member_settings(settings, listeners)
         place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
         serving = serve_worker(
-            settings, listener, runtime_factory, on_created=made, place=place, check_settings=check_settings
+            settings, listeners, runtime_factory, on_created=made, place=place, check_settings=check_settings
         )
         ended = asyncio.run(serving)
     if not ended.relaunches:
@@ -146,16 +149,21 @@ def run_worker(
     return 0
 
 
-def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None:
+def check_rest_listeners(settings: WorkerSettings, *, running: WorkerSettings) -> None:
     """Check that a worker that listens as in ``running`` could listen as in ``settings`` after a restart.
 
-    If both have the same port, only the host is checked: the port is in use until the process ends.
+    Of a port that both have, only the host is checked: the port is in use until the process ends.
 
-    :raises WorldError: when another process uses the port, or the host is not an address of this machine.
+    :raises WorldError: when another process uses a port, a host is not an address of this machine, or a certificate
+        cannot be read.
     """
-    host, port = settings.listener_address
-    # Port 0: its own port is free after the process ends.
-    open_listener(host, 0 if port == running.listener_address.port else port).close()
+    own_ports = {listener.port for listener in running.rest_listeners}
+    # Port 0: the ports of this process are free after it ends.
+    listeners = [
+        listener._replace(port=0) if listener.port in own_ports else listener for listener in settings.rest_listeners
+    ]
+    with open_listeners(listeners, settings.rest_tls):
+        pass
 
 
 def check_plugins(settings: WorkerSettings) -> None:
@@ -169,12 +177,13 @@ def check_plugins(settings: WorkerSettings) -> None:
         check_listeners(settings.rebalance_listeners, key=_LISTENERS_KEY)
 
 
-def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
-    """Return the settings of the worker's membership; its URL has the port of ``listener``."""
+def member_settings(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> MemberSettings:
+    """Return the settings of the worker's membership. ``listeners``: the bound listeners of ``settings``, in the same
+    order; the URL has the port of the advertised one."""
     return MemberSettings(
         group_id=settings.group_id,
         instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
-        url=settings.advertised_url(bound_port=listener.getsockname()[1]),
+        url=settings.advertised_url(bound_port=advertised_port(settings, listeners)),
         name=settings.worker_name,
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
@@ -186,9 +195,34 @@ def member_settings(settings: WorkerSettings, listener: socket.socket) -> Member
     )
 
 
+def access_rules(settings: WorkerSettings) -> AccessRules:
+    """Who may use the REST API of a worker with these settings.
+
+    :raises WorldError: when the file of users cannot be read or is invalid; the message names the file.
+    """
+    users = None
+    if settings.rest_users_file is not None:
+        path = Path(settings.rest_users_file)
+        users = ReloadedFiles("users of the REST API", [path], lambda: read_users(path))
+    return AccessRules(
+        users=users,
+        health_is_open=settings.rest_health_open,
+        cross_origin=CrossOriginRules(
+            allowed_origins=settings.allowed_origins, allowed_methods=settings.allowed_methods
+        ),
+        added_headers=settings.response_headers,
+    )
+
+
+def advertised_port(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> int:
+    """The bound port of the advertised listener. ``listeners``: the bound listeners of ``settings``, in the same
+    order."""
+    return listeners[settings.rest_listeners.index(settings.advertised_listener)].port
+
+
 async def serve_worker(
     settings: WorkerSettings,
-    listener: socket.socket,
+    listeners: Sequence[BoundListener],
     runtime_factory: RuntimeFactory = spark_runtime,
     *,
     on_created: Callable[[Worker], None],
@@ -205,8 +239,8 @@ async def serve_worker(
     :raises WorldError: when the worker cannot start, for example because no broker responds.
     :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
     """
-    port = listener.getsockname()[1]
-    name, member = settings.display_name(bound_port=port), member_settings(settings, listener)
+    port = advertised_port(settings, listeners)
+    name, member = settings.display_name(bound_port=port), member_settings(settings, listeners)
     client_id = settings.client_id or name
     logger.info("%s serves REST at %s and is starting", name, member.url)
     policy = RebalancePolicy(
@@ -214,11 +248,15 @@ async def serve_worker(
         moves_per_round_max=settings.rebalance_max_moves_per_round,
         round_interval_ms=settings.rebalance_round_interval_ms,
     )
+    access = access_rules(settings)
     assignors = _load_assignors(settings, policy)
     watch = AssignorWatch(assignors)
-    listeners = _make_listener_thread(settings, assignors, watch)
+    rebalance_listeners = _make_listener_thread(settings, assignors, watch)
     offers = await watch.first_offers()
-    async with _open_topics(settings, client_id) as (topics, config_log, status_log), open_http_client() as client:
+    async with (
+        _open_topics(settings, client_id) as (topics, config_log, status_log),
+        open_http_client(settings.rest_tls) as client,
+    ):
         spec = MembershipSpec(
             settings=settings,
             member=member,
@@ -260,14 +298,16 @@ async def serve_worker(
                 handover=place,
                 check_settings=check_settings,
                 assignors=assign_on_threads(assignors),
-                listeners=listeners,
+                listeners=rebalance_listeners,
             )
             on_created(worker)
-            app = create_app(worker, client, cluster_id=await topics.cluster_id())
+            app = create_app(worker, client, cluster_id=await topics.cluster_id(), access=access)
             try:
-                ended = await serve_while(app, listener, _run_watched(worker, watch, membership))
+                work = _run_watched(worker, watch, membership)
+                users = () if access.users is None else (access.users,)
+                ended = await serve_while(app, listeners, work, users)
             finally:
-                await listeners.close()
+                await rebalance_listeners.close()
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended
 

@@ -7,10 +7,20 @@ from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
 from coterie.herder.requests.questions import PluginKeys, PluginList, Question
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, Read, TaskConfigs, TaskStatus
 from coterie.herder.requests.refusals import Done, RequestRefused
+from coterie.herder.requests.signatures import SignatureCheck, SignatureRequest, SignedContent
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
 from coterie.herder.requests.writes import Write
 
-Request: TypeAlias = Read | Write | Question | DescribeWorker | DescribeWorkerGroup | WorkerOrder | RestartConnectorTask
+Request: TypeAlias = (
+    Read
+    | Write
+    | Question
+    | DescribeWorker
+    | DescribeWorkerGroup
+    | WorkerOrder
+    | RestartConnectorTask
+    | SignatureRequest
+)
 
 Answer: TypeAlias = (
     ConnectorInfo
@@ -23,6 +33,8 @@ Answer: TypeAlias = (
     | PluginList
     | PluginKeys
     | ConfigInfos
+    | SignedContent
+    | SignatureCheck
     | Done
     | RequestRefused
 )

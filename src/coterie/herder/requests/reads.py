@@ -18,6 +18,9 @@ class DescribeConnector:
     """Ask for one connector; answered with :class:`ConnectorInfo`."""
 
     connector: ConnectorName
+    answered_at_once: bool = False
+    """Whether the response contains what this worker has read so far. Otherwise the response contains every config that
+    was written before the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

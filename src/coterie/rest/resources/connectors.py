@@ -9,7 +9,13 @@ from coterie.herder.requests.writes import DeleteConnector, PatchConnector, PutC
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.herder_requests import (
+    HerderRequests,
+    connector_in_path,
+    empty_response_with,
+    visible_config,
+    visible_info,
+)
 from coterie.rest.paths import encoded_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
@@ -40,7 +46,9 @@ class ConnectorsResource:
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions:
             connector_type_of = self._herder.worker.connector_type
-            return JSONResponse(views.expanded_connectors_json(connectors, expansions, connector_type_of))
+            visible = [(visible_info(request, info), status) for info, status in connectors.connectors]
+            visible_connectors = ConnectorList(connectors=tuple(visible))
+            return JSONResponse(views.expanded_connectors_json(visible_connectors, expansions, connector_type_of))
         return JSONResponse([info.connector for info, _ in connectors.connectors])
 
     async def create_connector(self, request: Request) -> Response:
@@ -57,7 +65,7 @@ class ConnectorsResource:
 
     async def describe_connector(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        info_json = views.connector_info_json(info, self._herder.worker.connector_type)
+        info_json = views.connector_info_json(visible_info(request, info), self._herder.worker.connector_type)
         return JSONResponse(info_json, headers=etag_headers(info))
 
     async def delete_connector(self, request: Request) -> Response:
@@ -66,7 +74,7 @@ class ConnectorsResource:
 
     async def describe_config(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        return JSONResponse(dict(info.config), headers=etag_headers(info))
+        return JSONResponse(dict(visible_config(request, info.config)), headers=etag_headers(info))
 
     async def put_config(self, request: Request) -> Response:
         body = await bodies.read_body(request)

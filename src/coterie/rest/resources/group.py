@@ -22,7 +22,8 @@ from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, G
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
-from coterie.rest.endpoints import Operation
+from coterie.rest.callers import Caller, name_caller
+from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.paths import encoded_path, request_segments
@@ -43,6 +44,7 @@ class GroupResource:
 
     def __init__(self, herder: HerderRequests) -> None:
         self._worker = herder.worker
+        self._herder = herder
         self._http_client = herder.http_client
 
     def handlers(self) -> Handlers:
@@ -128,7 +130,7 @@ class GroupResource:
             under ``/coterie/``; also when ``request`` was forwarded too often.
         """
         try:
-            response = await forward_to_worker(self._http_client, request, b"", refusal, path=path)
+            response = await forward_to_worker(self._http_client, request, b"", refusal, self._herder.sign, path=path)
         except WorldError as error:
             role = "leader" if refusal.problem is Problem.NOT_LEADER else "worker"
             message = (
@@ -178,7 +180,11 @@ class GroupResource:
         with a status of success within :data:`MEMBER_VIEW_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(MEMBER_VIEW_TIMEOUT_S):
-                response = await self._http_client.get(f"{url.rstrip('/')}/coterie/worker")
+                member_request = self._http_client.build_request("GET", f"{url.rstrip('/')}/coterie/worker")
+                own_id = worker_id_in(self._worker.settings.url)
+                caller = Caller(user=f"worker {own_id}", role=Role.READ, address=own_id)
+                await name_caller(member_request, caller, self._herder.sign)
+                response = await self._http_client.send(member_request)
             view_json = response.json() if response.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None

@@ -13,7 +13,7 @@ from coterie.herder.requests.reads import (
 )
 from coterie.rest import views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path, task_in_path
+from coterie.rest.herder_requests import HerderRequests, connector_in_path, task_in_path, visible_config
 from coterie.rest.routing import Handlers
 
 
@@ -37,7 +37,8 @@ class StatusesResource:
 
     async def describe_tasks(self, request: Request) -> Response:
         configs = await self._herder.ask(DescribeTasks(connector=connector_in_path(request)), TaskConfigs)
-        return JSONResponse(views.task_configs_json(configs))
+        visible = tuple((task, visible_config(request, config)) for task, config in configs.tasks)
+        return JSONResponse(views.task_configs_json(TaskConfigs(tasks=visible)))
 
     async def describe_task_status(self, request: Request) -> Response:
         status = await self._herder.ask(DescribeTaskStatus(task=task_in_path(request)), TaskStatus)

@@ -1,0 +1,273 @@
+"""A worker's settings for its REST API: Kafka Connect's keys, and the few keys that Coterie adds.
+
+listeners                      addresses: http://host:port, https://host:port, several between commas
+listeners.https.ssl.*          certificates of https listeners, as for Kafka clients (`config.security`), and
+…ssl.client.auth               none (default), requested or required; without any key listeners.https.*, the keys
+                               ssl.* count, as in Connect
+rest.advertised.*              the address that other workers and clients use
+rest.users.file                the users that may log in, with their roles (Coterie's own key)
+access.control.allow.*         which pages of other addresses a browser may let use the API (CORS)
+response.http.headers.config   headers of every response
+"""
+
+import csv
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from coterie.config.definition import split_list
+from coterie.config.security import TlsFiles
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.ids import WorkerId, WorkerUrl
+
+HTTPS_PREFIX = "listeners.https."
+"""The prefix of the keys for https listeners."""
+CLIENT_AUTH_KEY = "ssl.client.auth"
+"""Whether clients of https listeners need a certificate; the key without :data:`HTTPS_PREFIX`."""
+_Port = Annotated[int, Field(ge=1, le=65535)]
+_NonEmptyText = Annotated[str, Field(min_length=1)]
+_Texts = Annotated[
+    tuple[_NonEmptyText, ...], BeforeValidator(lambda value: split_list(value) if isinstance(value, str) else value)
+]
+
+
+class RestScheme(StrEnum):
+    """How a listener serves the REST API."""
+
+    HTTP = "http"
+    HTTPS = "https"
+
+
+class RestListener(NamedTuple):
+    """An address at which a REST API listens. An empty ``host`` means every interface, and port 0 means that the
+    operating system chooses the port."""
+
+    scheme: RestScheme
+    host: str
+    port: int
+
+
+class RestAddress(NamedTuple):
+    """The host and port at which a worker's REST API is reached."""
+
+    host: str
+    port: int
+
+
+class ClientAuth(StrEnum):
+    """Whether clients of an https listener send a certificate (``ssl.client.auth``)."""
+
+    NONE = "none"
+    """Clients are not asked for a certificate."""
+    REQUESTED = "requested"
+    """A client may send a certificate, which must be valid."""
+    REQUIRED = "required"
+    """A client without a valid certificate is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestTls:
+    """The certificates of the https listeners, and of this worker's requests to other workers."""
+
+    files: TlsFiles = field(default_factory=TlsFiles)
+    client_auth: ClientAuth = ClientAuth.NONE
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """The settings from the keys and values of a worker file; other keys are ignored.
+
+        :raises ConfigError: lists each invalid or missing key, with the reason.
+        """
+        prefix = HTTPS_PREFIX if any(key.startswith(HTTPS_PREFIX) for key in properties) else ""
+        files = TlsFiles.from_properties(properties, prefix=prefix)
+        key = prefix + CLIENT_AUTH_KEY
+        value = properties.get(key, "").strip().lower() or ClientAuth.NONE.value
+        if value not in [choice.value for choice in ClientAuth]:
+            raise ConfigError({key: [f"Invalid value {value} for configuration {key}: must be {_choices(ClientAuth)}"]})
+        client_auth = ClientAuth(value)
+        if client_auth is not ClientAuth.NONE and files.ca_location is None:
+            missing_key = f"{prefix}ssl.truststore.location"
+            raise ConfigError({missing_key: [f'Missing required configuration "{missing_key}" with {key}={value}.']})
+        return cls(files=files, client_auth=client_auth)
+
+
+class ResponseHeader(NamedTuple):
+    """A header that ``response.http.headers.config`` adds to responses."""
+
+    name: str
+    value: str
+    replaces: bool
+    """Whether the header replaces a header of the response with the same name; otherwise it is added."""
+
+
+class RestSettings(BaseModel):
+    """The settings of a worker's REST API; part of `worker.WorkerSettings`."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    listeners: Annotated[_Texts, Field(min_length=1)] = ("http://:8083",)
+    """The addresses of this worker's REST API, each `http://host:port` or `https://host:port`."""
+    rest_advertised_host_name: _NonEmptyText | None = None
+    """The host with which other workers and clients reach this worker; by default the host of the advertised listener,
+    or this machine's host name when that host is empty, 0.0.0.0 or ::."""
+    rest_advertised_port: _Port | None = None
+    """The port with which other workers and clients reach this worker; by default the port of the advertised
+    listener."""
+    rest_advertised_listener: str | None = None
+    """The URL scheme with which other workers and clients reach this worker, http or https. The advertised listener is
+    the first with this scheme; by default the first http listener, else the first https listener."""
+    rest_users_file: _NonEmptyText | None = None
+    """The file with the users that may use the REST API, and their roles (`coterie rest user`). The worker reads the
+    file again when it changes. Without this key every client may do everything. (Coterie's own key.)"""
+    rest_health_open: bool = False
+    """With `rest.users.file`: whether `GET /health` needs no log-in. (Coterie's own key.)"""
+    access_control_allow_origin: str = ""
+    """The origins (such as `https://ui.example`) whose pages may use this REST API in a browser, between commas; *
+    means every origin. By default only pages of the worker's own address may."""
+    access_control_allow_methods: str = ""
+    """The HTTP methods that pages of the allowed origins may use, between commas; by default GET, POST and HEAD."""
+    response_http_headers_config: str = ""
+    """Headers that are added to every response: between commas, each `set NAME: VALUE` or `add NAME: VALUE`; a rule
+    that contains a comma stands in double quotes."""
+    rest_tls: RestTls = Field(default=RestTls(), exclude=True)
+    """The certificates of the https listeners: the keys `listeners.https.ssl.*`."""
+
+    @property
+    def rest_listeners(self) -> tuple[RestListener, ...]:
+        """The addresses at which this worker's REST API listens."""
+        return tuple(map(parse_listener, self.listeners))
+
+    @property
+    def advertised_listener(self) -> RestListener:
+        """The listener whose address other workers and clients use."""
+        wanted = [self.rest_advertised_listener] if self.rest_advertised_listener else list(RestScheme)
+        return next(listener for scheme in wanted for listener in self.rest_listeners if listener.scheme == scheme)
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        """The items of ``access.control.allow.origin``."""
+        return tuple(split_list(self.access_control_allow_origin))
+
+    @property
+    def allowed_methods(self) -> tuple[str, ...]:
+        """The items of ``access.control.allow.methods``, in upper case; by default those that Connect allows."""
+        methods = [method.upper() for method in split_list(self.access_control_allow_methods)]
+        return tuple(methods) or ("GET", "POST", "HEAD")
+
+    @property
+    def response_headers(self) -> tuple[ResponseHeader, ...]:
+        """The headers of ``response.http.headers.config``."""
+        return _parse_header_rules(self.response_http_headers_config)
+
+    def advertised_address(self, *, bound_port: int | None = None) -> RestAddress:
+        """The host and port at which other workers and clients reach this worker.
+
+        ``bound_port`` is the port that the operating system chose when the advertised listener's port is 0; None when
+        that port is not known, and then the result may have port 0.
+        """
+        listener = self.advertised_listener
+        host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
+        port = self.rest_advertised_port or (bound_port if listener.port == 0 else None) or listener.port
+        return RestAddress(self.rest_advertised_host_name or host, port)
+
+    def worker_id(self, *, bound_port: int | None = None) -> WorkerId:
+        """``<advertised host>:<advertised port>``, the form of a worker id in Connect's statuses. ``bound_port`` is as
+        in :meth:`advertised_address`."""
+        host, port = self.advertised_address(bound_port=bound_port)
+        return WorkerId(f"{host}:{port}")
+
+    def advertised_url(self, *, bound_port: int | None = None) -> WorkerUrl:
+        """The URL of this worker's REST API that it reports to its group, with a slash at the end. ``bound_port`` is as
+        in :meth:`advertised_address`."""
+        host, port = self.advertised_address(bound_port=bound_port)
+        scheme = self.advertised_listener.scheme
+        return WorkerUrl(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
+
+    # -- checks of one key --------------------------------------------------------------------------------------------
+
+    @field_validator("listeners")
+    @classmethod
+    def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
+        """Check that each is a listener's address, and that no two have one port; return ``listeners``."""
+        parsed = [parse_listener(text) for text in listeners]
+        ports = [listener.port for listener in parsed if listener.port != 0]
+        if len(set(ports)) < len(ports):
+            raise ValueError("two listeners have the same port")
+        return listeners
+
+    @field_validator("rest_advertised_listener")
+    @classmethod
+    def _check_advertised_scheme(cls, scheme: str | None) -> str | None:
+        """Check that ``scheme`` is http, https or not set, and return it in lower case."""
+        if scheme and scheme.lower() not in list(RestScheme):
+            raise ValueError(f"must be {_choices(RestScheme)}")
+        return scheme.lower() if scheme else None
+
+    @field_validator("response_http_headers_config")
+    @classmethod
+    def _check_header_rules(cls, rules: str) -> str:
+        """Check that ``rules`` can be parsed, and return them."""
+        _parse_header_rules(rules)
+        return rules
+
+    # -- checks between keys ------------------------------------------------------------------------------------------
+
+    def rest_errors(self) -> dict[str, list[str]]:
+        """The errors, by key, of values that are valid but contradict each other."""
+        errors: dict[str, list[str]] = {}
+        schemes = {listener.scheme for listener in self.rest_listeners}
+        advertised = self.rest_advertised_listener
+        if advertised is not None and advertised not in schemes:
+            errors["rest.advertised.listener"] = [
+                f"Invalid value {advertised} for configuration rest.advertised.listener: no listener has this scheme"
+            ]
+        if RestScheme.HTTPS in schemes and self.rest_tls.files.certificate_location is None:
+            key = f"{HTTPS_PREFIX}ssl.keystore.location"
+            errors[key] = [
+                f'Missing required configuration "{key}" with an https listener: name the PEM file with the '
+                f"certificate and its key, and set {HTTPS_PREFIX}ssl.keystore.type=PEM."
+            ]
+        return errors
+
+
+def parse_listener(text: str) -> RestListener:
+    """The listener that ``text`` states as ``http://host:port`` or ``https://host:port``; an empty host means every
+    interface.
+
+    :raises ValueError: when ``text`` has another form.
+    """
+    try:
+        url_parts = urlsplit(text)
+        scheme, port = RestScheme(url_parts.scheme), url_parts.port
+    except ValueError:
+        scheme, port = RestScheme.HTTP, None
+    if port is None or url_parts.path not in ("", "/") or url_parts.query or url_parts.fragment:
+        raise ValueError(f"{text} is not http://host:port or https://host:port")
+    return RestListener(scheme, url_parts.hostname or "", port)
+
+
+def _parse_header_rules(rules: str) -> tuple[ResponseHeader, ...]:
+    """The headers of ``response.http.headers.config``.
+
+    :raises ValueError: when a rule has another form than ``set NAME: VALUE`` or ``add NAME: VALUE``.
+    """
+    headers = []
+    for rule in next(csv.reader([rules], skipinitialspace=True), []):
+        action, _, header = rule.strip().partition(" ")
+        name, colon, value = header.partition(":")
+        # Connect also has setDate and addDate, with a date as value; a fixed date in every response has no use.
+        if action not in ("set", "add") or not colon or not name.strip() or not name.strip().isascii():
+            raise ValueError(f"{rule.strip()!r} is not `set NAME: VALUE` or `add NAME: VALUE`")
+        headers.append(ResponseHeader(name.strip(), value.strip(), replaces=action == "set"))
+    return tuple(headers)
+
+
+def _choices(choices: type[StrEnum]) -> str:
+    """The values of ``choices`` as text: "none, requested or required"."""
+    *first, last = choices
+    return f"{', '.join(first)} or {last}"

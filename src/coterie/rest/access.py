@@ -1,0 +1,177 @@
+"""Who may do what: every request of a client passes :meth:`AccessGate.serve`, which knows the caller, compares the
+caller's role with that of the endpoint, and writes the audit line of a mutation.
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from coterie.config.reloaded_files import ReloadedFiles
+from coterie.config.rest import ResponseHeader
+from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
+from coterie.rest import audit, csrf
+from coterie.rest.callers import (
+    Caller,
+    basic_credentials,
+    certificate_name,
+    client_address,
+    parse_forwarded_caller,
+)
+from coterie.rest.cross_origin import CrossOriginRules
+from coterie.rest.endpoints import Endpoint, Operation, Role
+from coterie.rest.problems import NotLoggedInError, RoleMissingError, error_response
+from coterie.rest.users import USER_ROLES, PasswordHash, RestUser, Users
+from coterie.worker.worker import Worker
+
+NOT_LOGGED_IN = "User cannot access the resource."
+"""Connect's message."""
+_CONCURRENT_HASHES_MAX = 2
+"""How many passwords are hashed at the same time: a client that tries passwords must not occupy all threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRules:
+    """Who may use the REST API of one worker; by default every client may do everything."""
+
+    users: ReloadedFiles[Users] | None = None
+    """The users that may log in; None: users need not log in."""
+    health_is_open: bool = False
+    """Whether ``GET /health`` needs no log-in."""
+    cross_origin: CrossOriginRules = field(default_factory=CrossOriginRules)
+    added_headers: Sequence[ResponseHeader] = ()
+    """Headers that are added to every response."""
+
+
+class AccessGate:
+    """The access of clients to the endpoints of one worker."""
+
+    def __init__(self, worker: Worker, rules: AccessRules) -> None:
+        self._worker = worker
+        self._rules = rules
+        self._passwords = _PasswordChecks()
+
+    async def serve_options(self, request: Request, allowed_methods: Sequence[str]) -> Response:
+        """The response to OPTIONS: the methods of a path. Any user may ask for them.
+
+        :raises NotLoggedInError: when the request names no user.
+        """
+        await self._caller(request)
+        return PlainTextResponse(", ".join(allowed_methods), headers={"Allow": ",".join(allowed_methods)})
+
+    async def serve(
+        self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """The response of ``handler``, which is that of ``endpoint``. Writes the audit line of a mutation.
+
+        :raises HttpRefusal: when the caller may not use the endpoint; and the exceptions of ``handler``.
+        """
+        if endpoint.method == "GET":
+            await self._check(request, endpoint)
+            return await handler(request)
+        entry = audit.Entry.of(request, endpoint)
+        try:
+            await self._check(request, endpoint)
+            await entry.read_config_before(self._worker, request)
+            response = await handler(request)
+        except Exception as error:
+            entry.write(request, error_response(request, error))
+            raise
+        entry.write(request, response)
+        return response
+
+    async def _check(self, request: Request, endpoint: Endpoint) -> None:
+        """Check that the request may be served, and keep its caller in the request's state.
+
+        :raises ForeignOriginError: as :func:`csrf.check_mutation`.
+        :raises NotLoggedInError: when the request names no user, or a wrong password.
+        :raises RoleMissingError: when the user may not use the endpoint.
+        """
+        if endpoint.method != "GET":
+            csrf.check_mutation(request, self._rules.cross_origin)
+        if endpoint.role is Role.WORKER:
+            # Its handler verifies the signature of the request, as in Connect.
+            request.state.caller = Caller(user=None, role=Role.WORKER, address=client_address(request))
+            return
+        if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_is_open:
+            return
+        caller = await self._caller(request)
+        if USER_ROLES.index(caller.role) < USER_ROLES.index(endpoint.role):
+            raise RoleMissingError(
+                f"User {caller.user} has the role {caller.role}; this request ({endpoint.operation}) needs the role "
+                f"{endpoint.role}"
+            )
+
+    async def _caller(self, request: Request) -> Caller:
+        """The caller of the request, which is kept in the request's state.
+
+        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
+        """
+        caller = await self._forwarded_caller(request) or await self._own_caller(request)
+        request.state.caller = caller
+        return caller
+
+    async def _forwarded_caller(self, request: Request) -> Caller | None:
+        """The caller that another worker names in the request; None when it names none, or the signature is not
+        valid."""
+        forwarded = await parse_forwarded_caller(request)
+        if forwarded is None:
+            return None
+        answer = await self._worker.ask(VerifySignature(signature=forwarded.signature))
+        return forwarded.caller if isinstance(answer, SignatureCheck) and answer.is_valid else None
+
+    async def _own_caller(self, request: Request) -> Caller:
+        """The caller of a request that no worker has forwarded.
+
+        :raises NotLoggedInError: as :meth:`_caller`.
+        """
+        address = client_address(request)
+        if self._rules.users is None:
+            return Caller(user=None, role=Role.ADMIN, address=address)
+        users = self._rules.users.value
+        authorization = request.headers.get("authorization")
+        if authorization is None:
+            name = certificate_name(request)
+            user = users.get(name) if name is not None else None
+            if name is None or user is None:
+                raise NotLoggedInError(NOT_LOGGED_IN)
+            return Caller(user=name, role=user.role, address=address)
+        credentials = basic_credentials(authorization)
+        if credentials is None:
+            raise NotLoggedInError(NOT_LOGGED_IN)
+        name, password = credentials
+        user = users.get(name)
+        if not await self._passwords.is_right(user, password) or user is None:
+            raise NotLoggedInError(NOT_LOGGED_IN)
+        return Caller(user=name, role=user.role, address=address)
+
+
+class _PasswordChecks:
+    """Compares passwords with their hashes on threads, and remembers the right ones, since Basic authentication sends
+    the password with every request."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._right_by_hash: dict[PasswordHash, bytes] = {}
+        self._hashing = asyncio.Semaphore(_CONCURRENT_HASHES_MAX)
+        self._unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
+
+    async def is_right(self, user: RestUser | None, password: str) -> bool:
+        """Whether ``password`` is the user's. Takes as long for an unknown user (None) as for a wrong password, so that
+        a client cannot find out which users exist."""
+        stored = self._unknown_user if user is None or user.password is None else user.password
+        digest = hmac.digest(self._secret, password.encode(), "sha256")
+        right = self._right_by_hash.get(stored)
+        if right is not None and hmac.compare_digest(right, digest):
+            return True
+        async with self._hashing:
+            matches = await asyncio.to_thread(stored.matches, password)
+        if matches:
+            if len(self._right_by_hash) >= 1_000:  # Hashes of former passwords of users that have changed them.
+                self._right_by_hash.clear()
+            self._right_by_hash[stored] = digest
+        return matches

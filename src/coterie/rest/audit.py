@@ -1,0 +1,101 @@
+"""The audit log: one line for each request that would change something, written by the worker that performs or refuses
+the request. Logger ``coterie.audit``, level INFO; the line is JSON.
+
+    {"user": "alice", "address": "10.0.0.7", "operation": "put_config", "connector": "flights",
+     "before": {…}, "after": {…}, "status": 200}
+
+Secret values are hidden. A refused request has a ``message`` with the first line of the reason.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coterie.config.secrets import masked_config
+from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector
+from coterie.nouns.jobs import ConnectorName
+from coterie.rest import bodies
+from coterie.rest.callers import Caller, client_address
+from coterie.rest.endpoints import Endpoint, Operation
+from coterie.worker.worker import Worker
+
+logger = logging.getLogger("coterie.audit")
+
+_CONFIG_OPERATIONS = frozenset(
+    {Operation.CREATE_CONNECTOR, Operation.PUT_CONFIG, Operation.PATCH_CONFIG, Operation.DELETE_CONNECTOR}
+)
+"""The operations that change a connector's config: their lines contain the config before and after."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """The audit line of one request."""
+
+    operation: Operation
+    targets: dict[str, str]
+    """What the request would change, by kind: ``connector``, ``task``, ``worker``, …"""
+    config_before: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, request: Request, endpoint: Endpoint) -> Self:
+        """The entry of ``request``, which is for ``endpoint``."""
+        return cls(operation=endpoint.operation, targets=dict(request.path_params))
+
+    async def read_config_before(self, worker: Worker, request: Request) -> None:
+        """Keep the connector's present config, if the request would change the config."""
+        if self.operation not in _CONFIG_OPERATIONS:
+            return
+        if self.operation is Operation.CREATE_CONNECTOR:
+            if (name := _name_in_body(await bodies.read_body(request))) is not None:
+                self.targets["connector"] = name
+            return
+        name = self.targets["connector"]
+        answer = await worker.ask(DescribeConnector(connector=ConnectorName(name), answered_at_once=True))
+        if isinstance(answer, ConnectorInfo):
+            self.config_before = answer.config
+
+    def write(self, request: Request, response: Response) -> None:
+        """Write the line for the ``response``; none if another worker has performed the request."""
+        if getattr(request.state, "is_forwarded", False):
+            return
+        caller: Caller | None = getattr(request.state, "caller", None)
+        line: dict[str, Any] = {
+            "user": None if caller is None else caller.user,
+            "address": client_address(request) if caller is None else caller.address,
+            "operation": self.operation.value,
+            **self.targets,
+        }
+        body = _json_body(response)
+        if self.config_before is not None:
+            line["before"] = masked_config(self.config_before)
+        if self.operation in _CONFIG_OPERATIONS and response.status_code < 400 and "config" in body:
+            line["after"] = masked_config(body["config"])
+        line["status"] = response.status_code
+        if response.status_code >= 400:
+            # Only the first line: the further lines of an invalid config quote its values.
+            line["message"] = str(body.get("message", "")).partition("\n")[0]
+        logger.info("%s", json.dumps(line, ensure_ascii=False))
+
+
+def _name_in_body(body: bytes) -> str | None:
+    """The connector's name in the body of a creation; None when the body has none."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    name = document.get("name") if isinstance(document, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _json_body(response: Response) -> Mapping[str, Any]:
+    """The JSON object in the body of ``response``; empty when there is none."""
+    try:
+        document = json.loads(bytes(response.body))
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,123 @@
+"""Who sends a request: a user with a password, a client certificate, or another worker that forwards a user's request.
+
+A forwarded request names its user in signed headers, because the receiving worker cannot see the user's certificate:
+
+    X-Coterie-User, X-Coterie-Role          the user and the role, as the forwarding worker has checked them
+    X-Coterie-Address                       the user's address
+    X-Coterie-Time                          milliseconds since the Unix epoch, by the forwarding worker's clock
+    X-Coterie-Signature, …-Algorithm        MAC, with the group's session key (KIP-507), of the method, path and query,
+                                            the headers above, and the body
+
+The headers count only with a valid signature that is at most :data:`SIGNATURE_AGE_MAX_MS` old.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import httpx
+from starlette.requests import Request
+
+from coterie.herder.session_keys import Signature, decode_base64
+from coterie.nouns import signature_algorithms
+from coterie.rest import bodies
+from coterie.rest.endpoints import Role
+from coterie.rest.server import CLIENT_CERTIFICATE_NAME
+
+SIGNATURE_AGE_MAX_MS = 60_000
+"""How far the time in a forwarded request may differ from this worker's clock."""
+_USER, _ROLE, _ADDRESS, _TIME = "X-Coterie-User", "X-Coterie-Role", "X-Coterie-Address", "X-Coterie-Time"
+_SIGNATURE, _ALGORITHM = "X-Coterie-Signature", "X-Coterie-Signature-Algorithm"
+
+Sign = Callable[[bytes], Awaitable[Signature | None]]
+"""Signs a content with the group's session key; None when there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The sender of a request."""
+
+    user: str | None
+    """The user's name; None when users need not log in."""
+    role: Role
+    address: str
+    """The IP address of the user's connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedCaller:
+    """The caller that a forwarded request names, before its signature is verified."""
+
+    caller: Caller
+    signature: Signature
+
+
+def client_address(request: Request) -> str:
+    """The IP address from which ``request`` was sent."""
+    return request.client.host if request.client is not None else "unknown"
+
+
+def certificate_name(request: Request) -> str | None:
+    """The name in the client certificate of the connection; None without a certificate."""
+    return getattr(request.state, CLIENT_CERTIFICATE_NAME, None)
+
+
+def basic_credentials(authorization: str) -> tuple[str, str] | None:
+    """User and password of a header ``Authorization: Basic …``; None when the header has another form."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return (user, password) if colon else None
+
+
+async def name_caller(request: httpx.Request, caller: Caller, sign: Sign) -> None:
+    """Add the headers that name ``caller`` to ``request``, which this worker is going to send to another one; none when
+    this worker cannot sign them."""
+    now_ms = str(time.time_ns() // 1_000_000)
+    fields = (quote(caller.user, safe="") if caller.user is not None else "", caller.role.value, caller.address, now_ms)
+    signature = await sign(_signed_content(request.method, request.url.raw_path, fields, request.content))
+    if signature is not None:
+        request.headers.update(dict(zip((_USER, _ROLE, _ADDRESS, _TIME), fields, strict=True)))
+        request.headers[_SIGNATURE] = base64.b64encode(signature.mac).decode()
+        request.headers[_ALGORITHM] = signature.algorithm
+
+
+async def parse_forwarded_caller(request: Request) -> ForwardedCaller | None:
+    """The caller that the headers of a forwarded request name, with the signature to verify; None when a header is
+    missing, invalid or too old. Reads the body of the request.
+
+    :raises BodyTooLargeError: when the body is too large.
+    """
+    try:
+        fields = tuple(request.headers[name] for name in (_USER, _ROLE, _ADDRESS, _TIME))
+        mac, algorithm = decode_base64(request.headers[_SIGNATURE]), request.headers[_ALGORITHM]
+        user, role, address, sent_at_ms = unquote(fields[0]), Role(fields[1]), fields[2], int(fields[3])
+    except (KeyError, ValueError):
+        return None
+    age_ms = abs(time.time_ns() // 1_000_000 - sent_at_ms)
+    if age_ms > SIGNATURE_AGE_MAX_MS or signature_algorithms.canonical_algorithm_name(algorithm) is None:
+        return None
+    path_and_query = request.scope["raw_path"]
+    if request.scope["query_string"]:
+        path_and_query += b"?" + request.scope["query_string"]
+    content = _signed_content(request.method, path_and_query, fields, await bodies.read_body(request))
+    return ForwardedCaller(
+        caller=Caller(user=user or None, role=role, address=address),
+        signature=Signature(algorithm=algorithm, mac=mac, body=content),
+    )
+
+
+def _signed_content(method: str, path_and_query: bytes, fields: tuple[str, ...], body: bytes) -> bytes:
+    """What the signature of a forwarded request is made of. It begins with a word, so that it is never the JSON array
+    of task configs that Connect's workers sign with the same key."""
+    parts = [method, path_and_query.decode("latin-1"), *fields, hashlib.sha256(body).hexdigest()]
+    return b"forwarded " + json.dumps(parts).encode()

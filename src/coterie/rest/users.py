@@ -1,0 +1,120 @@
+"""The users of a worker's REST API, in one file that only its owner can read: names, roles, and salted hashes of
+passwords. A user without a password is known by the name in a client certificate.
+
+`coterie rest user` changes the file, and workers read it again when it changes.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from coterie.config.durable_files import replace_private_file
+from coterie.nouns.errors import WorldError
+from coterie.rest.endpoints import Role
+
+USER_ROLES = (Role.READ, Role.OPERATE, Role.ADMIN)
+"""The roles that a user can have. Each includes those before it."""
+_SALT_SIZE_BYTES = 16
+_COST = 1 << 14
+"""scrypt's cost N. With :data:`_BLOCK_SIZE`, one hash takes about 40 ms and 16 MB."""
+_BLOCK_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordHash:
+    """A salted hash of a password, by scrypt (RFC 7914)."""
+
+    salt: bytes = field(repr=False)
+    digest: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, password: str) -> Self:
+        """The hash of ``password`` with a fresh salt. Takes about 40 ms."""
+        salt = secrets.token_bytes(_SALT_SIZE_BYTES)
+        return cls(salt=salt, digest=_scrypt(password, salt))
+
+    def matches(self, password: str) -> bool:
+        """Whether this is the hash of ``password``. Takes about 40 ms, whatever the password."""
+        return hmac.compare_digest(_scrypt(password, self.salt), self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestUser:
+    """One user."""
+
+    role: Role
+    """One of :data:`USER_ROLES`."""
+    password: PasswordHash | None
+    """None: the user has no password, and logs in with a client certificate that has the user's name."""
+
+
+Users = Mapping[str, RestUser]
+"""The users by name."""
+
+
+def read_users(path: Path) -> Users:
+    """The users in the file ``path``.
+
+    :raises WorldError: the file cannot be read or is not a users file.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["version"] != 1:
+            raise WorldError(f"the users in {path} have version {document['version']}; this Coterie reads version 1")
+        return {name: _decode(user) for name, user in document["users"].items()}
+    except OSError as error:
+        raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise WorldError(
+            f"the file {path} is not a file of REST users; move it away and add the users again with "
+            "`coterie rest user add`"
+        ) from error
+
+
+def write_users(path: Path, users: Users) -> None:
+    """Replace the file ``path`` by one with ``users``, durably.
+
+    :raises WorldError: the file cannot be written.
+    """
+    document = {"version": 1, "users": {name: _encode(user) for name, user in sorted(users.items())}}
+    try:
+        replace_private_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise WorldError(f"the users in {path} cannot be written: {error.strerror}") from error
+
+
+def _encode(user: RestUser) -> Mapping[str, str]:
+    """A user as JSON values."""
+    if user.password is None:
+        return {"role": user.role.value}
+    return {
+        "role": user.role.value,
+        "salt": base64.b64encode(user.password.salt).decode(),
+        "scrypt": base64.b64encode(user.password.digest).decode(),
+    }
+
+
+def _decode(encoded: Mapping[str, str]) -> RestUser:
+    """The user in JSON values that :func:`_encode` made.
+
+    :raises ValueError: when the role is none of a user.
+    """
+    role = Role(encoded["role"])
+    if role not in USER_ROLES:
+        raise ValueError(f"{role} is not a user's role")
+    if "scrypt" not in encoded:
+        return RestUser(role=role, password=None)
+    salt, digest = base64.b64decode(encoded["salt"]), base64.b64decode(encoded["scrypt"])
+    return RestUser(role=role, password=PasswordHash(salt=salt, digest=digest))
+
+
+def _scrypt(password: str, salt: bytes) -> bytes:
+    """The digest of ``password`` with ``salt``."""
+    return hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=_BLOCK_SIZE, p=1, maxmem=1 << 26)

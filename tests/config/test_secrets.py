@@ -1,0 +1,39 @@
+"""Secret values in configs."""
+
+import pytest
+
+from coterie.config.secrets import masked_config
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sink.connection.password",
+        "consumer.override.sasl.jaas.config",
+        "sink.option.fs.s3a.secret.key",
+        "source.option.accessKey",
+        "ssl.key.password",
+        "token",
+    ],
+)
+def test_the_values_of_keys_named_like_secrets_are_hidden(key: str) -> None:
+    assert masked_config({key: "hunter2"}) == {key: "[hidden]"}
+
+
+@pytest.mark.parametrize("key", ["key.converter", "sink.key.fields", "pk.fields", "name", "topics", "passes"])
+def test_other_values_stay(key: str) -> None:
+    assert masked_config({key: "id"}) == {key: "id"}
+
+
+def test_a_url_with_a_password_is_hidden_and_one_without_stays() -> None:
+    urls = {"a": "postgresql://etl:s3cr3t@db:5432/x", "b": "postgresql://db:5432/x", "c": "jdbc:postgresql://db/x?u=a"}
+    assert masked_config(urls) == {**urls, "a": "[hidden]"}
+
+
+def test_keys_that_a_definition_calls_secret_are_hidden() -> None:
+    assert masked_config({"pin": "1234", "x": "y"}, {"pin"}) == {"pin": "[hidden]", "x": "y"}
+
+
+def test_a_reference_to_a_secret_is_not_secret() -> None:
+    config = {"password": "${env:DB_PASSWORD}", "token": "x${env:A}"}
+    assert masked_config(config) == {"password": "${env:DB_PASSWORD}", "token": "[hidden]"}

@@ -1,0 +1,407 @@
+"""Who may do what: every operation with every role, over http and https; users of forwarded requests; masked values;
+pages of other addresses; the audit log.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from coterie.config.reloaded_files import ReloadedFiles
+from coterie.config.rest import ResponseHeader
+from coterie.config.tls import server_context
+from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.rest.access import AccessRules
+from coterie.rest.callers import Caller, name_caller
+from coterie.rest.cross_origin import CrossOriginRules
+from coterie.rest.endpoints import ENDPOINTS, Endpoint, Role
+from coterie.rest.users import USER_ROLES, PasswordHash, RestUser, Users, read_users, write_users
+from coterie.wire.connect import ConnectProtocol
+from tests.certificates import Authority
+from tests.rest.served import JSON, ServedCluster, ServedWorker
+from tests.worker.simulated import until
+
+PASSWORDS = {role.value: f"{role.value}'s password" for role in USER_ROLES}
+USERS: Users = {
+    **{
+        role.value: RestUser(role=role, password=PasswordHash.of(password))
+        for role, password in zip(USER_ROLES, PASSWORDS.values(), strict=True)
+    },
+    "CN=loader,O=Big Co": RestUser(role=Role.ADMIN, password=None),
+}
+NEW = {"name": "a", "config": {"connector.class": "SimulatedSource", "tasks.max": "1", "db.password": "hunter2"}}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> AccessRules:
+    path = tmp_path / "users.json"
+    write_users(path, USERS)
+    return AccessRules(users=ReloadedFiles("users", [path], lambda: read_users(path)))
+
+
+@pytest.fixture
+async def workers() -> AsyncIterator[ServedCluster]:
+    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
+        yield cluster
+
+
+def login(user: str | None) -> Mapping[str, str]:
+    """The headers of a request of ``user``."""
+    if user is None:
+        return JSON
+    encoded = base64.b64encode(f"{user}:{PASSWORDS[user]}".encode()).decode()
+    return {**JSON, "Authorization": f"Basic {encoded}"}
+
+
+def filled(endpoint: Endpoint) -> str:
+    path = endpoint.path.replace("{connector}", "nope").replace("{task}", "0").replace("{worker:path}", "nope")
+    assert "{" not in path.replace("{logger}", "x").replace("{plugin}", "x")
+    return path
+
+
+async def create(worker: ServedWorker) -> None:
+    created = await worker.ask("POST", "/connectors", raw=json.dumps(NEW).encode(), headers=login("admin"))
+    assert created.status_code == 201, created.text
+
+
+# -- every operation with every role ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_https", [False, True], ids=["http", "https"])
+async def test_each_role_may_use_exactly_the_endpoints_of_the_table(
+    workers: ServedCluster, rules: AccessRules, authority: Authority, is_https: bool
+) -> None:
+    pair = authority.pair("worker")
+    tls = ReloadedFiles("certificates", [], lambda: server_context(pair.certificate, pair.key)) if is_https else None
+    worker = await workers.serve(access=rules, tls=tls)
+    url = worker.url.replace("http:", "https:") if is_https else worker.url
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+    async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
+        for endpoint in ENDPOINTS:
+            for user in (None, *PASSWORDS):
+                body = b"{}" if endpoint.request is not None else b""
+                answer = await client.request(
+                    endpoint.method, url + filled(endpoint), content=body, headers=login(user)
+                )
+                shown = (endpoint.operation, user, answer.status_code, answer.text)
+                if endpoint.role is Role.WORKER:
+                    assert answer.status_code not in (401, 405), shown
+                elif user is None:
+                    assert (answer.status_code, answer.text) == (401, "User cannot access the resource."), shown
+                    assert answer.headers["www-authenticate"].startswith("Basic "), shown
+                elif USER_ROLES.index(Role(user)) < USER_ROLES.index(endpoint.role):
+                    assert answer.status_code == 403, shown
+                    assert f"needs the role {endpoint.role}" in answer.json()["message"], shown
+                else:
+                    assert answer.status_code not in (401, 403, 405), shown
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["Basic eDp5", "Bearer x", "Basic %%%", "Basic", "", "Basic " + base64.b64encode(b"admin").decode()],
+)
+async def test_a_wrong_login_is_401_as_in_connect(
+    workers: ServedCluster, rules: AccessRules, authorization: str
+) -> None:
+    worker = await workers.serve(access=rules)
+    answer = await worker.ask("GET", "/connectors", raw=b"", headers={"Authorization": authorization})
+    assert (answer.status_code, answer.text) == (401, "User cannot access the resource.")
+
+
+async def test_an_unknown_path_is_404_and_options_need_a_login(workers: ServedCluster, rules: AccessRules) -> None:
+    worker = await workers.serve(access=rules)
+    assert (await worker.get("/nope")).status_code == 404
+    assert (await worker.ask("OPTIONS", "/connectors")).status_code == 401
+    assert (await worker.ask("OPTIONS", "/connectors", raw=b"", headers=login("read"))).status_code == 200
+
+
+async def test_health_may_be_open(workers: ServedCluster, rules: AccessRules) -> None:
+    worker = await workers.serve(access=AccessRules(users=rules.users, health_is_open=True))
+    assert (await worker.get("/health")).status_code == 200
+    assert (await worker.get("/")).status_code == 401
+
+
+async def test_a_removed_user_and_a_changed_password_are_refused_at_once(
+    workers: ServedCluster, rules: AccessRules
+) -> None:
+    worker = await workers.serve(access=rules)
+    assert rules.users is not None
+    assert (await worker.ask("GET", "/", raw=b"", headers=login("read"))).status_code == 200
+    rules.users.value = {"read": RestUser(role=Role.READ, password=PasswordHash.of("another"))}
+    assert (await worker.ask("GET", "/", raw=b"", headers=login("read"))).status_code == 401
+    assert (await worker.ask("GET", "/", raw=b"", headers=login("admin"))).status_code == 401
+
+
+# -- requests that another worker forwards ----------------------------------------------------------------------------
+
+
+async def test_a_users_request_is_forwarded_with_the_users_name(
+    workers: ServedCluster, rules: AccessRules, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    leader, follower = await workers.serve(access=rules), await workers.serve(access=rules)
+    await until_keys(leader, follower)
+    await create(follower)
+    assert (await follower.ask("DELETE", "/connectors/a", raw=b"", headers=login("operate"))).status_code == 403
+    entries = audit_entries(caplog)
+    assert [(entry["user"], entry["operation"], entry["status"]) for entry in entries] == [
+        ("admin", "create_connector", 201),
+        ("operate", "delete_connector", 403),
+    ], "one line each: the leader's of the creation, and the follower's of the refusal"
+    assert leader.running.worker.settings.url != follower.running.worker.settings.url
+
+
+async def test_a_certificate_that_only_the_forwarding_worker_sees_counts_at_the_leader(
+    workers: ServedCluster, rules: AccessRules, authority: Authority
+) -> None:
+    leader = await workers.serve(access=rules)
+    pair, client_pair = authority.pair("worker"), authority.pair("loader", subject="/O=Big Co/CN=loader")
+    tls = ReloadedFiles(
+        "certificates",
+        [],
+        lambda: server_context(
+            pair.certificate, pair.key, client_ca=authority.certificate, requires_client_certificate=False
+        ),
+    )
+    follower = await workers.serve(access=rules, tls=tls)
+    await until_keys(leader, follower)
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.load_cert_chain(client_pair.certificate, client_pair.key)
+    url = follower.url.replace("http:", "https:")
+    async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+        assert (await client.post(f"{url}/connectors", json=NEW)).status_code == 201
+        assert (await client.delete(f"{url}/connectors/a")).status_code == 204
+    async with httpx.AsyncClient(verify=ssl.create_default_context(cafile=authority.certificate)) as client:
+        assert (await client.get(f"{url}/connectors")).status_code == 401, "without the certificate"
+
+
+async def test_the_leader_sees_the_states_of_members_that_need_a_login(
+    workers: ServedCluster, rules: AccessRules
+) -> None:
+    leader, follower = await workers.serve(access=rules), await workers.serve(access=rules)
+    await until_keys(leader, follower)
+    group = (await leader.ask("GET", "/coterie/group", raw=b"", headers=login("read"))).json()
+    assert len(group["members"]) == 2
+    assert all(member["life"] is not None for member in group["members"]), group["members"]
+
+
+@pytest.mark.parametrize("change", ["user", "role", "time", "method", "path", "query", "body", "signature"])
+async def test_a_name_in_a_header_counts_only_with_a_good_signature(
+    workers: ServedCluster, rules: AccessRules, change: str
+) -> None:
+    worker = await workers.serve(access=rules)
+    await until_keys(worker)
+
+    async def sign(content: bytes) -> object:
+        answer = await worker.running.worker.ask(SignContent(content=content))
+        assert isinstance(answer, SignedContent)
+        return answer.signature
+
+    signed = httpx.Request(
+        "PUT", f"{worker.url}/connectors/a/config?x=1", content=json.dumps(NEW["config"]), headers=JSON
+    )
+    await name_caller(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.send(signed)).status_code == 201, "it is accepted as it is"
+        method, url, body = signed.method, signed.url, signed.content
+        headers = dict(signed.headers)
+        del headers["content-length"]
+        match change:
+            case "user" | "role":
+                headers[f"x-coterie-{change}"] = "read" if change == "role" else "bob"
+            case "time":
+                headers["x-coterie-time"] = str(int(headers["x-coterie-time"]) + 1)
+            case "signature":
+                headers["x-coterie-signature"] = base64.b64encode(bytes(32)).decode()
+            case "method":
+                method = "PATCH"
+            case "path":
+                url = url.copy_with(path="/connectors/b/config")
+            case "query":
+                url = url.copy_with(query=b"x=2")
+            case _:
+                body += b" "
+        changed = await client.request(method, url, content=body, headers=headers)
+        assert changed.status_code in (401, 405), changed.text
+
+
+async def test_an_old_signature_does_not_count(
+    workers: ServedCluster, rules: AccessRules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await workers.serve(access=rules)
+    await until_keys(worker)
+
+    async def sign(content: bytes) -> object:
+        answer = await worker.running.worker.ask(SignContent(content=content))
+        assert isinstance(answer, SignedContent)
+        return answer.signature
+
+    request = httpx.Request("GET", f"{worker.url}/connectors")
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.rest.callers.SIGNATURE_AGE_MAX_MS", -1)
+        await name_caller(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.send(request)).status_code == 401
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.send(request)).status_code == 200
+
+
+# -- what readers see -------------------------------------------------------------------------------------------------
+
+
+async def test_readers_see_secrets_masked_and_an_admin_reads_exactly_what_was_put(
+    workers: ServedCluster, rules: AccessRules
+) -> None:
+    worker = await workers.serve(access=rules)
+    await create(worker)
+
+    async def tasks_are_there() -> bool:
+        return bool((await worker.ask("GET", "/connectors/a/tasks", raw=b"", headers=login("read"))).json())
+
+    await until(tasks_are_there)
+    paths = ("/connectors/a", "/connectors/a/config", "/connectors?expand=info", "/connectors/a/tasks")
+    for path in paths:
+        answers = {user: await worker.ask("GET", path, raw=b"", headers=login(user)) for user in PASSWORDS}
+        assert "hunter2" in answers["admin"].text, path
+        assert "hunter2" not in answers["operate"].text, path
+        assert "hunter2" not in answers["read"].text, path
+        assert "[hidden]" in answers["read"].text, path
+    config = (await worker.ask("GET", "/connectors/a/config", raw=b"", headers=login("admin"))).json()
+    assert config == {**NEW["config"], "name": "a"}  # type: ignore[dict-item]
+
+
+# -- pages of other addresses, and headers ----------------------------------------------------------------------------
+
+PAGE = "http://ui.example"
+
+
+async def test_pages_of_allowed_origins_may_use_the_allowed_methods(workers: ServedCluster) -> None:
+    cross_origin = CrossOriginRules(allowed_origins=[PAGE], allowed_methods=["GET", "POST", "PUT"])
+    worker = await workers.serve(access=AccessRules(cross_origin=cross_origin))
+    preflight = await worker.ask(
+        "OPTIONS",
+        "/connectors",
+        raw=b"",
+        headers={
+            "Origin": PAGE,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "content-type",
+        },
+    )
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == PAGE
+    assert preflight.headers["access-control-allow-methods"] == "GET,POST,PUT"
+    assert "Content-Type" in preflight.headers["access-control-allow-headers"]
+    created = await worker.ask("POST", "/connectors", raw=json.dumps(NEW).encode(), headers={**JSON, "Origin": PAGE})
+    assert (created.status_code, created.headers["access-control-allow-origin"]) == (201, PAGE)
+    assert created.headers["vary"] == "Origin"
+    deleted = await worker.ask("DELETE", "/connectors/a", raw=b"", headers={"Origin": PAGE})
+    assert deleted.status_code == 403, "DELETE is not among the allowed methods"
+    foreign = await worker.ask("GET", "/connectors", raw=b"", headers={"Origin": "http://evil.example"})
+    assert (foreign.status_code, foreign.headers.get("access-control-allow-origin")) == (200, None)
+    stranger = await worker.ask("PUT", "/connectors/a/pause", raw=b"", headers={"Origin": "http://evil.example"})
+    assert stranger.status_code == 403
+
+
+async def test_without_an_allowed_origin_no_response_has_headers_for_pages(workers: ServedCluster) -> None:
+    worker = await workers.serve()
+    answer = await worker.ask("GET", "/connectors", raw=b"", headers={"Origin": PAGE})
+    assert not [name for name in answer.headers if name.startswith("access-control") or name == "vary"]
+
+
+async def test_configured_headers_are_in_every_response(workers: ServedCluster) -> None:
+    added = [ResponseHeader("X-Frame-Options", "DENY", replaces=True)]
+    worker = await workers.serve(access=AccessRules(added_headers=added))
+    for path in ("/", "/nope", "/connectors/nope/status"):
+        assert (await worker.get(path)).headers["x-frame-options"] == "DENY"
+
+
+# -- the audit log ----------------------------------------------------------------------------------------------------
+
+
+async def test_each_mutation_has_one_line_with_the_config_before_and_after(
+    workers: ServedCluster, rules: AccessRules, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    worker = await workers.serve(access=rules)
+    await create(worker)
+    changed = {**NEW["config"], "tasks.max": "2"}  # type: ignore[dict-item]
+    for method, path, body, user in [
+        ("PUT", "/connectors/a/config", json.dumps(changed).encode(), "admin"),
+        ("PUT", "/connectors/a/pause", b"", "operate"),
+        ("PUT", "/connectors/a/pause", b"", "read"),
+        ("PUT", "/connectors/nope/pause", b"", "operate"),
+        ("GET", "/connectors/a", b"", "read"),
+        ("DELETE", "/connectors/a", b"", "admin"),
+    ]:
+        await worker.ask(method, path, raw=body, headers=login(user))
+    hidden = {"connector.class": "SimulatedSource", "tasks.max": "1", "db.password": "[hidden]", "name": "a"}
+    entries = audit_entries(caplog)
+    assert [(entry["user"], entry["operation"], entry["connector"], entry["status"]) for entry in entries] == [
+        ("admin", "create_connector", "a", 201),
+        ("admin", "put_config", "a", 200),
+        ("operate", "pause_connector", "a", 202),
+        ("read", "pause_connector", "a", 403),
+        ("operate", "pause_connector", "nope", 404),
+        ("admin", "delete_connector", "a", 204),
+    ]
+    assert {entry["address"] for entry in entries} == {"127.0.0.1"}
+    assert "before" not in entries[0]
+    assert entries[0]["after"] == hidden
+    assert entries[1]["before"] == hidden
+    assert entries[1]["after"] == {**hidden, "tasks.max": "2"}
+    assert entries[3]["message"].startswith("User read has the role read")
+    assert entries[5]["before"] == {**hidden, "tasks.max": "2"}
+    assert "hunter2" not in caplog.text
+
+
+async def test_the_audit_line_of_an_invalid_config_does_not_quote_its_values(
+    workers: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    worker = await workers.serve()
+    invalid = {"name": "a", "config": {"connector.class": "SimulatedSource", "tasks.max": "hunter2"}}
+    assert "hunter2" in (await worker.ask("POST", "/connectors", invalid)).text
+    (entry,) = audit_entries(caplog)
+    assert (entry["status"], entry["message"]) == (
+        400,
+        "Connector configuration is invalid and contains the following 1 error(s):",
+    )
+    assert "hunter2" not in caplog.text
+
+
+async def test_a_refused_login_has_an_audit_line_without_a_user(
+    workers: ServedCluster, rules: AccessRules, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    worker = await workers.serve(access=rules)
+    await worker.ask("DELETE", "/connectors/a", raw=b"", headers=JSON)
+    (entry,) = audit_entries(caplog)
+    assert (entry["user"], entry["operation"], entry["status"]) == (None, "delete_connector", 401)
+
+
+def audit_entries(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name == "coterie.audit"]
+
+
+async def until_keys(*workers: ServedWorker) -> None:
+    """Until each worker has read the group's session key."""
+
+    async def have_keys() -> bool:
+        answers = [await worker.running.worker.ask(SignContent(content=b"x")) for worker in workers]
+        return all(isinstance(answer, SignedContent) and answer.signature is not None for answer in answers)
+
+    async with asyncio.timeout(10):
+        await until(have_keys)
