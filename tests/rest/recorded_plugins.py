@@ -132,7 +132,7 @@ def connector_definition(plugin: Plugin, config: Mapping[str, str]) -> ConfigDef
             ("transforms", "Transforms", PluginType.TRANSFORMATION),
             ("predicates", "Predicates", PluginType.PREDICATE),
         )
-        for alias in split_list(config.get(list_key, ""))
+        for alias in dict.fromkeys(split_list(config.get(list_key, "")))
         for key in alias_keys(f"{list_key}.{alias}.", f"{title}: {alias}", type_, config)
     ]
     converter_keys = [
@@ -156,6 +156,13 @@ def with_checks(key: ConfigKey, config: Mapping[str, str]) -> ConfigKey:
     match key.name:
         case "connector.plugin.version":
             return replace(key, validator=OneOf((VERSION,), "Version is"))
+        case "transforms":
+            return replace(
+                key,
+                validator=lambda value: (
+                    None if len(set(split_list(value))) == len(split_list(value)) else "Duplicate alias provided."
+                ),
+            )
         case "tasks.max":
             return replace(key, validator=at_least(1))
         case "errors.tolerance":
@@ -195,6 +202,12 @@ def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
             "This worker does not have exactly-once source support enabled.",
             "The connector does not support exactly-once semantics with the provided configuration.",
         ]
+    is_sink = "Sink" in config["connector.class"]
+    if is_sink and "topics" not in config and "topics.regex" not in config:
+        message = "Must configure one of topics or topics.regex"
+        errors |= {"topics": [message], "topics.regex": [message]}
+    if config.get("consumer.override.group.id") == "restlab":
+        errors["consumer.override.group.id"] = ["Consumer group restlab conflicts with Connect worker group restlab"]
     if "topics" in config and "topics.regex" in config:
         message = "topics and topics.regex are mutually exclusive options, but both are set."
         errors |= {"topics": [message], "topics.regex": [message]}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coterie.rest.problems import UnreadableBodyError
-from tests.rest.recorded_plugins import PLUGIN_CALLS, RecordedPluginsRuntime
+from tests.rest.recorded_plugins import CALLS, PLUGIN_CALLS, RecordedPluginsRuntime
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 
@@ -93,6 +93,16 @@ async def test_every_recorded_call_about_plugins_gets_the_response_that_connect_
     for call in PLUGIN_CALLS:
         status, body = await answer(worker, call)
         assert_agrees(call, status, body)
+
+
+async def test_every_recorded_refusal_of_a_config_has_the_message_that_connect_gave(cluster: ServedCluster) -> None:
+    worker = await cluster.serve(runtime=RecordedPluginsRuntime())
+    refused = [call for call in CALLS if "is invalid and contains" in str(call["body"]) and call["method"] == "POST"]
+    assert len(refused) == 20
+    for call in refused:
+        status, body = await answer(worker, call)
+        assert status == call["status"] == body["error_code"], call
+        assert list(map(without_prefix, body["message"].split("\n"))) == call["body"]["message"].split("\n")
 
 
 async def test_a_worker_without_a_leader_answers_questions_to_its_plugins(cluster: ServedCluster) -> None:
