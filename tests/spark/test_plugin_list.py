@@ -18,6 +18,7 @@ from coterie.spark.connector_keys import connector_definition
 from coterie.spark.plugin_list import all_plugins, plugin_keys, version_errors, wrong_type_errors
 from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
+from coterie.spark.validation import validate_config
 from tests.spark.conftest import Rig
 
 CONNECTORS = [plugin for plugin in all_plugins() if plugin.type.is_connector]
@@ -209,3 +210,27 @@ async def test_the_runtime_validates_with_the_same_definitions_and_lists_the_sam
         assert [info.key for info in infos.configs][: len(infos_of(config).configs)] == [
             info.key for info in infos_of(config).configs
         ]
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+async def test_a_result_has_references_and_not_the_secrets(rig: Rig) -> None:
+    secrets = {"${env:A}": "secret-a", "${env:B}": "secret-b", "x${env:C}": "xsecret-c"}
+    written = {"connector.class": "RateSource", "name": "a", "sink.format": "noop"}
+    written |= {"tasks.max": "${env:A}", "rows.per.second": "${env:B}", "errors.tolerance": "x${env:C}"}
+
+    def resolve(config: Mapping[str, str]) -> Mapping[str, str]:
+        return {key: secrets.get(value, value) for key, value in config.items()}
+
+    infos = validate_config(rig.session, written, resolve, {}, ())
+    body = json.dumps(plugin_views.config_infos_json(infos))
+    assert "secret-" not in body
+    assert set(infos.errors) == {"tasks.max", "rows.per.second", "errors.tolerance"}
+    assert infos.errors["tasks.max"][0].startswith("Invalid value ${env:A} for configuration tasks.max")
+    assert {info.key.name: info.value for info in infos.configs}["tasks.max"] == "${env:A}"
+
+    def fail(config: Mapping[str, str]) -> Mapping[str, str]:
+        raise ConfigError({"tasks.max": ["There is no variable A"]})
+
+    assert validate_config(rig.session, written, fail, {}, ()).errors["tasks.max"] == ["There is no variable A"]

@@ -72,20 +72,36 @@ class ConfigInfos:
 
 
 def make_config_infos(
-    name: str, definition: ConfigDef, config: Mapping[str, str], errors_by_key: Mapping[str, Sequence[str]]
+    name: str,
+    definition: ConfigDef,
+    config: Mapping[str, str],
+    errors_by_key: Mapping[str, Sequence[str]],
+    *,
+    written_config: Mapping[str, str] | None = None,
 ) -> ConfigInfos:
     """The result of a validation of ``config`` with the keys of ``definition``. A key with an error that is not in
-    ``definition`` is added, see :func:`undefined_key`."""
+    ``definition`` is added, see :func:`undefined_key`.
+
+    ``written_config`` is the config as the client sent it, if ``config`` has secrets in place of its references. The
+    result then has the value that the client sent.
+    """
     configs = tuple(
         ConfigInfo(
             key=key,
-            value=key.shown_value(config.get(key.name, key.default)),
+            value=_shown_value(key, config, config if written_config is None else written_config),
             errors=tuple(errors_by_key.get(key.name, ())),
         )
         for key in definition.keys
     )
     known_keys = {key.name for key in definition.keys}
     return ConfigInfos(name=name, configs=(*configs, *_undefined_infos(errors_by_key, known_keys)))
+
+
+def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapping[str, str]) -> str | None:
+    """The value of ``key`` as :func:`make_config_infos` returns it: a reference to a secret is shown as it was sent."""
+    written_value = written_config.get(key.name, key.default)
+    is_reference = written_value != config.get(key.name, key.default) and key.type is not Type.PASSWORD
+    return written_value if is_reference else key.shown_value(written_value)
 
 
 def undefined_key(name: str) -> ConfigKey:

@@ -100,7 +100,8 @@ class SparkTaskRuntime:
             f"connector {config.get('name', 'without a name')}",
             lambda: validate_config(
                 self._running_driver().spark,
-                resolve_references(config),
+                config,
+                resolve_references,
                 self._config.worker_kafka_properties,
                 checkpointed_task_configs,
             ),

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,19 +60,40 @@ the user can do."""
 
 def validate_config(
     spark: SparkSession,
-    config: Mapping[str, str],
+    written_config: Mapping[str, str],
+    resolve: Callable[[Mapping[str, str]], Mapping[str, str]],
     worker_kafka_properties: Mapping[str, str],
     checkpointed_task_configs: Sequence[Mapping[str, str]],
 ) -> ConfigInfos:
-    """The definitions, values and errors of all keys of a connector with ``config``. The parameters and exceptions are
-    those of :func:`config_errors`."""
-    errors = config_errors(spark, config, worker_kafka_properties, checkpointed_task_configs)
+    """The definitions, values and errors of all keys of a connector with ``written_config``.
+
+    ``resolve`` returns a config with its references to secrets resolved. The result has the references, not the
+    secrets. The other parameters, and the exceptions, are those of :func:`config_errors`.
+    """
+    try:
+        config = resolve(written_config)
+        errors = config_errors(spark, config, worker_kafka_properties, checkpointed_task_configs)
+    except ConfigError as error:
+        config, errors = written_config, error.listed
     source, sink, _ = _configured_ends(config, worker_kafka_properties)
     definition = connector_definition(config, source, sink)
     errors |= version_errors(config) | wrong_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
-    return make_config_infos(config.get("connector.class", ""), definition, config, errors)
+    shown_errors = {key: _with_references(messages, written_config, config) for key, messages in errors.items()}
+    name = written_config.get("connector.class", "")
+    return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
+
+
+def _with_references(
+    messages: Sequence[str], written_config: Mapping[str, str], config: Mapping[str, str]
+) -> Sequence[str]:
+    """``messages`` with the values of ``written_config`` in place of those of ``config``, where these differ because
+    ``config`` has secrets."""
+    for key, written_value in written_config.items():
+        if (value := config[key]) != written_value and value.strip():
+            messages = [message.replace(value.strip(), written_value) for message in messages]
+    return messages
 
 
 def config_errors(
