@@ -309,7 +309,7 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
         ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions", "-1"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
         ({"key.fields": "row,delay"}, "key.fields", "only a JsonConverter can write several columns as one key"),
-        ({"delivery.guarantee": "at-most-once"}, "delivery.guarantee", "at-least-once, exactly-once"),
+        ({"delivery.guarantee": "at-most-once"}, "delivery.guarantee", "exactly-once, at-least-once"),
         ({f"{override}transactional.id": "mine"}, f"{override}transactional.id", "is made of ledger.topic"),
         ({f"{override}key.serializer": "x"}, f"{override}key.serializer", "key.converter determines"),
         ({f"{override}acks": "1"}, f"{override}acks", "needs acks=all; or set delivery.guarantee=at-least-once"),
