@@ -165,7 +165,7 @@ def try_take_over_checkpoint(task_folder: Path) -> Path | None:
 
     :raises OSError: when the folder cannot be read or written.
     """
-    checkpoint_path = _find_checkpoint_directory(task_folder)
+    checkpoint_path = find_checkpoint_directory(task_folder)
     if checkpoint_path is None:
         return None
     own_entry = _create_start_entry(task_folder)
@@ -284,7 +284,7 @@ def _exchange_until_held(folder: Path, own_entry: Path, *, check: Callable[[], N
     deadline_s = time.monotonic() + TAKE_OVER_TIMEOUT_MS / 1000
     while True:
         check()
-        checkpoint_path = _find_checkpoint_directory(folder)
+        checkpoint_path = find_checkpoint_directory(folder)
         if checkpoint_path is not None:
             try:
                 if not may_exchange:
@@ -313,7 +313,7 @@ def _start_numbers(folder: Path) -> list[int]:
     return [start_number_of(folder / name) for name in _entry_names(folder)]
 
 
-def _find_checkpoint_directory(folder: Path) -> Path | None:
+def find_checkpoint_directory(folder: Path) -> Path | None:
     """The path of the checkpoint directory in ``folder``; None when no entry is a directory with a lineage."""
     return next((folder / name for name in _entry_names(folder) if not is_checkpoint_taken_over(folder / name)), None)
 
@@ -349,7 +349,7 @@ def _take_over_by_rename(folder: Path, own_entry: Path) -> None:
     """
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        checkpoint_path = _find_checkpoint_directory(folder)
+        checkpoint_path = find_checkpoint_directory(folder)
         if checkpoint_path is None:
             return
         (folder / f".close-{checkpoint_path.name}").touch()

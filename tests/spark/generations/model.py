@@ -8,6 +8,7 @@ import os
 import random
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ from coterie.spark.generations.checkpoint_take_over import (
     take_over_in_open_generation,
 )
 from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
-from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan
+from coterie.spark.generations.manifest import GenerationPlan, Manifest, PositionChange, read_plan
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
@@ -38,6 +39,7 @@ from coterie.spark.generations.resplit import (
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions, PositionStore
+from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
 from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
 
 
@@ -60,6 +62,18 @@ class Source:
 
     def initial_positions(self) -> dict[str, int]:
         """The positions of parts that were never read."""
+        raise NotImplementedError
+
+    def key_of(self, row: str) -> str:
+        """The key of the position that contains a row."""
+        raise NotImplementedError
+
+    def is_read(self, row: str, positions: Mapping[str, int]) -> bool:
+        """Whether ``positions`` are behind a row."""
+        raise NotImplementedError
+
+    def positions_to_read_again(self, rng: random.Random) -> tuple[dict[str, int | None], str]:
+        """Changed positions, and the key of the one whose rows they let tasks read again."""
         raise NotImplementedError
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
@@ -91,6 +105,16 @@ class Files(Source):
 
     def initial_positions(self) -> dict[str, int]:
         return {}
+
+    def key_of(self, row: str) -> str:
+        return row
+
+    def is_read(self, row: str, positions: Mapping[str, int]) -> bool:
+        return row in positions
+
+    def positions_to_read_again(self, rng: random.Random) -> tuple[dict[str, int | None], str]:
+        name = rng.choice(self.names or ["file:///in/none.csv"])
+        return {name: None}, name
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
         log = checkpoint / "sources" / "0"
@@ -137,6 +161,16 @@ class Topic(Source):
     def initial_positions(self) -> dict[str, int]:
         return dict(zip(self.parts(None), self.ends if self._at_latest else [0] * len(self.ends), strict=True))
 
+    def key_of(self, row: str) -> str:
+        return str(TopicIdPartition(topic="t", partition=int(row.partition(":")[0]), topic_id="id"))
+
+    def is_read(self, row: str, positions: Mapping[str, int]) -> bool:
+        return int(row.partition(":")[2]) < positions.get(self.key_of(row), 0)
+
+    def positions_to_read_again(self, rng: random.Random) -> tuple[dict[str, int | None], str]:
+        key = rng.choice(self.parts(None))
+        return {key: 0}, key
+
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
         before = self._offsets(checkpoint, number - 1)
         most = 1000 if rng is None else rng.randrange(1, 5)
@@ -159,7 +193,8 @@ class Topic(Source):
 class World:
     """One connector, the config topic, and the sink of its tasks."""
 
-    def __init__(self, folder: Path, source: Source, rng: random.Random) -> None:
+    def __init__(self, folder: Path, source: Source, rng: random.Random, *, changes_positions: bool = False) -> None:
+        self.changes_positions = changes_positions
         self.connector, self.out = folder / "c-i", folder / "out"
         self.source = source
         self.rng = rng
@@ -168,6 +203,9 @@ class World:
         self.generations = 0
         self.overtaken = 0
         self.doubts: list[str] = []
+        self.changes = 0
+        self.read_again: Counter[str] = Counter()
+        """How often changes of positions may have let the rows of each position's key be read again."""
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -315,6 +353,23 @@ class World:
         os.stat("/")
         self.topic.append(manifest)
 
+    def change_positions(self) -> None:
+        """Let the connector read one row, or the rows of a partition, again, as a user's change of positions does."""
+        if newest_generation_number(self.connector) in (None, 0):
+            return
+        positions, name = self.source.positions_to_read_again(self.rng)
+        self.read_again[name] += 1
+        updater = GenerationUpdater(self.finisher(), tasks_stop_timeout_ms=0, liveness_timeout_ms=0)
+        updater.change_positions(
+            PositionChangeRequest(
+                change=PositionChange(positions=positions),
+                config={},
+                split_function=self.source.function,
+                was_started=True,
+            )
+        )
+        self.changes += 1
+
     def plan(self, number: int, rng: random.Random | None = None) -> GenerationPlan:
         parts = self.source.parts(rng or self.rng)
         count = self.rng.randrange(1, 5)
@@ -336,7 +391,9 @@ class World:
         """Do repeatedly what each worker does."""
         while not self.is_over:
             os.stat("/")
-            if self.rng.random() < 0.3:
+            if self.changes_positions and self.rng.random() < 0.1:
+                self.change_positions()
+            elif self.rng.random() < 0.3:
                 self.own()
             else:
                 self.run_task()
@@ -376,10 +433,10 @@ class World:
                 written.update(json.loads(path.read_text()))
         rows = self.source.rows()
         lost = [row for row in rows if not written[row]]
-        doubled = [row for row in rows if written[row] > 1]
+        doubled = [row for row in rows if written[row] > 1 + self.read_again[self.source.key_of(row)]]
         if lost or doubled or self.doubts:
             raise AssertionError(f"lost {lost}, doubled {doubled}, {self.doubts}")
-        assert sum(written.values()) == len(rows)
+        assert written.keys() == set(rows)
         visible = sorted(name for name in os.listdir(self.connector) if (self.connector / name).is_dir())
         assert visible == sorted(f"gen-{number}" for number in (self.generations - 1, self.generations))
 

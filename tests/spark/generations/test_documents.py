@@ -1,5 +1,6 @@
 """Manifest, plan and positions on disk are decoded as they were encoded; malformed ones are refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import (
     GenerationPlan,
     Manifest,
+    PositionChange,
     manifest_to_json,
     plan_to_json,
     read_manifest,
@@ -40,13 +42,30 @@ def test_plan_and_manifest_are_decoded_as_they_were_encoded(tmp_path: Path) -> N
     assert read_plan(tmp_path) == PLAN
 
 
+def test_a_change_of_positions_is_decoded_as_it_was_encoded(tmp_path: Path) -> None:
+    plan = replace(PLAN, position_change=PositionChange(positions={"a:0@x": None, "gone:0@z": 5}))
+    manifest = plan.to_manifest({"a:0@x": 1, "a:1@x": 2, "gone:0@z": 9})
+    assert manifest.positions == {"a:1@x": 2, "b:0@y": 4}
+    assert manifest.absent_partition_positions == {"gone:0@z": 5}
+    assert manifest.reset_partitions == ("a:0@x",)
+    (tmp_path / "manifest.json").write_text(manifest_to_json(manifest))
+    assert read_manifest(tmp_path) == manifest
+    (tmp_path / "closed").write_text(plan_to_json(plan))
+    assert read_plan(tmp_path) == plan
+
+
+def test_a_change_may_remove_all_other_positions() -> None:
+    change = PositionChange(positions={"a": 1, "b": None}, removes_others=True)
+    assert change.apply({"a": 5, "b": 6, "c": 7}) == {"a": 1}
+
+
 def test_no_config_value_is_in_the_repr_of_a_document() -> None:
     manifest: Manifest = PLAN.to_manifest({})
     assert "PASSWORD" not in repr(PLAN) + repr(manifest)
 
 
 def test_a_document_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"version": 2}')
+    (tmp_path / "manifest.json").write_text('{"version": 3}')
     with pytest.raises(WorldError, match="run the same version"):
         read_manifest(tmp_path)
 

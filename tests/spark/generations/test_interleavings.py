@@ -27,13 +27,22 @@ STEPS = 2500
 SEEDS = pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 300), marks=pytest.mark.soak)])
 
 
-def play(folder: Path, seed: int, source: Source, patch: pytest.MonkeyPatch, *, flat: bool = False) -> World:
+def play(
+    folder: Path,
+    seed: int,
+    source: Source,
+    patch: pytest.MonkeyPatch,
+    *,
+    flat: bool = False,
+    changes_positions: bool = False,
+) -> World:
     """Four workers that all start tasks and act as owner; then, without faults, all data is read and counted.
 
-    With ``flat`` the connector has checkpoints without generations, and its queries keep running.
+    With ``flat`` the connector has checkpoints without generations, and its queries keep running. With
+    ``changes_positions`` the workers also let the connector read some of its rows again.
     """
     rng = random.Random(seed)
-    world = World(folder, source, rng)
+    world = World(folder, source, rng, changes_positions=changes_positions)
     stage = Stage(rng, kill=0.001, freeze=0.004)
     install(patch, stage)
     if flat:
@@ -80,6 +89,21 @@ def test_checkpoints_without_generations_are_upgraded(
         with monkeypatch.context() as patch:
             play(tmp_path / str(seed), seed, Files(), patch, flat=True)
         shutil.rmtree(tmp_path / str(seed))
+
+
+@pytest.mark.timeout(1800)
+@SEEDS
+@pytest.mark.parametrize("source", [Files, Topic])
+def test_a_change_of_positions_loses_no_row_and_doubles_only_the_rows_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Callable[[], Source], seeds: range
+) -> None:
+    changed = 0
+    for seed in seeds:
+        with monkeypatch.context() as patch:
+            world = play(tmp_path / str(seed), seed, source(), patch, changes_positions=True)
+        changed += world.changes
+        shutil.rmtree(tmp_path / str(seed))
+    assert changed > len(seeds)
 
 
 # -- planted bugs -----------------------------------------------------------------------------------------------------

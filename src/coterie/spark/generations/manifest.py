@@ -14,7 +14,25 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.positions import Positions
 
 DOCUMENT_VERSION = 1
-"""The version of both documents' form."""
+"""The version of the form of documents without changed positions."""
+CHANGE_DOCUMENT_VERSION = 2
+"""The version of the form of documents with a change of positions, which workers of older versions must not read: they
+would ignore the change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionChange:
+    """A change of a connector's positions that a user has ordered."""
+
+    positions: Mapping[str, int | None]
+    """The new position by the key of the position; None removes the position, so that the input is read again."""
+    removes_others: bool = False
+    """Whether all positions are removed that :attr:`positions` does not contain."""
+
+    def apply(self, positions: Positions) -> dict[str, int]:
+        """``positions`` after the change."""
+        changed = {**({} if self.removes_others else positions), **self.positions}
+        return {key: position for key, position in changed.items() if position is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +49,19 @@ class GenerationPlan:
     """The inferred values of those of the source's keys that the config does not set, by key without ``source.``."""
     initial_positions: Positions
     """The initial positions of the source partitions that no earlier generation has read."""
+    position_change: PositionChange | None = None
+    """The change of positions for which the generation is created; None when it is created for another reason."""
 
     def to_manifest(self, reached_positions: Positions) -> "Manifest":
         """The manifest of the planned generation. ``reached_positions`` are those of all tasks of the generation
-        before; they replace the initial positions of the same source partitions."""
+        before; they replace the initial positions of the same source partitions, and are replaced by those of
+        :attr:`position_change`."""
         all_positions = {**self.initial_positions, **reached_positions}
-        if self.split.function is not SplitFunction.PARTS_V1:
+        reset_partitions: tuple[str, ...] = ()
+        if self.position_change is not None:
+            all_positions = self.position_change.apply(all_positions)
+            reset_partitions = self.split.partitions_without_position(all_positions)
+        if self.split.function is not SplitFunction.PARTS_V1 and self.split.partitions_by_task:
             existing_positions = all_positions
         else:
             existing_positions = {
@@ -56,6 +81,7 @@ class GenerationPlan:
                 for partition, position in all_positions.items()
                 if partition not in existing_positions
             },
+            reset_partitions=reset_partitions,
         )
 
 
@@ -73,11 +99,20 @@ class Manifest:
     absent_partition_positions: Positions
     """The last positions of the source partitions that no longer exist: if such a partition exists again later, it is
     read from there."""
+    reset_partitions: tuple[str, ...] = ()
+    """The source partitions whose positions a user has removed. The connector's next split creates another generation,
+    in which it reads them as a new connector does. No task starts in a generation that has such source partitions."""
 
 
 def plan_to_json(plan: GenerationPlan) -> str:
     """``plan`` as JSON: the content of :data:`CLOSED_FILE`."""
-    return _document_text({**_common_json(plan), "starts": dict(plan.initial_positions)})
+    change = plan.position_change
+    return _document_text(
+        {**_common_json(plan), "starts": dict(plan.initial_positions)},
+        {}
+        if change is None
+        else {"change": {"positions": dict(change.positions), "removes_others": change.removes_others}},
+    )
 
 
 def manifest_to_json(manifest: Manifest) -> str:
@@ -88,6 +123,7 @@ def manifest_to_json(manifest: Manifest) -> str:
             "positions": dict(manifest.positions),
             "parked": dict(manifest.absent_partition_positions),
         },
+        {"reset": list(manifest.reset_partitions)} if manifest.reset_partitions else {},
     )
 
 
@@ -102,7 +138,12 @@ def read_plan(generation_path: Path) -> GenerationPlan | None:
         document = _read_document(generation_path / CLOSED_FILE)
     except FileNotFoundError:
         return None
-    return GenerationPlan(**_common_fields(document), initial_positions=document["starts"])
+    change = document.get("change")
+    return GenerationPlan(
+        **_common_fields(document),
+        initial_positions=document["starts"],
+        position_change=None if change is None else PositionChange(**change),
+    )
 
 
 def read_manifest(generation_path: Path) -> Manifest:
@@ -113,7 +154,10 @@ def read_manifest(generation_path: Path) -> Manifest:
     """
     document = _read_document(generation_path / MANIFEST_FILE)
     return Manifest(
-        **_common_fields(document), positions=document["positions"], absent_partition_positions=document["parked"]
+        **_common_fields(document),
+        positions=document["positions"],
+        absent_partition_positions=document["parked"],
+        reset_partitions=tuple(document.get("reset", ())),
     )
 
 
@@ -145,21 +189,24 @@ def _common_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _document_text(fields: Mapping[str, Any]) -> str:
-    """The content of a file with a plan or a manifest: the JSON ``fields`` and the version of the file's form."""
-    return json.dumps({"version": DOCUMENT_VERSION, **fields}, indent=1, sort_keys=True)
+def _document_text(fields: Mapping[str, Any], change_fields: Mapping[str, Any]) -> str:
+    """The content of a file with a plan or a manifest: the JSON ``fields`` and ``change_fields``, and the version of
+    the file's form. ``change_fields`` are those of a change of positions, if there is one."""
+    version = CHANGE_DOCUMENT_VERSION if change_fields else DOCUMENT_VERSION
+    return json.dumps({"version": version, **fields, **change_fields}, indent=1, sort_keys=True)
 
 
 def _read_document(path: Path) -> dict[str, Any]:
     """Read the file with a plan or a manifest at ``path``; returns its JSON.
 
     :raises OSError: when the file cannot be read.
-    :raises WorldError: when the version of the file's form is not :data:`DOCUMENT_VERSION`.
+    :raises WorldError: when the version of the file's form is neither :data:`DOCUMENT_VERSION` nor
+        :data:`CHANGE_DOCUMENT_VERSION`.
     """
     document: dict[str, Any] = json.loads(path.read_text())
-    if document["version"] != DOCUMENT_VERSION:
+    if document["version"] not in (DOCUMENT_VERSION, CHANGE_DOCUMENT_VERSION):
         raise WorldError(
-            f"The file {path} has version {document['version']}, and this worker reads version {DOCUMENT_VERSION}: run "
-            "the same version of Coterie on all workers"
+            f"The file {path} has version {document['version']}, and this worker reads the versions "
+            f"{DOCUMENT_VERSION} and {CHANGE_DOCUMENT_VERSION}: run the same version of Coterie on all workers"
         )
     return document

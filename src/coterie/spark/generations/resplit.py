@@ -42,6 +42,7 @@ from coterie.spark.checkpoint import (
     LINEAGE_FILE,
     HeldCheckpoint,
     create_first_checkpoint,
+    find_checkpoint_directory,
     is_checkpoint_taken_over,
     was_task_started,
 )
@@ -338,15 +339,24 @@ class ResplitFinisher:
 # -- g. ---------------------------------------------------------------------------------------------------------------
 
 
+def find_checkpoint(generation_path: Path, task_number: int) -> Path | None:
+    """The checkpoint of the task ``task_number`` in the generation's folder ``generation_path``, whether or not the
+    generation is closed. Nothing is taken over. None when no checkpoint is found: it may just be moved."""
+    for folder in (generation_path / CLOSING_FOLDER / str(task_number), generation_path / str(task_number)):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if (checkpoint := find_checkpoint_directory(folder)) is not None:
+                return checkpoint
+    return None
+
+
 def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int, str]:
     """The lineages of the checkpoints of a closed generation, by task number. A task whose checkpoint is not found is
     missing."""
     lineages: dict[int, str] = {}
     for task in range(len(manifest.split.partitions_by_task)):
-        for folder in (generation_path / CLOSING_FOLDER / str(task), generation_path / str(task)):
-            for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    lineages[task] = (folder / name / LINEAGE_FILE).read_text()
+        if (checkpoint := find_checkpoint(generation_path, task)) is not None:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                lineages[task] = (checkpoint / LINEAGE_FILE).read_text()
     return lineages
 
 

@@ -48,6 +48,14 @@ class Split:
             }
         return {uri: position for uri, position in positions.items() if self._task_number_by_hash(uri) == task_number}
 
+    def partitions_without_position(self, positions: Positions) -> tuple[str, ...]:
+        """The source partitions of all tasks that have no entry in ``positions``, sorted; none with a hash function,
+        whose positions are those of files."""
+        if self.function is not SplitFunction.PARTS_V1:
+            return ()
+        partitions = {partition for partitions_of_task in self.partitions_by_task for partition in partitions_of_task}
+        return tuple(sorted(partitions - positions.keys()))
+
     def _task_number_by_hash(self, uri: str) -> int:
         """The number of the task that reads the file ``uri``, with a hash function."""
         text = uri_path(uri) if self.function is SplitFunction.PATH_HASH_V1 else _local_file_uri(uri)

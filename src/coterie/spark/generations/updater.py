@@ -15,7 +15,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.generations.checkpoint_take_over import is_generation_closed
 from coterie.spark.generations.layout import MANIFEST_FILE, GenerationId, generation_folder, newest_generation_number
-from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_manifest, read_plan
+from coterie.spark.generations.manifest import GenerationPlan, Manifest, PositionChange, read_manifest, read_plan
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
     SupersededError,
@@ -25,7 +25,7 @@ from coterie.spark.generations.resplit import (
     tasks_still_running,
     write_generation_zero,
 )
-from coterie.spark.generations.split import Split
+from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import UnmovablePositions
 from coterie.spark.positions import Positions
 
@@ -89,9 +89,23 @@ class GenerationRequest:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionChangeRequest:
+    """A change of a connector's positions, and what is needed to create the generation with the changed positions."""
+
+    change: PositionChange
+    config: Mapping[str, str] = field(repr=False)
+    """The connector's config, with unresolved references. Used when the connector has no generation."""
+    split_function: SplitFunction
+    """The function by which the connector's source is divided between tasks. Used when the connector has no
+    generation."""
+    was_started: bool
+    """As :attr:`GenerationRequest.was_started`."""
+
+
 class GenerationUpdater:
-    """Makes the newest checkpoint generation of one connector match the connector's config, or finishes a re-split. All
-    methods block: call them on threads."""
+    """Makes the newest checkpoint generation of one connector match the connector's config, changes the connector's
+    positions, or finishes a re-split. All methods block: call them on threads."""
 
     def __init__(
         self, finisher: ResplitFinisher, *, tasks_stop_timeout_ms: int, liveness_timeout_ms: int = LIVENESS_TIMEOUT_MS
@@ -130,8 +144,69 @@ class GenerationUpdater:
                 if newest_generation_number(self._connector_path) == number:
                     raise
 
+    def change_positions(self, request: PositionChangeRequest) -> None:
+        """Create a generation with the split of the newest one and the changed positions, as a re-split creates a
+        generation: the tasks that still run are stopped, and the batches in flight are run first. A re-split or change
+        that another worker has begun is finished before.
+
+        A connector without a generation gets one without tasks: its next split takes the positions from there.
+
+        :raises FencedError: when the fence is closed. If the newest generation was closed before, whoever finishes it
+            creates the generation with the changed positions.
+        :raises WorldError: as :meth:`update`.
+        :raises OSError: when the folder cannot be read or written.
+        """
+        _revoke_access_of_others(self._connector_path)
+        while not self._try_change_positions(request, newest_generation_number(self._connector_path)):
+            pass
+        remove_old_generations(self._connector_path, self._resplit_finisher.remove_commit_markers)
+
+    def _try_change_positions(self, request: PositionChangeRequest, number: int | None) -> bool:
+        """Close the generation ``number``, the newest, and create the next one. Returns whether the next one has the
+        changed positions: not if another worker has closed the generation before."""
+        if number is None:
+            if request.was_started:
+                raise self._no_generation_error()
+            plan = GenerationPlan(
+                generation=GenerationId(number=1, id=uuid.uuid4().hex),
+                split=Split(function=request.split_function, partitions_by_task=()),
+                config=request.config,
+                inferred_values={},
+                initial_positions={},
+                position_change=request.change,
+            )
+            return self._resplit_finisher.create_first_generation(plan).generation == plan.generation
+        if number == 0:
+            raise WorldError(
+                f"The checkpoints in {self._connector_path} are those of an older version of Coterie: resume the "
+                "connector once with this version, then stop it again"
+            )
+        generation_path = generation_folder(self._connector_path, number)
+        is_own_plan = False
+        try:
+            manifest = read_manifest(generation_path)
+            if read_plan(generation_path) is None:
+                plan = GenerationPlan(
+                    generation=GenerationId(number=number + 1, id=uuid.uuid4().hex),
+                    split=manifest.split,
+                    config=manifest.config,
+                    inferred_values=manifest.inferred_values,
+                    initial_positions={},
+                    position_change=request.change,
+                )
+                with self._resplit_finisher.fence.allow_commit():
+                    stored_plan = close_generation(self._connector_path, plan)
+                is_own_plan = stored_plan.generation == plan.generation
+            while newest_generation_number(self._connector_path) == number:
+                self._create_next_or_wait(number, manifest)
+        except OSError:
+            # Another worker has created newer generations and removed generation `number`.
+            if newest_generation_number(self._connector_path) == number:
+                raise
+        return is_own_plan
+
     def finish_if_abandoned(self) -> Manifest | None:
-        """Return the newest generation. If the generation is closed, first finish the re-split, unless another worker
+        """Return the newest generation, or None if no task can start in it (:attr:`Manifest.reset_partitions`). If the generation is closed, first finish the re-split, unless another worker
         touches the liveness file or finishes the re-split within the liveness timeout, counted from the call: then
         return None. Also None when another worker takes over the re-split from this worker.
 
@@ -149,7 +224,8 @@ class GenerationUpdater:
                 self._resplit_finisher.create_next_generation(number)
             except SupersededError:
                 return None
-        return self._resplit_finisher.newest_manifest()
+        manifest = self._resplit_finisher.newest_manifest()
+        return None if manifest.reset_partitions else manifest
 
     def _has_progressed(self, number: int, last_seen_ns: int | None) -> bool:
         """Whether another worker has finished the re-split of generation ``number``, or has changed the liveness file
@@ -173,10 +249,7 @@ class GenerationUpdater:
         """
         if number is None:
             if request.was_started:
-                raise WorldError(
-                    f"No checkpoint generation was found in the folder {self._connector_path}, although the configs of "
-                    "the connector's tasks name one: check that all workers share checkpoint.location"
-                )
+                raise self._no_generation_error()
             self._resplit_finisher.create_first_generation(self._make_plan(1, request, None))
             return None
         generation_path = generation_folder(self._connector_path, number)
@@ -191,7 +264,8 @@ class GenerationUpdater:
                     f"Another worker has created checkpoint generation {manifest.generation} in "
                     f"{self._connector_path}, which does not match what this worker requires"
                 )
-            if request.is_split_fixed and number > 0 and manifest.split != request.split:
+            has_fixed_tasks = request.is_split_fixed and number > 0 and manifest.split.partitions_by_task
+            if has_fixed_tasks and manifest.split != request.split:
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), which cannot "
                     "be split again: keep this number of tasks, or create a connector under another name"
@@ -205,26 +279,39 @@ class GenerationUpdater:
             plan = self._make_plan(number + 1, request, manifest)
             with self._resplit_finisher.fence.allow_commit():
                 close_generation(self._connector_path, plan)
+        self._create_next_or_wait(number, manifest)
+        return None
+
+    def _create_next_or_wait(self, number: int, manifest: Manifest) -> None:
+        """Create the generation after ``number``, which is closed and has ``manifest``, once its tasks have stopped. If
+        another worker takes this over, wait while it makes progress."""
         if number > 0:
             # Not for generation 0: no runtime of this version runs its tasks.
+            generation_path = generation_folder(self._connector_path, number)
             self._wait_until(lambda: not tasks_still_running(generation_path, manifest), self._tasks_stop_timeout_ms)
         try:
             self._resplit_finisher.create_next_generation(number)
         except SupersededError:
             self._wait_for_liveness_timeout(number)
-        return None
+
+    def _no_generation_error(self) -> WorldError:
+        return WorldError(
+            f"No checkpoint generation was found in the folder {self._connector_path}, although the configs of the "
+            "connector's tasks name one: check that all workers share checkpoint.location"
+        )
 
     def _may_keep_unmatched(self, manifest: Manifest, request: GenerationRequest) -> bool:
         """Whether a generation that does not match ``request`` is kept because a task is FAILED. All source partitions
         of the generation must still exist, all inferred values must be known, and the sink must be the same. Logs a
         warning when the generation is kept."""
         if not (
-            request.keeps_source_parts and _has_inferred_values(manifest, request) and _has_same_sink(manifest, request)
+            request.keeps_source_parts
+            and not manifest.reset_partitions
+            and _has_inferred_values(manifest, request)
+            and _has_same_sink(manifest, request)
         ):
             return False
-        existing_partitions = {
-            partition for partitions_of_task in request.split.partitions_by_task for partition in partitions_of_task
-        }
+        existing_partitions = _all_source_partitions(request.split)
         if any(
             partition not in existing_partitions
             for partitions_of_task in manifest.split.partitions_by_task
@@ -256,16 +343,21 @@ class GenerationUpdater:
         """The plan of generation ``number``, which matches ``request``; ``previous`` is the manifest of the generation
         before, None for the first one of a connector."""
         known_positions = {} if previous is None else {**previous.positions, **previous.absent_partition_positions}
-        new_partitions = sorted(
-            {partition for partitions_of_task in request.split.partitions_by_task for partition in partitions_of_task}
-            - known_positions.keys()
-        )
+        new_partitions = _all_source_partitions(request.split) - known_positions.keys()
+        # A generation without tasks only has the positions that a user has set before the first start.
+        has_run = previous is not None and bool(previous.split.partitions_by_task)
+        later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_run else frozenset()
+        initial_positions: dict[str, int] = {}
+        if first_partitions := new_partitions - later_partitions:
+            initial_positions |= request.initial_positions(sorted(first_partitions), is_new_connector=True)
+        if later_partitions:
+            initial_positions |= request.initial_positions(sorted(later_partitions), is_new_connector=False)
         return GenerationPlan(
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=request.split,
             config=request.config,
             inferred_values=request.inferred_values(previous),
-            initial_positions=request.initial_positions(new_partitions, is_new_connector=previous is None),
+            initial_positions=initial_positions,
         )
 
     def _wait_for_liveness_timeout(self, number: int) -> None:
@@ -311,10 +403,11 @@ def read_newest_plan_or_manifest(connector_path: Path) -> GenerationPlan | Manif
 
 
 def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
-    """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, and values for all
-    ``request.keys_to_infer``."""
+    """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, values for all
+    ``request.keys_to_infer``, and no reset source partitions."""
     return (
         manifest.split == request.split
+        and not manifest.reset_partitions
         and _has_inferred_values(manifest, request)
         and _has_same_sink(manifest, request)
     )

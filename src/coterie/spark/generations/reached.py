@@ -1,0 +1,56 @@
+"""Reads the positions that a connector has reached from its checkpoints, while its tasks may be running: nothing is
+taken over, and no file is changed.
+"""
+
+import time
+from pathlib import Path
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.generations.layout import generation_folder, newest_generation_number
+from coterie.spark.generations.manifest import read_manifest, read_plan
+from coterie.spark.generations.resplit import find_checkpoint
+from coterie.spark.generations.split import merge_positions
+from coterie.spark.generations.stores import PositionStore
+from coterie.spark.positions import Positions
+
+ATTEMPTS_MAX = 40
+"""How often the positions are read, before a file that is missing or changed each time is an error."""
+RETRY_INTERVAL_MS = 50
+
+
+def read_reached_positions(connector_path: Path, position_store: PositionStore) -> Positions:
+    """The positions that the committed batches of the connector with the folder ``connector_path`` have reached, with
+    those of source partitions that no longer exist. Empty when the connector has no checkpoint generation. If a user's
+    change of the positions is stored and not yet finished, the positions after the change.
+
+    :raises WorldError: when a checkpoint cannot be found, or another version of Coterie wrote the checkpoints.
+    :raises OSError: when a file cannot be read.
+    """
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return _read_once(connector_path, position_store)
+        except OSError:
+            # A task was started, a re-split has moved the checkpoint, or Spark has compacted a log meanwhile.
+            time.sleep(RETRY_INTERVAL_MS / 1000)
+    return _read_once(connector_path, position_store)
+
+
+def _read_once(connector_path: Path, position_store: PositionStore) -> Positions:
+    """:raises FileNotFoundError: when a checkpoint is just moved."""
+    number = newest_generation_number(connector_path)
+    if number is None:
+        return {}
+    if number == 0:
+        raise WorldError(
+            f"The checkpoints in {connector_path} are those of an older version of Coterie: resume the connector once "
+            "with this version"
+        )
+    generation_path = generation_folder(connector_path, number)
+    manifest, plan = read_manifest(generation_path), read_plan(generation_path)
+    positions_by_task: dict[int, Positions] = {}
+    for task, partitions in enumerate(manifest.split.partitions_by_task):
+        if (checkpoint := find_checkpoint(generation_path, task)) is None:
+            raise FileNotFoundError(f"{generation_path} contains no checkpoint of task {task}")
+        positions_by_task[task] = position_store.read(checkpoint, partitions)
+    positions = merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)
+    return positions if plan is None or plan.position_change is None else plan.position_change.apply(positions)

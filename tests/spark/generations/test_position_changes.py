@@ -1,0 +1,138 @@
+"""A change of positions creates a generation: which positions it has, and what the next split makes of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.fence import Fence, FencedError
+from coterie.spark.generations.layout import generation_folder, newest_generation_number
+from coterie.spark.generations.manifest import Manifest, PositionChange, read_manifest
+from coterie.spark.generations.reached import read_reached_positions
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
+from coterie.spark.sources.kafka_positions import KafkaPositions
+from tests.spark.generations.test_owner import CONFIG, PARTS, finisher, owner, request_of
+
+BEGIN = dict.fromkeys(PARTS, 3)
+
+
+def change(
+    connector: Path, positions: Mapping[str, int | None], *, removes_others: bool = False, was_started: bool = True
+) -> None:
+    owner(connector).change_positions(
+        PositionChangeRequest(
+            change=PositionChange(positions=positions, removes_others=removes_others),
+            config=CONFIG,
+            split_function=SplitFunction.PARTS_V1,
+            was_started=was_started,
+        )
+    )
+
+
+def newest(connector: Path) -> Manifest:
+    number = newest_generation_number(connector)
+    assert number is not None
+    return read_manifest(generation_folder(connector, number))
+
+
+def reached(connector: Path) -> Mapping[str, int]:
+    return read_reached_positions(connector, KafkaPositions())
+
+
+def test_a_change_keeps_the_split_and_the_other_positions(tmp_path: Path) -> None:
+    first = owner(tmp_path).update(request_of(PARTS[:2], PARTS[2:], known=False))
+    change(tmp_path, {PARTS[1]: 8})
+    second = newest(tmp_path)
+    assert second.generation.number == 2
+    assert (second.split, second.config, second.reset_partitions) == (first.split, first.config, ())
+    assert reached(tmp_path) == {**BEGIN, PARTS[1]: 8}
+    # The next start keeps this generation.
+    assert owner(tmp_path).update(request_of(PARTS[:2], PARTS[2:])) == second
+
+
+def test_a_removed_position_is_the_one_of_a_new_connector_at_the_next_split(tmp_path: Path) -> None:
+    owner(tmp_path).update(request_of(PARTS[:2], known=False))
+    change(tmp_path, {PARTS[0]: 7, PARTS[1]: None})
+    assert reached(tmp_path) == {PARTS[0]: 7}
+    assert newest(tmp_path).reset_partitions == (PARTS[1],)
+    assert owner(tmp_path).finish_if_abandoned() is None
+    # A part that is new in the same split is one that was found later.
+    requested: dict[bool, list[str]] = {True: [], False: []}
+
+    def initial_positions(source_partitions: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
+        requested[is_new_connector] += source_partitions
+        return dict.fromkeys(source_partitions, 4)
+
+    manifest = owner(tmp_path).update(replace(request_of(PARTS), initial_positions=initial_positions))
+    assert requested == {True: [PARTS[1]], False: [PARTS[2]]}
+    assert manifest.positions == {PARTS[0]: 7, PARTS[1]: 4, PARTS[2]: 4}
+    assert manifest.reset_partitions == ()
+    assert owner(tmp_path).update(request_of(PARTS)) == manifest
+
+
+def test_all_positions_are_removed_and_removing_them_again_changes_nothing(tmp_path: Path) -> None:
+    owner(tmp_path).update(request_of(PARTS, known=False))
+    owner(tmp_path).update(request_of(PARTS[:2]))  # PARTS[2] is absent now, with a position.
+    for _ in range(2):
+        change(tmp_path, {}, removes_others=True)
+        assert reached(tmp_path) == {}
+        assert newest(tmp_path).reset_partitions == PARTS[:2]
+    assert owner(tmp_path).update(request_of(PARTS)).positions == BEGIN
+
+
+def test_the_last_of_two_changes_of_a_position_applies(tmp_path: Path) -> None:
+    owner(tmp_path).update(request_of(PARTS, known=False))
+    change(tmp_path, {PARTS[0]: None, PARTS[1]: None})
+    change(tmp_path, {PARTS[0]: 5})
+    assert reached(tmp_path) == {PARTS[0]: 5, PARTS[2]: 3}
+    assert newest(tmp_path).reset_partitions == (PARTS[1],)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_positions_that_are_set_before_the_first_split_are_used_by_it(tmp_path: Path, fixed: bool) -> None:
+    change(tmp_path / "c", {PARTS[0]: 9, PARTS[1]: None}, was_started=False)
+    assert newest(tmp_path / "c").split.partitions_by_task == ()
+    assert reached(tmp_path / "c") == {PARTS[0]: 9}
+    requested: list[str] = []
+    manifest = owner(tmp_path / "c").update(request_of(PARTS, known=False, fixed=fixed, requested=requested))
+    assert requested == list(PARTS[1:])
+    assert manifest.positions == {**BEGIN, PARTS[0]: 9}
+    assert manifest.generation.number == 2
+
+
+def test_a_change_without_the_checkpoints_of_a_started_connector_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="share checkpoint.location"):
+        change(tmp_path, {PARTS[0]: 9})
+
+
+def test_a_stored_change_is_shown_before_it_is_finished_and_is_finished_by_the_next_split(tmp_path: Path) -> None:
+    """As after a kill of the worker that made the change."""
+    owner(tmp_path).update(request_of(PARTS, known=False))
+    fence = Fence()
+    updater = GenerationUpdater(finisher(tmp_path, fence), tasks_stop_timeout_ms=0, liveness_timeout_ms=200)
+    request = PositionChangeRequest(
+        change=PositionChange(positions={PARTS[0]: 9}),
+        config=CONFIG,
+        split_function=SplitFunction.PARTS_V1,
+        was_started=True,
+    )
+    close_fence_after_generation(updater, fence)
+    with pytest.raises(FencedError):
+        updater.change_positions(request)
+    assert newest_generation_number(tmp_path) == 1
+    assert reached(tmp_path) == {**BEGIN, PARTS[0]: 9}
+    assert owner(tmp_path).update(request_of(PARTS)).positions == {**BEGIN, PARTS[0]: 9}
+
+
+def close_fence_after_generation(updater: GenerationUpdater, fence: Fence) -> None:
+    """Close the fence as soon as the generation is closed."""
+    create = updater._create_next_or_wait
+
+    def fenced(number: int, manifest: Manifest) -> None:
+        fence.close_nowait()
+        create(number, manifest)
+
+    updater._create_next_or_wait = fenced  # type: ignore[method-assign]
