@@ -18,6 +18,7 @@ from coterie.config.definition import ConfigKey
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin, UnknownPluginError
 from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskSpec
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
@@ -73,6 +74,21 @@ class LightRuntime:
 
     def stop_connector(self, connector: ConnectorName) -> None:
         """Does nothing: a split takes no time."""
+
+    async def read_offsets(
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+    ) -> Sequence[ConnectorOffset]:
+        return ()
+
+    async def change_offsets(
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        change: OffsetChange,
+    ) -> None:
+        raise OffsetsRefusedError("The tasks of this benchmark have no offsets")
 
     async def finish_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation

@@ -11,6 +11,7 @@ from coterie.herder.machine import check_all, step
 from coterie.herder.messages import (
     AppendConfig,
     AppendStatuses,
+    ApplyOffsetChange,
     AskPlugins,
     ConfigAppended,
     ConfigEndFound,
@@ -21,7 +22,10 @@ from coterie.herder.messages import (
     Event,
     FindConfigEnd,
     MakeSessionKey,
+    OffsetsChanged,
+    OffsetsRead,
     PluginsAnswered,
+    ReadOffsets,
     Reply,
     RequestArrived,
     RestartTask,
@@ -75,6 +79,8 @@ RunnableChore: TypeAlias = (
     | FindConfigEnd
     | ValidateConfig
     | AskPlugins
+    | ReadOffsets
+    | ApplyOffsetChange
     | AppendConfig
     | AppendStatuses
     | MakeSessionKey
@@ -246,6 +252,8 @@ class HerderDriver:
                 self.feed(
                     PluginsAnswered(id=id_, answer=PluginList(plugins=PLUGINS) if is_list else PluginKeys(keys=()))
                 )
+            case ReadOffsets(id=id_) | ApplyOffsetChange(id=id_):
+                self.feed(OffsetsRead(id=id_) if isinstance(chore, ReadOffsets) else OffsetsChanged(id=id_))
             case AppendConfig(purpose=append_purpose, lines=lines):
                 self.write(*lines)
                 self.feed(ConfigAppended(purpose=append_purpose, end_offset=LogPosition(len(self.config))))

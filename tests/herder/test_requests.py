@@ -5,11 +5,13 @@ from typing import get_args
 
 import pytest
 
+from coterie.herder import config_records
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.reads import (
     DescribeConnector,
+    DescribeOffsets,
     DescribeStatus,
     DescribeTasks,
     DescribeTaskStatus,
@@ -18,6 +20,7 @@ from coterie.herder.requests.reads import (
 from coterie.herder.requests.signatures import SignContent, VerifySignature
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
+    ChangeOffsets,
     DeleteConnector,
     PatchConnector,
     PutConnector,
@@ -26,16 +29,18 @@ from coterie.herder.requests.writes import (
     SetTargetState,
 )
 from coterie.herder.session_keys import Signature
+from coterie.nouns.connector_offsets import RESET_OFFSETS
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import CONFIG, ORDERS, ORDERS_TASK_CONFIGS, TASKS, configured_herder, lead_round
-from tests.herder.herder_driver import ME
+from tests.herder.herder_driver import ME, lease_renewed
 
 HERE = "here:8083"
 REQUESTS: list[Request] = [
     ListConnectors(),
     DescribeConnector(connector=ORDERS),
+    DescribeOffsets(connector=ORDERS),
     DescribeTasks(connector=ORDERS),
     DescribeStatus(connector=ORDERS),
     DescribeTaskStatus(task=TASKS[0]),
@@ -43,6 +48,7 @@ REQUESTS: list[Request] = [
     PutConnector(connector=ORDERS, config=CONFIG, replace=True),
     PatchConnector(connector=ORDERS, patch={"tasks.max": "1"}),
     DeleteConnector(connector=ORDERS),
+    ChangeOffsets(connector=ORDERS, change=RESET_OFFSETS),
     SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED),
     PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS),
     ListPlugins(connectors_only=True),
@@ -70,6 +76,10 @@ def test_the_answer_has_the_type_that_the_requests_docstring_names(request_: Req
     is_unsigned = isinstance(request_, PutTaskConfigs)
     lead_round(herder, ConnectProtocol.COMPATIBLE if is_unsigned else ConnectProtocol.STATIC, {ME: NO_JOBS})
     herder.run_all_chores()
+    if isinstance(request_, ChangeOffsets):
+        herder.write(*config_records.task_config_lines(ORDERS, ()))
+        herder.write(config_records.target_state_line(ORDERS, TargetState.STOPPED))
+        herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
     id_ = herder.send_request(request_)
     herder.run_all_chores()
     answers = {kind.__name__ for kind in get_args(Answer)}

@@ -12,9 +12,8 @@ from typing import cast
 
 import pytest
 
-from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedError, TaskCheckpointClosed, TaskSpec
+from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedError, TaskCheckpointClosed
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import splitting, supervisor
 from coterie.spark.checkpoint import create_first_checkpoint, find_batch_in_flight, last_batch_id, take_over_checkpoint
@@ -28,45 +27,10 @@ from coterie.spark.sources.files import DEFINITION, FileSource
 from coterie.spark.splitting import Splitter
 from tests.sink_files import take_back
 from tests.spark.conftest import Rig, rows_of, write_file
+from tests.spark.connector_tasks import INCARNATION, NAMES, Tasks
 from tests.spark.sinks.postgres_server import PostgresServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
-
-NAMES = ["a b", "ü", "%41", "c+d", "e#f", *(f"{number}" for number in range(7))]
-INCARNATION = Incarnation("i")
-
-
-class Tasks:
-    """The tasks of one connector, split and started as by an owner and its workers."""
-
-    def __init__(self, rig: Rig, name: str) -> None:
-        self.rig = rig
-        self.name = ConnectorName(name)
-        self.configs: list[Mapping[str, str]] = []
-        self.running: list[ConnectorTaskId] = []
-
-    @property
-    def folder(self) -> Path:
-        return self.rig.spark_runtime._config.checkpoint_location / f"{self.name}-i"
-
-    async def split(self, config: Mapping[str, str]) -> None:
-        self.configs = list(await self.rig.runtime.split(self.name, INCARNATION, config, self.configs))
-
-    async def start(self) -> None:
-        for index, config in enumerate(self.configs):
-            task = ConnectorTaskId(self.name, index)
-            await self.rig.runtime.start(TaskSpec(task=task, incarnation=INCARNATION, config=config))
-            self.running.append(task)
-
-    async def stop(self) -> None:
-        for task in self.running:
-            await self.rig.runtime.stop(task, grace_ms=10_000)
-        self.running = []
-
-    def held(self, index: int) -> Path:
-        held = self.rig.spark_runtime.held_checkpoint(ConnectorTaskId(self.name, index))
-        assert held is not None
-        return held.path
 
 
 async def closed(rig: Rig, tasks: list[ConnectorTaskId]) -> None:

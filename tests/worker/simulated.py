@@ -28,6 +28,7 @@ from coterie.herder.seams import (
     LeaderClient,
     Membership,
     SignatureRefusedError,
+    SplitEndedError,
     TaskDied,
     TaskEvent,
     TaskHalted,
@@ -37,6 +38,7 @@ from coterie.herder.seams import (
 from coterie.herder.session_keys import SessionKeySettings, SigningKey
 from coterie.herder.state import HerderSettings
 from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -152,6 +154,8 @@ class RuntimeRegistry:
         self.runtimes: list[SimulatedRuntime] = []
         self.double_starts: list[ConnectorTaskId] = []
         """Tasks that were started while they still ran in another runtime."""
+        self.offsets: dict[tuple[ConnectorName, Incarnation], dict[str, ConnectorOffset]] = {}
+        """The offsets of each connector, by partition, as all runtimes of a group share them."""
 
     def add(self, runtime: "SimulatedRuntime") -> None:
         runtime.registry = self
@@ -259,6 +263,35 @@ class SimulatedRuntime:
 
     def stop_connector(self, connector: ConnectorName) -> None:
         self.forgotten.append(connector)
+
+    async def read_offsets(
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+    ) -> Sequence[ConnectorOffset]:
+        await self._pass("read offsets", connector)
+        if "unreadable" in config:
+            raise WorldError(config["unreadable"])
+        return tuple(self.registry.offsets.get((connector, incarnation), {}).values())
+
+    async def change_offsets(
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        change: OffsetChange,
+    ) -> None:
+        stops = self.forgotten.count(connector)
+        await self._pass("change offsets", connector)
+        if self.forgotten.count(connector) > stops:
+            raise SplitEndedError(f"The change of the offsets of {connector} was ended")
+        offsets = {} if change.removes_others else self.registry.offsets.get((connector, incarnation), {}).copy()
+        for offset in change.offsets:
+            if offset.partition is None:
+                raise OffsetsRefusedError("Partition objects cannot be null")
+            offsets.pop(str(offset.partition), None)
+            if offset.offset is not None:
+                offsets[str(offset.partition)] = offset
+        self.registry.offsets[connector, incarnation] = offsets
 
     async def finish_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation

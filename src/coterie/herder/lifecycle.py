@@ -10,7 +10,7 @@ scheduled rebalance delay, which every new leader receives. It therefore request
 metadata again; no job moves in this round.
 """
 
-from coterie.herder import place, questions, reads, statuses, writes
+from coterie.herder import offsets, place, questions, reads, statuses, writes
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
@@ -131,3 +131,4 @@ def _refuse_all(turn: Turn, message: str) -> None:
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     questions.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    offsets.refuse_all(turn, Problem.SHUTTING_DOWN, message)

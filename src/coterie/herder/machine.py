@@ -21,6 +21,7 @@ from coterie.herder import (
     draining,
     lifecycle,
     lost_threads,
+    offsets,
     orders,
     place,
     questions,
@@ -51,6 +52,8 @@ from coterie.herder.messages import (
     ForSessionKey,
     ForWrite,
     GroupLeft,
+    OffsetsChanged,
+    OffsetsRead,
     PluginsAnswered,
     Reply,
     RequestArrived,
@@ -75,6 +78,7 @@ from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.signatures import SignContent, VerifySignature
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
+    ChangeOffsets,
     DeleteConnector,
     PatchConnector,
     PutConnector,
@@ -143,6 +147,8 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | ConfigValidated()
             | ConfigNotValidated()
             | PluginsAnswered()
+            | OffsetsRead()
+            | OffsetsChanged()
             | ConfigEndFound()
             | ConfigAppended()
             | ConfigAppendFailed()
@@ -208,6 +214,7 @@ def _reconcile(turn: Turn) -> None:
     protocol = protocol_of(turn.herder)
     tasks.reconcile(turn)
     protocol.compute(turn)
+    writes.end_forbidden_changes(turn)
     connectors.reconcile(turn)
     _advance_requests(turn)
     protocol.notify_listeners(turn)
@@ -370,6 +377,8 @@ def _on_request(
     | ConfigValidated
     | ConfigNotValidated
     | PluginsAnswered
+    | OffsetsRead
+    | OffsetsChanged
     | ConfigEndFound
     | ConfigAppended
     | ConfigAppendFailed,
@@ -377,11 +386,8 @@ def _on_request(
     match event:
         case RequestArrived():
             _on_arrival(turn, event)
-        case ConfigValidated() | ConfigNotValidated():
-            writes.on_validated(turn, event)
-            questions.on_validated(turn, event)
-        case PluginsAnswered():
-            questions.on_answered(turn, event)
+        case ConfigValidated() | ConfigNotValidated() | PluginsAnswered() | OffsetsRead() | OffsetsChanged():
+            _on_runtime_answer(turn, event)
         case ConfigEndFound(purpose=purpose, end_offset=end):
             _on_end_found(turn, purpose, end)
         case ConfigAppended(purpose=purpose, end_offset=end):
@@ -396,6 +402,22 @@ def _on_request(
                     writes.on_append_failed(turn, id_, reason)
                 case ForSessionKey(number=number):
                     signing.on_append_failed(turn, number, reason)
+
+
+def _on_runtime_answer(
+    turn: Turn, event: ConfigValidated | ConfigNotValidated | PluginsAnswered | OffsetsRead | OffsetsChanged
+) -> None:
+    """Pass what the runtime has answered for a request to the module of the request."""
+    match event:
+        case ConfigValidated() | ConfigNotValidated():
+            writes.on_validated(turn, event)
+            questions.on_validated(turn, event)
+        case PluginsAnswered():
+            questions.on_answered(turn, event)
+        case OffsetsRead():
+            offsets.on_read(turn, event)
+        case OffsetsChanged():
+            writes.on_offsets_changed(turn, event)
 
 
 def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | None) -> None:
@@ -432,6 +454,7 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             | SetTargetState()
             | PutTaskConfigs()
             | RestartConnector()
+            | ChangeOffsets()
         ) as request:
             writes.on_request(turn, event, request)
         case ListPlugins() | DescribePlugin() | ValidateConnectorConfig() as question:
@@ -478,6 +501,7 @@ def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | EndLookupDue) -> No
         case RequestTimeoutDue(id=id_):
             reads.on_due(turn, id_)
             questions.on_due(turn, id_)
+            offsets.on_due(turn, id_)
             writes.on_due(turn, id_)
         case EndLookupDue(id=id_):
             writes.on_end_lookup_due(turn, id_)

@@ -17,6 +17,7 @@ from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.ids import Incarnation, LogPosition, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.membership import Handover, Leave, MembershipEvent, MembershipOrder
@@ -241,6 +242,25 @@ class PluginsAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsRead:
+    """The runtime has read a connector's offsets, or could not."""
+
+    id: RequestId
+    offsets: tuple[ConnectorOffset, ...] = ()
+    failure: str | None = field(default=None, repr=False)
+    """Why they could not be read; None when they were read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsChanged:
+    """The runtime has changed a connector's offsets, or could not."""
+
+    id: RequestId
+    refusal: RequestRefused | None = field(default=None, repr=False)
+    """Why they were not changed; None when they were changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEndFound:
     """A lookup of the config log's end offset has ended."""
 
@@ -307,6 +327,8 @@ ChoreResult: TypeAlias = (
     | ConfigValidated
     | ConfigNotValidated
     | PluginsAnswered
+    | OffsetsRead
+    | OffsetsChanged
     | ConfigEndFound
     | TargetComputed
     | ConfigAppended
@@ -424,7 +446,8 @@ class SplitConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopConnector:
-    """End the splits of the connector that were ordered before, and the monitoring of its source parts. Not a chore: it
+    """End the splits and changes of offsets of the connector that were ordered before, and the monitoring of its source
+    parts. Not a chore: it
     is performed at once and has no result."""
 
     connector: ConnectorName
@@ -488,6 +511,29 @@ class AskPlugins:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOffsets:
+    """Read a connector's offsets from its checkpoints → OffsetsRead"""
+
+    id: RequestId
+    connector: ConnectorName
+    incarnation: Incarnation
+    config: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOffsetChange:
+    """Change the offsets of a connector that is stopped, or that is about to be created → OffsetsChanged"""
+
+    id: RequestId
+    connector: ConnectorName
+    incarnation: Incarnation
+    config: Mapping[str, str] = field(repr=False)
+    checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
+    change: OffsetChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindConfigEnd:
     """Look up the end offset of the config log → ConfigEndFound"""
 
@@ -534,6 +580,8 @@ Chore: TypeAlias = (
     | MakeSessionKey
     | ValidateConfig
     | AskPlugins
+    | ReadOffsets
+    | ApplyOffsetChange
     | FindConfigEnd
     | ComputeTarget
     | AppendConfig

@@ -5,6 +5,7 @@ the request. When that takes longer than ``worker.sync.timeout.ms``, or the log 
 the state read so far.
 """
 
+from coterie.herder import offsets
 from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
@@ -14,10 +15,12 @@ from coterie.herder.requests.reads import (
     ConnectorInfo,
     ConnectorList,
     DescribeConnector,
+    DescribeOffsets,
     DescribeStatus,
     DescribeTasks,
     DescribeTaskStatus,
     ListConnectors,
+    LogRead,
     Read,
     TaskConfigs,
     TaskStatus,
@@ -75,20 +78,24 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 
 def _answer(turn: Turn, id_: RequestId, wait: PendingRead) -> None:
-    """Answer the read with the state read so far, and forget it. An order is added to ``turn.task_orders``."""
+    """Answer the read with the state read so far, and forget it. An order is added to ``turn.task_orders``; offsets are
+    then read from the checkpoints."""
     del turn.herder.requests.reads[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
-    if isinstance(wait.request, RestartConnectorTask):
-        turn.task_orders.append((id_, wait.request))
-    else:
-        turn.emit(Reply(id=id_, answer=answer(turn.herder, wait.request)))
+    match wait.request:
+        case RestartConnectorTask() as order:
+            turn.task_orders.append((id_, order))
+        case DescribeOffsets(connector=name):
+            offsets.begin_read(turn, id_, name)
+        case request:
+            turn.emit(Reply(id=id_, answer=answer(turn.herder, request)))
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
-def answer(herder: Herder, request: Read) -> Answer:
-    """The response to a read, from the state read so far. The messages of refusals are Connect's."""
+def answer(herder: Herder, request: LogRead) -> Answer:
+    """The response to a read of the logs, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():
             return _connector_list(herder)

@@ -9,6 +9,7 @@ from coterie.config.definition import ConfigKey
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin
 from coterie.herder.session_keys import SigningKey
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupEpoch, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
@@ -304,9 +305,39 @@ class TaskRuntime(Protocol):
         ...
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits of ``connector``: they raise SplitEndedError. After this method has returned, they
-        commit no checkpoint generation, except in a step that is already running. The connector's source parts are no
-        longer monitored (:class:`SourcePartsChanged`). Never waits."""
+        """End the running splits and changes of offsets of ``connector``: they raise SplitEndedError. After this method
+        has returned, they commit no checkpoint generation, except in a step that is already running. The connector's
+        source parts are no longer monitored (:class:`SourcePartsChanged`). Never waits."""
+        ...
+
+    async def read_offsets(
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+    ) -> Sequence[ConnectorOffset]:
+        """How far the committed batches of the connector's tasks have read, from their checkpoints: on any worker, also
+        while the tasks run. Empty for a source without such offsets.
+
+        :raises ConfigError, WorldError: when the checkpoints cannot be read.
+        """
+        ...
+
+    async def change_offsets(
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        change: OffsetChange,
+    ) -> None:
+        """Change the offsets of a connector that is stopped, by a new checkpoint generation: either the whole change
+        takes effect or nothing of it. Tasks that still run are stopped before, and their batches in flight are
+        completed. The connector's next split continues at the changed offsets. May be called for a connector that was
+        never split.
+
+        :raises OffsetsRefusedError, ConfigError: when the source cannot use the offsets; nothing was changed.
+        :raises UnreachableError, SplitEndedError: when another attempt may succeed. The change may take effect later.
+        :raises WorldError: when the checkpoints cannot be read or written, or a batch in flight fails. The change may
+            take effect later.
+        """
         ...
 
     async def finish_checkpoint_generation(

@@ -29,8 +29,8 @@ from coterie.herder.status_records import StatusState
 from coterie.herder.targets.state import Targets
 from coterie.herder.work import Work
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
-from coterie.nouns.ids import ConfigOffset, InstanceId, LogPosition, MemberId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
+from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, LogPosition, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     ConnectPlaceHandover,
@@ -146,7 +146,39 @@ class Appended:
     """The offset after the last appended line."""
 
 
-WritePhase: TypeAlias = AwaitingGroup | Validating | Queued | FindingEnd | CatchingUp | Appending | Appended
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInitialOffsets:
+    """The config is valid. Before the connector is created, the runtime creates its first checkpoint generation, at the
+    offsets that the request contains."""
+
+    validated: ConfigToValidate
+    """The config that was validated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangingOffsets:
+    """The runtime is changing the offsets of a stopped connector. The change no longer delays other writes, and cannot
+    be dropped."""
+
+    incarnation: Incarnation
+    """The connector's incarnation when the change began."""
+    is_ended: bool = False
+    """Whether the runtime was ordered to end the change."""
+    has_timed_out: bool = False
+    """Whether the client has already received the response that its request timed out."""
+
+
+WritePhase: TypeAlias = (
+    AwaitingGroup
+    | Validating
+    | SettingInitialOffsets
+    | Queued
+    | FindingEnd
+    | CatchingUp
+    | Appending
+    | Appended
+    | ChangingOffsets
+)
 
 
 class PendingWrite:
@@ -187,6 +219,9 @@ class Requests:
         # `questions`
         self.questions: dict[RequestId, Question] = {}
         """The questions that the plug-ins have not answered yet."""
+        # `offsets`
+        self.offset_reads: dict[RequestId, ConnectorName] = {}
+        """The connectors whose offsets the runtime reads, by request."""
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
         # `writes`

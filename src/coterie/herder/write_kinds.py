@@ -16,6 +16,7 @@ from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
 from coterie.herder.requests.writes import (
+    ChangeOffsets,
     DeleteConnector,
     IfMatch,
     PatchConnector,
@@ -76,6 +77,11 @@ class ConnectorWrite(_UnsignedWrite):
     def creates_connector(self, config: ConfigState) -> bool:
         return config.connector(self.request.connector) is None
 
+    def incarnation(self, config: ConfigState) -> Incarnation:
+        """The incarnation of the written connector: a new one if the write creates the connector."""
+        known = config.connector(self.request.connector)
+        return self._fresh_incarnation if known is None else known.incarnation
+
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
@@ -86,9 +92,7 @@ class ConnectorWrite(_UnsignedWrite):
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends."""
         name, initial_state = self.request.connector, self.request.initial_state
-        known = config.connector(name)
-        incarnation = self._fresh_incarnation if known is None else known.incarnation
-        line = config_records.connector_line(name, self.request.config, incarnation)
+        line = config_records.connector_line(name, self.request.config, self.incarnation(config))
         # The target state comes first, so that every reader of the connector's config has read it (KIP-980).
         first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
         return (*first, line)
@@ -103,6 +107,7 @@ class ConnectorWrite(_UnsignedWrite):
             tasks=config.tasks(name),
             version=connector.config_line_offset if connector is not None and is_current else None,
             created=created,
+            has_set_offsets=self.request.initial_offsets is not None,
         )
 
 
@@ -231,6 +236,37 @@ class RestartWrite(_UnsignedWrite):
         return replace(status, state=State.RESTARTING) if is_restarted else status
 
 
+class OffsetsWrite(_UnsignedWrite):
+    """Changes the offsets of a stopped connector. It is checked as the other writes are, and appends no line: the
+    runtime makes the change."""
+
+    needs_leader = True
+
+    def __init__(self, request: ChangeOffsets) -> None:
+        self.request = request
+
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
+        """The refusal of the change in this state of the config log; None when the change is allowed."""
+        name = self.request.connector
+        connector = config.connector(name)
+        if connector is None:
+            return not_found(f"Connector {name} not found")
+        if config.target_state(name) is TargetState.STOPPED and not connector.task_configs:
+            return None
+        message = (
+            "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
+            f"specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+        )
+        return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
+
+    def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """No lines."""
+        return ()
+
+    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+        return Done()
+
+
 class TaskConfigsWrite(_UnsignedWrite):
     """Writes the task configs that a connector's owner has made. Workers sign this kind of request (KIP-507)."""
 
@@ -260,7 +296,9 @@ class TaskConfigsWrite(_UnsignedWrite):
         return Done()
 
 
-WriteKind: TypeAlias = ConnectorWrite | PatchWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite | RestartWrite
+WriteKind: TypeAlias = (
+    ConnectorWrite | PatchWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite | RestartWrite | OffsetsWrite
+)
 
 
 def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
@@ -278,6 +316,8 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return TaskConfigsWrite(request)
         case RestartConnector():
             return RestartWrite(request)
+        case ChangeOffsets():
+            return OffsetsWrite(request)
 
 
 def _version_mismatch(config: ConfigState, name: ConnectorName, if_match: IfMatch | None) -> RequestRefused | None:

@@ -5,6 +5,10 @@ resume, without waiting). Then its config is validated, and the write enters the
 log is read to its end, so that the write is checked against the current state; then its lines are appended. The request
 is answered when this worker has read the lines back, so that a later request sees them. Validation happens before the
 queue, so a plug-in that blocks during validation does not block other writes.
+
+A change of offsets is checked at the head of the queue too. It appends no lines: it leaves the queue, and the leader's
+runtime changes the checkpoints. When the connector is no longer stopped, or this worker loses its membership, the
+runtime is ordered to end the change. The initial offsets of a new connector are set before its config is queued.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +18,17 @@ from coterie.herder import place, signing
 from coterie.herder.connector_names import name_errors
 from coterie.herder.messages import (
     AppendConfig,
+    ApplyOffsetChange,
     CancelTimer,
     ConfigNotValidated,
     ConfigValidated,
     FindConfigEnd,
     ForWrite,
+    OffsetsChanged,
     Reply,
     RequestArrived,
     SetTimer,
+    StopConnector,
     ValidateConfig,
 )
 from coterie.herder.questions import missing_class_refusal, not_validated
@@ -34,17 +41,20 @@ from coterie.herder.state import (
     Appending,
     AwaitingGroup,
     CatchingUp,
+    ChangingOffsets,
     FindingEnd,
     Herder,
     PendingWrite,
     Queued,
+    SettingInitialOffsets,
     Turn,
     Validating,
 )
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
-from coterie.herder.write_kinds import ConfigToValidate, TaskConfigsWrite, kind_of
+from coterie.herder.write_kinds import ConfigToValidate, ConnectorWrite, OffsetsWrite, TaskConfigsWrite, kind_of
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.states import TargetState
 
 END_LOOKUP_RETRY_MS = 500
 """The wait before the end offset of a log that could not be reached is looked up again."""
@@ -156,9 +166,54 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
     if kind.config_to_validate(herder.config) != validated:
         _begin_write(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
         return True
+    if isinstance(kind, OffsetsWrite):
+        _begin_change(turn, write, kind)
+        return True
     write.phase = Appending(created=kind.creates_connector(herder.config))
     turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
     return False
+
+
+def _begin_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
+    """Let the runtime change the offsets of the connector, if the membership is certain: the leader that follows may
+    resume the connector."""
+    herder, name = turn.herder, kind.request.connector
+    connector = herder.config.connector(name)
+    assert connector is not None, "a change of a connector that does not exist is refused"
+    assert not isinstance(write.id, LeaderWriteId), "the leader itself changes no offsets"
+    if not herder.place.has_valid_lease(turn.now_ms):
+        message = "The worker's membership of its group is not confirmed at the moment; send the request again"
+        _answer(turn, write, RequestRefused(problem=Problem.NO_LEADER, message=message))
+        return
+    write.phase = ChangingOffsets(incarnation=connector.incarnation)
+    turn.emit(
+        ApplyOffsetChange(
+            id=write.id,
+            connector=name,
+            incarnation=connector.incarnation,
+            config=connector.config,
+            checkpointed_task_configs=connector.checkpointed_task_configs,
+            change=kind.request.change,
+        )
+    )
+
+
+def end_forbidden_changes(turn: Turn) -> None:
+    """Order the runtime to end the changes of offsets whose connector is no longer stopped, or was deleted, and all
+    changes when this worker has lost its membership or ends."""
+    herder = turn.herder
+    is_out = herder.place.is_lost or herder.lifecycle.is_leaving or herder.lifecycle.is_relaunching
+    for write in herder.requests.writes.values():
+        match write.phase:
+            case ChangingOffsets(is_ended=False, incarnation=incarnation) as phase:
+                name = write.kind.request.connector
+                connector = herder.config.connector(name)
+                is_same = connector is not None and connector.incarnation == incarnation
+                if is_out or not is_same or herder.config.target_state(name) is not TargetState.STOPPED:
+                    write.phase = replace(phase, is_ended=True)
+                    turn.emit(StopConnector(connector=name))
+            case _:
+                pass
 
 
 # -- events of writes -------------------------------------------------------------------------------------------------
@@ -177,8 +232,47 @@ def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> Non
     errors = event.infos.with_errors(name_errors(write.kind.request.connector)).errors
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
+    elif (change := _initial_offsets(turn.herder, write)) is not None:
+        write.phase = SettingInitialOffsets(validated=write.phase.config_to_validate)
+        turn.emit(change)
     else:
         write.phase = Queued(validated=write.phase.config_to_validate)
+
+
+def _initial_offsets(herder: Herder, write: PendingWrite) -> ApplyOffsetChange | None:
+    """The order to set the offsets at which a new connector begins; None when the write has none, or creates no
+    connector. Nothing reads them before the connector exists, since its incarnation is new."""
+    kind = write.kind
+    if not isinstance(kind, ConnectorWrite) or kind.request.initial_offsets is None:
+        return None
+    if not kind.creates_connector(herder.config):
+        return None
+    assert not isinstance(write.id, LeaderWriteId), "the leader itself creates no connector"
+    return ApplyOffsetChange(
+        id=write.id,
+        connector=kind.request.connector,
+        incarnation=kind.incarnation(herder.config),
+        config=kind.request.config,
+        checkpointed_task_configs=(),
+        change=kind.request.initial_offsets,
+    )
+
+
+def on_offsets_changed(turn: Turn, event: OffsetsChanged) -> None:
+    """The runtime has changed the offsets, or could not: answer the request, or queue the config of the new
+    connector."""
+    write = turn.herder.requests.writes.get(event.id)
+    if write is None:
+        return
+    match write.phase:
+        case SettingInitialOffsets(validated=validated) if event.refusal is None:
+            write.phase = Queued(validated=validated)
+        case SettingInitialOffsets() | ChangingOffsets() if event.refusal is not None:
+            _answer(turn, write, event.refusal)
+        case ChangingOffsets():
+            _answer(turn, write, write.kind.answer(turn.herder.config, turn.herder.statuses, created=False))
+        case _:
+            pass
 
 
 def on_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
@@ -220,16 +314,16 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
-    """The time limit of the request is over: refuse it. A write whose append has not started is dropped; otherwise the
-    write still completes. Does nothing for an unknown id, for example of a read."""
+    """The time limit of the request is over: refuse it. A write whose append or change of offsets has not started is
+    dropped; otherwise the write still completes. Does nothing for an unknown id, for example of a read."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
     refusal = RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_phase_summary(write)}")
     match write.phase:
-        case Appending(has_timed_out=True) | Appended(has_timed_out=True):
+        case Appending(has_timed_out=True) | Appended(has_timed_out=True) | ChangingOffsets(has_timed_out=True):
             pass
-        case Appending() | Appended() as stage:
+        case Appending() | Appended() | ChangingOffsets() as stage:
             turn.emit(Reply(id=id_, answer=refusal))
             write.phase = replace(stage, has_timed_out=True)
         case _:
@@ -237,7 +331,7 @@ def on_due(turn: Turn, id_: RequestId) -> None:
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all pending writes. An append in progress may still complete."""
+    """Refuse all pending writes. An append or a change of offsets in progress may still complete."""
     for write in list(turn.herder.requests.writes.values()):
         _answer(turn, write, RequestRefused(problem=problem, message=message))
 
@@ -248,7 +342,7 @@ def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
     match write.id, write.phase:
         case LeaderWriteId(), _:
             turn.leader_write_answers.append((write.kind.request, answer))
-        case _, Appending(has_timed_out=True) | Appended(has_timed_out=True):
+        case _, Appending(has_timed_out=True) | Appended(has_timed_out=True) | ChangingOffsets(has_timed_out=True):
             pass  # The request was answered when it timed out.
         case id_, _:
             turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
@@ -266,6 +360,8 @@ def _phase_summary(write: PendingWrite) -> str:
             doing = "ensuring membership in the cluster"
         case Validating():
             doing = f"performing multi-property validation for the connector {name}"
+        case SettingInitialOffsets() | ChangingOffsets():
+            doing = f"modifying offsets for connector {name}"
         case Queued() | FindingEnd() | CatchingUp():
             doing = "reading to the end of the config topic"
         case Appending() | Appended():

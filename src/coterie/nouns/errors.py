@@ -30,6 +30,7 @@
     ├── FencedError      in `spark.fence`: a task was stopped or taken over, so its batch must not be committed
     ├── ExchangeUnsupportedError   in `spark.checkpoint`: the file system cannot exchange two names; the fallback is
     │                              used
+    ├── OffsetsRefusedError    in `nouns.connector_offsets`: a source cannot use the offsets of a request
     ├── BatchTooLargeError     in `spark.seams`: a batch is too large for memory; the next start of its query reads the
     │                          batch in smaller parts
     ├── TopicAbsentError       in `spark.sources.kafka_client`: a requested topic does not exist

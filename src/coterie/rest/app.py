@@ -12,6 +12,7 @@ from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.resources.connectors import ConnectorsResource
 from coterie.rest.resources.group import GroupResource
 from coterie.rest.resources.internal import InternalResource
+from coterie.rest.resources.offsets import OffsetsResource
 from coterie.rest.resources.plugins import PluginsResource
 from coterie.rest.resources.restarts import RestartsResource
 from coterie.rest.resources.server import ServerResource
@@ -38,6 +39,7 @@ def create_app(
         TargetStatesResource(herder).handlers(),
         RestartsResource(herder).handlers(),
         PluginsResource(herder).handlers(),
+        OffsetsResource(herder).handlers(),
         InternalResource(herder).handlers(),
         GroupResource(herder).handlers(),
     ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from coterie.herder.writes import invalid_config_message
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.states import TargetState
 from coterie.rest.problems import BadRequestError, BodyTooLargeError, UnreadableBodyError
 
@@ -33,6 +34,8 @@ class NewConnector:
     """As in the body: the key ``name`` may be missing."""
     initial_state: TargetState | None
     """None when the body contains no ``initial_state``."""
+    initial_offsets: OffsetChange | None
+    """None when the body contains no ``initial_offsets``."""
 
 
 async def read_body(request: Request) -> bytes:
@@ -61,8 +64,9 @@ def parse_new_connector(body: bytes) -> NewConnector:
     :raises BadRequestError: when a value of the config is null.
     """
     fields = _as_object(_parse_json(body), "a connector")
-    if unknown := sorted(fields.keys() - {"name", "config", "initial_state"}):
-        raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": a connector has name, config and initial_state')
+    if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
+        known = "a connector has name, config, initial_state and initial_offsets"
+        raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": {known}')
     name, initial_state = fields.get("name"), fields.get("initial_state")
     if initial_state is not None and str(initial_state).upper() not in _TARGET_STATE_BY_INITIAL_STATE:
         raise UnreadableBodyError(
@@ -72,7 +76,32 @@ def parse_new_connector(body: bytes) -> NewConnector:
         name="" if name is None else _as_text(name, "name").strip(),
         config=_as_config(fields.get("config")),
         initial_state=None if initial_state is None else _TARGET_STATE_BY_INITIAL_STATE[str(initial_state).upper()],
+        initial_offsets=_parse_initial_offsets(body),
     )
+
+
+def _parse_initial_offsets(body: bytes) -> OffsetChange | None:
+    """The offsets in the body of ``POST /connectors``; None when it contains none, or only null.
+
+    :raises UnreadableBodyError: when they have another structure.
+    :raises BadRequestError: when the list is empty.
+    """
+    initial_offsets = _as_object(_parse_json(body, keeps_number_text=False), "a connector").get("initial_offsets")
+    if initial_offsets is None:
+        return None
+    return OffsetChange(offsets=_as_offsets(initial_offsets, "initial_offsets"))
+
+
+def parse_offsets(body: bytes) -> tuple[ConnectorOffset, ...]:
+    """Parse the body of ``PATCH /connectors/{connector}/offsets``.
+
+    :raises UnreadableBodyError: when the body is not such JSON.
+    :raises BadRequestError: when it contains no offset.
+    """
+    fields = _as_object(_parse_json(body, keeps_number_text=False), "offsets")
+    if unknown := sorted(fields.keys() - {"offsets"}):
+        raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": the body has only the field offsets')
+    return _as_offsets(fields.get("offsets"), "offsets")
 
 
 def parse_config(body: bytes) -> Mapping[str, str]:
@@ -141,14 +170,15 @@ def _check_name(config: Mapping[str, str | None], name: str) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _parse_json(body: bytes) -> object:
-    """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`.
+def _parse_json(body: bytes, *, keeps_number_text: bool = True) -> object:
+    """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`, or without ``keeps_number_text`` a number.
 
     :raises UnreadableBodyError: when ``body`` is not JSON, or contains half of a surrogate pair.
     """
+    # Numbers in configs keep their text: Connect converts them to strings without interpreting the value.
+    to_int, to_float = (_NumberText, _NumberText) if keeps_number_text else (int, float)
     try:
-        # Numbers keep their text: Connect converts them to strings without interpreting the value.
-        parsed = json.loads(body, parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
+        parsed = json.loads(body, parse_int=to_int, parse_float=to_float, parse_constant=_refuse_constant)
         json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON but not text.
     except UnicodeEncodeError:
         raise UnreadableBodyError(
@@ -180,6 +210,29 @@ def _as_object(parsed: object, description: str) -> Mapping[str, object]:
     if not isinstance(parsed, dict):
         raise UnreadableBodyError(f"Cannot read {description}: the value is not a JSON object")
     return parsed
+
+
+def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
+    """A list of partitions with their offsets; ``name`` is the name of the field.
+
+    :raises UnreadableBodyError: when ``parsed`` has another structure.
+    :raises BadRequestError: when ``parsed`` contains no offset.
+    """
+    if not parsed and (parsed is None or isinstance(parsed, list)):
+        raise BadRequestError("Partitions / offsets need to be provided for an alter offsets request")
+    if not isinstance(parsed, list):
+        raise UnreadableBodyError(f'Cannot read "{name}": the value is not a JSON array')
+    offsets: list[ConnectorOffset] = []
+    for item in parsed:
+        fields = _as_object(item, "an offset")
+        if unknown := sorted(fields.keys() - {"partition", "offset"}):
+            raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": an offset has partition and offset')
+        partition, offset = (
+            None if (value := fields.get(key)) is None else _as_object(value, f'"{key}" of an offset')
+            for key in ("partition", "offset")
+        )
+        offsets.append(ConnectorOffset(partition=partition, offset=offset))
+    return tuple(offsets)
 
 
 def _as_config(parsed: object) -> Mapping[str, str]:

@@ -42,6 +42,9 @@ class Operation(StrEnum):
     STOP_CONNECTOR = auto()
     RESTART_CONNECTOR = auto()
     RESTART_TASK = auto()
+    DESCRIBE_OFFSETS = auto()
+    CHANGE_OFFSETS = auto()
+    RESET_OFFSETS = auto()
 
     LIST_PLUGINS = auto()
     DESCRIBE_PLUGIN = auto()
@@ -273,6 +276,31 @@ ENDPOINTS: Sequence[Endpoint] = (
         answered_by=AnsweredBy.ANY_WORKER,
         request=models.ConfigToValidate,
         response=models.ConfigInfos,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_CONNECTOR}/offsets",
+        operation=Operation.DESCRIBE_OFFSETS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.Offsets,
+    ),
+    Endpoint(
+        method="PATCH",
+        path=f"{_CONNECTOR}/offsets",
+        operation=Operation.CHANGE_OFFSETS,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.LEADER,
+        request=models.Offsets,
+        response=models.Message,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=f"{_CONNECTOR}/offsets",
+        operation=Operation.RESET_OFFSETS,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.LEADER,
+        response=models.Message,
     ),
     # -- requests of other workers ------------------------------------------------------------------------------------
     Endpoint(

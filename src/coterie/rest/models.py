@@ -40,12 +40,32 @@ class TaskId(BaseModel):
     task: int
 
 
+class Offset(BaseModel):
+    """How far one part of a connector's input was read. In a request, ``offset`` null removes the offset."""
+
+    partition: dict[str, object] | None = None
+    offset: dict[str, object] | None = None
+
+
+class Offsets(BaseModel):
+    """The offsets of a connector (KIP-875)."""
+
+    offsets: list[Offset]
+
+
+class Message(BaseModel):
+    """A response that only says what was done."""
+
+    message: str
+
+
 class NewConnector(BaseModel):
     """The request of ``POST /connectors``."""
 
     name: str
     config: WrittenConfig
     initial_state: Literal["RUNNING", "PAUSED", "STOPPED"] | None = None
+    initial_offsets: list[Offset] | None = None
 
 
 class Connector(BaseModel):
@@ -55,6 +75,8 @@ class Connector(BaseModel):
     config: Config
     tasks: list[TaskId]
     type: Literal["source", "sink", "unknown"]
+    offsets_status: str | None = None
+    """Only in the response to a request that has set initial offsets (KIP-995)."""
 
 
 class Task(BaseModel):

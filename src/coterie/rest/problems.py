@@ -35,6 +35,7 @@ STATUS_BY_PROBLEM: Mapping[Problem, int] = {
     Problem.TIMED_OUT: 500,
     Problem.LOG_FAILED: 500,
     Problem.PLUGIN_FAILED: 500,
+    Problem.OFFSETS_FAILED: 500,
     Problem.NOT_VALIDATED: 500,
 }
 """The HTTP status for each reason for which the herder refuses a request."""

@@ -3,13 +3,23 @@
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, TaskConfigs, TaskStatus
+from coterie.herder.requests.reads import (
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorOffsets,
+    ConnectorStatus,
+    TaskConfigs,
+    TaskStatus,
+)
 from coterie.herder.requests.views import TaskView, WorkerView
 from coterie.herder.status_records import Status
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 
 Json = dict[str, object]
 """A JSON object."""
+OFFSETS_ALTERED_MESSAGE = "The offsets for this connector have been altered successfully"
+OFFSETS_RESET_MESSAGE = "The offsets for this connector have been reset successfully"
+"""Connect's messages for a connector that has changed its offsets."""
 ConnectorTypeOf: TypeAlias = Callable[[Mapping[str, str]], str]
 """A function that returns a connector's type for its config: ``source``, ``sink`` or ``unknown``."""
 
@@ -21,7 +31,13 @@ def connector_info_json(connector: ConnectorInfo, connector_type_of: ConnectorTy
         "config": dict(connector.config),
         "tasks": [_task_id_json(task) for task in connector.tasks],
         "type": connector_type_of(connector.config),
+        **({"offsets_status": OFFSETS_ALTERED_MESSAGE} if connector.has_set_offsets else {}),
     }
+
+
+def offsets_json(offsets: ConnectorOffsets) -> Json:
+    """The JSON of ``GET /connectors/{connector}/offsets``."""
+    return {"offsets": [{"partition": offset.partition, "offset": offset.offset} for offset in offsets.offsets]}
 
 
 def connector_status_json(connector: ConnectorStatus, connector_type_of: ConnectorTypeOf) -> Json:

@@ -16,6 +16,7 @@ from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin
 from coterie.config.worker import USER_JAR_KEYS
 from coterie.herder.seams import PluginThreadsLost, RuntimeDied, TaskEvent, TaskSpec
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -149,6 +150,31 @@ class SparkTaskRuntime:
     ) -> Sequence[Mapping[str, str]] | None:
         return await self._call_splitter(
             connector, lambda fence: self._splitter.finish_checkpoint_generation(fence, connector, incarnation)
+        )
+
+    async def read_offsets(
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+    ) -> Sequence[ConnectorOffset]:
+        return await self._calls.call(
+            CONNECTOR_CALLS,
+            f"connector {connector}",
+            lambda: self._splitter.read_offsets(connector, incarnation, config),
+            stage="read_offsets",
+        )
+
+    async def change_offsets(
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        change: OffsetChange,
+    ) -> None:
+        await self._call_splitter(
+            connector,
+            lambda fence: self._splitter.change_offsets(
+                fence, connector, incarnation, config, checkpointed_task_configs, change
+            ),
         )
 
     async def _call_splitter(self, connector: ConnectorName, function: Callable[[Fence], T]) -> T:

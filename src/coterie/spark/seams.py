@@ -7,12 +7,13 @@ creates an object of the class from a task's config; the object reads or writes 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import ConfigDef
+from coterie.nouns.connector_offsets import ConnectorOffset
 from coterie.nouns.errors import CoterieError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.keys import DeadLetterDestination
@@ -143,6 +144,22 @@ class Source(Protocol):
         ...
 
     @classmethod
+    def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
+        """``positions`` as the REST API returns them (KIP-875), sorted by partition."""
+        ...
+
+    @classmethod
+    def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
+        """The positions that ``offsets``, which a client has sent, mean, by key; None: the position is removed. The
+        next start reads what has no position as a new connector does.
+
+        :raises OffsetsRefusedError: when this source cannot use an offset or a partition; the message is for the
+            client.
+        :raises WorldError: when the source cannot be reached.
+        """
+        ...
+
+    @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
         """The object that reads ``task_input`` for one start of a task, or one that only validation uses.
 
@@ -236,6 +253,19 @@ class StagedBatch(Protocol):
 
     def clean_up(self) -> None:
         """Remove what remains of the staged data of this copy, after its commit or instead of it. Raises nothing."""
+        ...
+
+
+@runtime_checkable
+class HasConsumerGroup(Protocol):
+    """A source class whose positions are offsets in Kafka: Kafka's tools read them as those of a consumer group."""
+
+    @classmethod
+    def replace_group_offsets(cls, config: PrefixedConfig, positions: Positions) -> None:
+        """Make ``positions`` the only offsets of the connector's consumer group.
+
+        :raises WorldError: when the cluster cannot be reached or rejects the request.
+        """
         ...
 
 

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from coterie.herder.seams import SourcePartsChanged, SplitEndedError
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -23,16 +24,23 @@ from coterie.spark.events import EventQueue
 from coterie.spark.failures import error_message
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
-from coterie.spark.generations.manifest import Manifest
+from coterie.spark.generations.manifest import Manifest, PositionChange
+from coterie.spark.generations.reached import read_reached_positions
 from coterie.spark.generations.resplit import ResplitFinisher, SupersededError
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
+from coterie.spark.generations.stores import UnmovablePositions
+from coterie.spark.generations.updater import (
+    GenerationRequest,
+    GenerationUpdater,
+    PositionChangeRequest,
+    read_newest_plan_or_manifest,
+)
 from coterie.spark.in_flight import config_for_batch_in_flight
 from coterie.spark.pipeline import GENERATION_KEY, Pipeline, resolve_references, split_source, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, in_plugin_stage, plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.query import TaskQuery
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import HasConsumerGroup, TaskLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
@@ -92,15 +100,14 @@ class Splitter:
         self._calls = calls
         self._lock = threading.Lock()
         self._connector_by_fence: dict[Fence, ConnectorName] = {}
-        """The fences of the running :meth:`split` and :meth:`finish_checkpoint_generation` calls, each with its
-        connector."""
+        """The fences of the running calls for which :meth:`open_fence` was called, each with its connector."""
         self._watched_sources: dict[ConnectorName, WatchedSource] = {}
         """The sources whose partitions :meth:`watch_source_partitions` lists, by connector."""
 
     def open_fence(self, connector: ConnectorName) -> Fence:
-        """A new fence, to be passed to one call of :meth:`split` or :meth:`finish_checkpoint_generation` of
-        ``connector``. :meth:`stop_connector` and :meth:`close_fences_nowait` close the fence, also before that call
-        begins."""
+        """A new fence, to be passed to one call of :meth:`split`, :meth:`finish_checkpoint_generation` or
+        :meth:`change_offsets` of ``connector``. :meth:`stop_connector` and :meth:`close_fences_nowait` close the fence,
+        also before that call begins."""
         fence = Fence()
         with self._lock:
             self._connector_by_fence[fence] = connector
@@ -194,8 +201,65 @@ class Splitter:
             # connector's config, the worker that has the connector creates another one.
             return None if manifest is None else task_configs(connector, manifest.config, manifest)
 
+    def read_offsets(
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+    ) -> Sequence[ConnectorOffset]:
+        """The connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes."""
+        plugin = configured_source(resolve_references(config), self._config.worker_kafka_properties).plugin
+        if isinstance(plugin.position_store, UnmovablePositions):
+            return ()
+        folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
+        return plugin.to_offsets(read_reached_positions(folder, plugin.position_store))
+
+    def change_offsets(
+        self,
+        fence: Fence,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        change: OffsetChange,
+    ) -> None:
+        """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes.
+        ``fence``: a new fence from :meth:`open_fence`."""
+        with self._fenced_operation(fence, connector):
+            source = configured_source(
+                resolve_references({**config, "name": connector}), self._config.worker_kafka_properties
+            )
+            # An unmovable source refuses every change, also one without offsets.
+            is_movable = not isinstance(source.plugin.position_store, UnmovablePositions)
+            needs_source = bool(change.offsets) or not is_movable
+            with plugin_stage("parse_offsets"):
+                positions = source.plugin.parse_offsets(source.config, change.offsets) if needs_source else {}
+            folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
+            newest_document = read_newest_plan_or_manifest(folder)
+            partitions_by_task = () if newest_document is None else newest_document.split.partitions_by_task
+            resplit_finisher = self._make_resplit_finisher(
+                fence, connector, incarnation, config, [partition for task in partitions_by_task for partition in task]
+            )
+            GenerationUpdater(resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS).change_positions(
+                PositionChangeRequest(
+                    change=PositionChange(positions=positions, removes_others=change.removes_others),
+                    config=config,
+                    split_function=source.plugin.split_function,
+                    was_started=any(GENERATION_KEY in task for task in checkpointed_task_configs),
+                )
+            )
+            if isinstance(source.plugin, HasConsumerGroup):
+                try:
+                    source.plugin.replace_group_offsets(
+                        source.config, read_reached_positions(folder, source.plugin.position_store)
+                    )
+                except CoterieError as error:
+                    log.warning(
+                        "Connector %s: its offsets were changed, but those of its consumer group, which only Kafka's "
+                        "tools read, could not be changed: %s",
+                        connector,
+                        first_message_line(error),
+                    )
+
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits of ``connector`` and the monitoring of its source parts, as
+        """End the running splits and changes of offsets of ``connector`` and the monitoring of its source parts, as
         :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
             self._watched_sources.pop(connector, None)

@@ -16,6 +16,7 @@ from coterie.engine.log import Log
 from coterie.herder.messages import (
     AppendConfig,
     AppendStatuses,
+    ApplyOffsetChange,
     AskPlugins,
     CheckpointGenerationFinished,
     Chore,
@@ -32,8 +33,11 @@ from coterie.herder.messages import (
     FinishCheckpointGeneration,
     GroupLeft,
     MakeSessionKey,
+    OffsetsChanged,
+    OffsetsRead,
     PluginsAnswered,
     PublishTaskConfigs,
+    ReadOffsets,
     RestartTask,
     RuntimeClosed,
     SessionKeyMade,
@@ -52,7 +56,8 @@ from coterie.herder.messages import (
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, PluginKeys, PluginList
 from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
-from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
+from coterie.nouns.connector_offsets import OffsetsRefusedError
+from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
 from coterie.nouns.target_assignments import Assign
@@ -88,7 +93,14 @@ class Chores:
                 return await self._start(chore)
             case StopTask():
                 return await self._stop(chore)
-            case SplitConnector() | FinishCheckpointGeneration() | ValidateConfig() | AskPlugins():
+            case (
+                SplitConnector()
+                | FinishCheckpointGeneration()
+                | ValidateConfig()
+                | AskPlugins()
+                | ReadOffsets()
+                | ApplyOffsetChange()
+            ):
                 return await self._run_plugin_chore(chore)
             case PublishTaskConfigs():
                 return await self._publish(chore)
@@ -133,7 +145,13 @@ class Chores:
         return TaskStopped(task=chore.task)
 
     async def _run_plugin_chore(
-        self, chore: SplitConnector | FinishCheckpointGeneration | ValidateConfig | AskPlugins
+        self,
+        chore: SplitConnector
+        | FinishCheckpointGeneration
+        | ValidateConfig
+        | AskPlugins
+        | ReadOffsets
+        | ApplyOffsetChange,
     ) -> (
         ConnectorSplit
         | SplitFailed
@@ -141,6 +159,8 @@ class Chores:
         | ConfigValidated
         | ConfigNotValidated
         | PluginsAnswered
+        | OffsetsRead
+        | OffsetsChanged
     ):
         """Perform a chore that runs the code of a plug-in, other than a start or a stop."""
         match chore:
@@ -152,6 +172,10 @@ class Chores:
                 return await self._validate(chore)
             case AskPlugins():
                 return await self._ask_plugins(chore)
+            case ReadOffsets():
+                return await self._read_offsets(chore)
+            case ApplyOffsetChange():
+                return await self._change_offsets(chore)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
         """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
@@ -224,6 +248,28 @@ class Chores:
             message = f"A plug-in could not be asked: {''.join(traceback.format_exception_only(error)).strip()}"
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
 
+    async def _read_offsets(self, chore: ReadOffsets) -> OffsetsRead:
+        """Read a connector's offsets. Any exception of the runtime becomes ``failure`` of the result."""
+        try:
+            offsets = await self._runtime.read_offsets(chore.connector, chore.incarnation, chore.config)
+        except Exception as error:  # noqa: BLE001
+            failure = f"Failed to read the offsets of connector {chore.connector}: {_message_of(chore, error)}"
+            return OffsetsRead(id=chore.id, failure=failure)
+        return OffsetsRead(id=chore.id, offsets=tuple(offsets))
+
+    async def _change_offsets(self, chore: ApplyOffsetChange) -> OffsetsChanged:
+        """Change a connector's offsets. Any exception of the runtime becomes ``refusal`` of the result."""
+        try:
+            await self._runtime.change_offsets(
+                chore.connector, chore.incarnation, chore.config, chore.checkpointed_task_configs, chore.change
+            )
+        except (OffsetsRefusedError, ConfigError) as error:
+            return OffsetsChanged(id=chore.id, refusal=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
+        except Exception as error:  # noqa: BLE001
+            message = f"Failed to modify the offsets of connector {chore.connector}: {_message_of(chore, error)}"
+            return OffsetsChanged(id=chore.id, refusal=RequestRefused(problem=Problem.OFFSETS_FAILED, message=message))
+        return OffsetsChanged(id=chore.id)
+
     # -- chores of the leader client and of the logs ------------------------------------------------------------------
 
     async def _publish(self, chore: PublishTaskConfigs) -> TaskConfigsPublished:
@@ -288,6 +334,15 @@ def _trace_of(error: Exception) -> str:
         return str(error)
     cause = "".join(traceback.format_exception_only(error))
     return f"{cause}\n{''.join(traceback.format_exception(error))}"
+
+
+def _message_of(chore: ReadOffsets | ApplyOffsetChange, error: Exception) -> str:
+    """The message of ``error`` for the client; of an error that is not Coterie's own, which is logged, only its
+    type."""
+    if isinstance(error, CoterieError):
+        return str(error)
+    logger.error("%s of connector %s failed: %s", type(chore).__name__, chore.connector, _error_type_and_stack(error))
+    return f"{type(error).__name__}; see the worker's log"
 
 
 def _error_type_and_stack(error: Exception) -> str:

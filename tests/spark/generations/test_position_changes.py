@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import WorldError
+from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import Manifest, PositionChange, read_manifest
 from coterie.spark.generations.reached import read_reached_positions
+from coterie.spark.generations.resplit import ResplitFinisher
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
 from coterie.spark.sources.kafka_positions import KafkaPositions
-from tests.spark.generations.test_owner import CONFIG, PARTS, finisher, owner, request_of
+from tests.spark.generations.owners import CONFIG, PARTS, owner, request_of
 
 BEGIN = dict.fromkeys(PARTS, 3)
 
@@ -40,6 +42,18 @@ def newest(connector: Path) -> Manifest:
 
 def reached(connector: Path) -> Mapping[str, int]:
     return read_reached_positions(connector, KafkaPositions())
+
+
+class EndedFinisher(ResplitFinisher):
+    """Is ended after the generation was closed."""
+
+    def take_over_checkpoints(self, closed_number: int) -> list[HeldCheckpoint]:
+        self.fence.close_nowait()
+        return super().take_over_checkpoints(closed_number)
+
+
+def run_nothing(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
+    raise AssertionError("no batch is in flight")
 
 
 def test_a_change_keeps_the_split_and_the_other_positions(tmp_path: Path) -> None:
@@ -104,35 +118,25 @@ def test_positions_that_are_set_before_the_first_split_are_used_by_it(tmp_path: 
 
 
 def test_a_change_without_the_checkpoints_of_a_started_connector_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match="share checkpoint.location"):
+    with pytest.raises(WorldError, match=r"share checkpoint\.location"):
         change(tmp_path, {PARTS[0]: 9})
 
 
 def test_a_stored_change_is_shown_before_it_is_finished_and_is_finished_by_the_next_split(tmp_path: Path) -> None:
     """As after a kill of the worker that made the change."""
     owner(tmp_path).update(request_of(PARTS, known=False))
-    fence = Fence()
-    updater = GenerationUpdater(finisher(tmp_path, fence), tasks_stop_timeout_ms=0, liveness_timeout_ms=200)
+    killed = EndedFinisher(
+        connector_path=tmp_path, position_store=KafkaPositions(), run_batch_in_flight=run_nothing, fence=Fence()
+    )
+    updater = GenerationUpdater(killed, tasks_stop_timeout_ms=0, liveness_timeout_ms=200)
     request = PositionChangeRequest(
         change=PositionChange(positions={PARTS[0]: 9}),
         config=CONFIG,
         split_function=SplitFunction.PARTS_V1,
         was_started=True,
     )
-    close_fence_after_generation(updater, fence)
     with pytest.raises(FencedError):
         updater.change_positions(request)
     assert newest_generation_number(tmp_path) == 1
     assert reached(tmp_path) == {**BEGIN, PARTS[0]: 9}
     assert owner(tmp_path).update(request_of(PARTS)).positions == {**BEGIN, PARTS[0]: 9}
-
-
-def close_fence_after_generation(updater: GenerationUpdater, fence: Fence) -> None:
-    """Close the fence as soon as the generation is closed."""
-    create = updater._create_next_or_wait
-
-    def fenced(number: int, manifest: Manifest) -> None:
-        fence.close_nowait()
-        create(number, manifest)
-
-    updater._create_next_or_wait = fenced  # type: ignore[method-assign]

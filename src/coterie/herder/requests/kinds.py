@@ -5,7 +5,15 @@ from typing import TypeAlias
 from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
 from coterie.herder.requests.questions import PluginKeys, PluginList, Question
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, ConnectorStatus, Read, TaskConfigs, TaskStatus
+from coterie.herder.requests.reads import (
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorOffsets,
+    ConnectorStatus,
+    Read,
+    TaskConfigs,
+    TaskStatus,
+)
 from coterie.herder.requests.refusals import Done, RequestRefused
 from coterie.herder.requests.signatures import SignatureCheck, SignatureRequest, SignedContent
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
@@ -28,6 +36,7 @@ Answer: TypeAlias = (
     | ConnectorList
     | TaskConfigs
     | TaskStatus
+    | ConnectorOffsets
     | WorkerView
     | GroupView
     | PluginList

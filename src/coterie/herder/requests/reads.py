@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.herder.status_records import Status
+from coterie.nouns.connector_offsets import ConnectorOffset
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 
@@ -44,7 +45,17 @@ class DescribeTaskStatus:
     task: ConnectorTaskId
 
 
-Read: TypeAlias = ListConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOffsets:
+    """Ask for a connector's offsets (KIP-875), which the worker's runtime reads; answered with
+    :class:`ConnectorOffsets`."""
+
+    connector: ConnectorName
+
+
+LogRead: TypeAlias = ListConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus
+"""A read that is answered from the logs alone."""
+Read: TypeAlias = LogRead | DescribeOffsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,8 @@ class ConnectorInfo:
     the response to a write after which another write has replaced the config already."""
     created: bool = False
     """Whether the request has created the connector."""
+    has_set_offsets: bool = False
+    """Whether the request has set the offsets at which the connector begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +101,13 @@ class TaskConfigs:
     """The configs of a connector's committed tasks, by number."""
 
     tasks: tuple[tuple[ConnectorTaskId, Mapping[str, str]], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorOffsets:
+    """How far a connector's tasks have read."""
+
+    offsets: tuple[ConnectorOffset, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

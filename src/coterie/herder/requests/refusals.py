@@ -42,11 +42,15 @@ class Problem(StrEnum):
     BUSY = auto()
     """The worker has too many events to process."""
     TIMED_OUT = auto()
-    """The write was not complete in time. If its append had started, the write may still take effect."""
+    """The request was not complete in time. If the append of a write, or a change of offsets, had started, it may still
+    take effect."""
     LOG_FAILED = auto()
     """The config log could not be written."""
     PLUGIN_FAILED = auto()
     """A plug-in that was asked for its definition has raised an exception."""
+    OFFSETS_FAILED = auto()
+    """The connector's offsets could not be read or changed, for example because a server cannot be reached, or a batch
+    that was begun fails. A change may take effect later."""
     NOT_VALIDATED = auto()
     """The config could not be validated, for example because a server that it names cannot be reached."""
 

@@ -1,10 +1,11 @@
-"""Writes to the config log: they wait for the group to settle."""
+"""Writes to the config log, and changes of offsets: they wait for the group to settle."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.herder.session_keys import Signature
+from coterie.nouns.connector_offsets import OffsetChange
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -30,6 +31,8 @@ class PutConnector:
     exists."""
     initial_state: TargetState | None = None
     """The target state to write with the config (KIP-980); None: no target state is written."""
+    initial_offsets: OffsetChange | None = None
+    """The offsets at which a new connector begins (KIP-995); None: where its config determines."""
     if_match: IfMatch | None = None
 
 
@@ -82,4 +85,15 @@ class RestartConnector:
     """Whether only jobs in the state FAILED are restarted."""
 
 
-Write: TypeAlias = PutConnector | PatchConnector | DeleteConnector | SetTargetState | PutTaskConfigs | RestartConnector
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOffsets:
+    """Change the offsets of a stopped connector (KIP-875). Answered with :class:`Done` when the change has taken
+    effect."""
+
+    connector: ConnectorName
+    change: OffsetChange
+
+
+Write: TypeAlias = (
+    PutConnector | PatchConnector | DeleteConnector | SetTargetState | PutTaskConfigs | RestartConnector | ChangeOffsets
+)

@@ -60,6 +60,7 @@ class ConnectorsResource:
             config=config,
             replace=False,
             initial_state=new_connector.initial_state,
+            initial_offsets=new_connector.initial_offsets,
         )
         return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
 

@@ -151,8 +151,8 @@ class GenerationUpdater:
 
         A connector without a generation gets one without tasks: its next split takes the positions from there.
 
-        :raises FencedError: when the fence is closed. If the newest generation was closed before, whoever finishes it
-            creates the generation with the changed positions.
+        :raises FencedError: when the fence is closed. If the newest generation was closed before, the worker that
+            finishes it creates the generation with the changed positions.
         :raises WorldError: as :meth:`update`.
         :raises OSError: when the folder cannot be read or written.
         """
@@ -206,9 +206,11 @@ class GenerationUpdater:
         return is_own_plan
 
     def finish_if_abandoned(self) -> Manifest | None:
-        """Return the newest generation, or None if no task can start in it (:attr:`Manifest.reset_partitions`). If the generation is closed, first finish the re-split, unless another worker
-        touches the liveness file or finishes the re-split within the liveness timeout, counted from the call: then
-        return None. Also None when another worker takes over the re-split from this worker.
+        """Return the newest generation; None if no task can start in it (:attr:`Manifest.reset_partitions`).
+
+        If the newest generation is closed, first finish the re-split, unless another worker touches the liveness file
+        or finishes the re-split within the liveness timeout, counted from the call: then return None. Also None when
+        another worker takes over the re-split from this worker.
 
         :raises FencedError: when the fence is closed: this worker may no longer act for the connector.
         :raises OSError, WorldError: as :meth:`ResplitFinisher.create_next_generation`.

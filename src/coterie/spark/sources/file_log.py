@@ -10,10 +10,11 @@ duplicates rows in two cases:
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from coterie.spark.positions import (
     Positions,
@@ -85,6 +86,21 @@ def missing_paths(paths: Iterable[str]) -> list[str]:
 def to_local_path(uri: str) -> str:
     """The local path of ``uri``, a ``file:`` URI; a path that is no such URI is returned unchanged."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+
+
+def to_uri(local_path: str) -> str:
+    """The URI of a file in the form in which Spark writes it: the path's characters as Java's class URI quotes them."""
+    return "file://" + "".join(
+        character if _is_kept_in_uri(character) else quote(character, safe="") for character in local_path
+    )
+
+
+def _is_kept_in_uri(character: str) -> bool:
+    """Whether Java's class URI does not quote ``character`` in a path: outside ASCII, all but control characters and
+    spaces."""
+    if character.isascii():
+        return character.isalnum() or character in "_-!.~'()*,:;$&+=@/"
+    return unicodedata.category(character) not in ("Cc", "Zs", "Zl", "Zp")
 
 
 def _last_log_entry_of_batch(checkpoint: Path, batch_id: int) -> int:

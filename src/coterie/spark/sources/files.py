@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, not_blank, one_of
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.bad_records.error_columns import (
     ERROR_COLUMN,
@@ -56,8 +57,10 @@ from coterie.spark.sources.file_log import (
     paths_with_glob_characters,
     planned_files,
     to_local_path,
+    to_uri,
 )
 from coterie.spark.sources.folder_size import FolderSizeWarning
+from coterie.spark.sources.offset_values import partition_field, whole_number_offset
 from coterie.spark.transforms import first_message_line
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
@@ -92,6 +95,11 @@ RESERVED_OPTIONS_WITH_TOLERANCE = dict.fromkeys(
 """The same for further options, with ``errors.tolerance=all`` and a format of :data:`LINE_FORMATS`."""
 FILE_URI_HEADER_KEY = "file"
 """The key of the header of a bad record that contains the URI of the file from which the record was read."""
+MAX_FILE_AGE_DAYS = 365_000
+"""Spark skips files that are older than the newest file by more. A newest file that is older than this after 1970
+makes Spark skip no file."""
+_PARTITION_KEY, _OFFSET_KEY = "filename", "modification_time_ms"
+"""The fields of a partition and of an offset in the REST API."""
 _MALFORMED_LINE_COLUMN = "__coterie_malformed"
 """The name of the column with the text of a line that does not fit the schema; null for a line that fits."""
 
@@ -273,6 +281,31 @@ class FileSource:
         return {}
 
     @classmethod
+    def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
+        """For each file that was read: its path, and the modification time that marks it as read."""
+        return [
+            ConnectorOffset(partition={_PARTITION_KEY: to_local_path(uri)}, offset={_OFFSET_KEY: modified_ms})
+            for uri, modified_ms in sorted(positions.items())
+        ]
+
+    @classmethod
+    def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
+        folder = to_path(config.required_value(DEFINITION, "path", str))
+        changes: dict[str, int | None] = {}
+        for offset in offsets:
+            if offset.partition is None and offset.offset is None:
+                continue  # As Connect's file source: there is nothing to remove.
+            path = partition_field(offset, _PARTITION_KEY)[_PARTITION_KEY]
+            modified_ms = whole_number_offset(offset, _OFFSET_KEY, maximum=MAX_FILE_AGE_DAYS * 24 * 3600 * 1000)
+            if not isinstance(path, str) or not path.startswith(f"{folder}/") or os.path.normpath(path) != path:
+                raise OffsetsRefusedError(
+                    f"The value for the '{_PARTITION_KEY}' key in the partition should be the path of a file in "
+                    f"{folder}, as {folder}/part-0.csv, and is {path!r}"
+                )
+            changes[to_uri(path)] = modified_ms
+        return changes
+
+    @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:
         format_ = config.required_value(DEFINITION, "format", str)
         bytes_limit = config.optional_value(DEFINITION, "max.bytes.per.trigger", int)
@@ -295,7 +328,7 @@ class FileSource:
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """The stream of the files that the split assigns to this task (:meth:`Source.read`). The user's options replace
         the defaults that are set here."""
-        defaults = {"maxFileAge": "365000d", **self.batch_limit_option}
+        defaults = {"maxFileAge": f"{MAX_FILE_AGE_DAYS}d", **self.batch_limit_option}
         schema = self.schema(spark)
         if has_lines := self.format in LINE_FORMATS:
             defaults["mode"] = "FAILFAST"

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least, one_of, split_list
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.spark import converters
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ORIGINAL_COLUMN, with_error_columns
@@ -67,11 +68,16 @@ from coterie.spark.sources.kafka_client import (
     unknown_consumer_properties,
 )
 from coterie.spark.sources.kafka_positions import (
+    KAFKA_OFFSET,
+    KAFKA_PARTITION,
+    KAFKA_TOPIC,
     GroupOffsets,
     KafkaPositions,
     TopicIdPartition,
     commit_skip_to,
     committed_offsets,
+    parse_kafka_offset,
+    parse_topic_partition,
     partitions_in_checkpoint,
     planned_offsets,
     planned_ranges,
@@ -423,6 +429,54 @@ class KafkaSource:
                     f"{config.full_key('start.timestamp.ms')}, or set earliest or latest",
                 )
             return {**configured_offsets, **admin.list_offsets(other_partitions, OffsetBoundary(reset))}
+
+    @classmethod
+    def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
+        """For each partition the offset of the next record to read, in the form of Connect's sink connectors. Of a
+        topic that was created again, those of its newest partitions that are in ``positions``."""
+        offsets: dict[tuple[str, int], int] = {}
+        for name, offset in positions.items():
+            partition = TopicIdPartition.parse(name)
+            offsets[partition.topic, partition.partition] = offset
+        return [
+            ConnectorOffset(partition={KAFKA_PARTITION: partition, KAFKA_TOPIC: topic}, offset={KAFKA_OFFSET: offset})
+            for (topic, partition), offset in sorted(offsets.items())
+        ]
+
+    @classmethod
+    def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
+        """Partitions and offsets in the form of Connect's sink connectors. The messages are Connect's, where it has
+        such messages."""
+        requested = {parse_topic_partition(offset): parse_kafka_offset(offset) for offset in offsets}
+        try:
+            existing = {
+                (partition.topic, partition.partition): partition
+                for partition in map(TopicIdPartition.parse, cls.list_source_partitions(config))
+            }
+        except ConfigError as error:
+            raise OffsetsRefusedError(str(error)) from error
+        if absent := sorted(requested.keys() - existing.keys()):
+            raise OffsetsRefusedError(f"The connector does not read the partition {absent[0][0]}-{absent[0][1]}")
+        changes = {str(existing[key]): offset for key, offset in requested.items()}
+        moved = [existing[key] for key, offset in requested.items() if offset is not None]
+        if moved:
+            with kafka_admin(_consumer_properties(config)) as admin:
+                ends = admin.list_offsets(moved, OffsetBoundary.LATEST)
+            for partition in moved:
+                offset = changes[str(partition)]
+                assert offset is not None
+                if offset > ends[str(partition)]:
+                    raise OffsetsRefusedError(
+                        f"{partition.topic_partition} has no offset {offset}: its end is {ends[str(partition)]}"
+                    )
+        return changes
+
+    @classmethod
+    def replace_group_offsets(cls, config: PrefixedConfig, positions: Positions) -> None:
+        """Make ``positions`` the only offsets of the group ``connect-<connector name>``."""
+        offset_by_partition = {TopicIdPartition.parse(name): offset for name, offset in positions.items()}
+        with kafka_admin(_consumer_properties(config)) as admin:
+            admin.replace_group_offsets(f"connect-{config.config['name']}", offset_by_partition)
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:

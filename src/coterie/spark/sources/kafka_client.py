@@ -239,6 +239,22 @@ class KafkaAdmin:
             offsets.put(partition_of(partition.topic, partition.partition), offset_of(offset))
         self._await_result(self._client.alterConsumerGroupOffsets(group_id, offsets).all())
 
+    def replace_group_offsets(self, group_id: str, positions: Mapping[TopicIdPartition, int]) -> None:
+        """Make ``positions``, the next offset by partition, the only offsets of the consumer group ``group_id``. The
+        cluster rejects this when the group has members."""
+        self._delete_group(group_id)
+        if positions:
+            self.alter_group_offsets(group_id, positions)
+
+    def _delete_group(self, group_id: str) -> None:
+        """Delete the consumer group ``group_id`` with its offsets, unless there is none."""
+        group_ids = self._java.java.util.Collections.singletonList(group_id)
+        try:
+            self._await_result(self._client.deleteConsumerGroups(group_ids).all())
+        except WorldError as error:
+            if "GroupIdNotFoundException" not in str(error):
+                raise
+
     def _list_offsets(self, partitions: Iterable[TopicIdPartition], spec: Any) -> dict[str, int]:
         """The offset that ``spec``, an ``OffsetSpec`` of Java, means in each of ``partitions``, by the partition's
         text; -1 if there is none."""

@@ -6,15 +6,20 @@ partition 0. The offsets at which batch 0 starts are in ``sources/0/0``.
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
 from coterie.spark.positions import Positions, commit_empty_batch, planned_offset
+
+KAFKA_TOPIC, KAFKA_PARTITION, KAFKA_OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
+"""The fields of a partition and of an offset in the REST API: those of Connect's sink connectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -56,6 +61,58 @@ class GroupOffsets:
     """By partition: the offset of the next record to read."""
     client_properties: Mapping[str, str] = field(repr=False)
     """Properties of a Kafka client for the cluster of the partitions; may contain passwords."""
+
+
+def parse_topic_partition(offset: ConnectorOffset) -> tuple[str, int]:
+    """Topic and partition number of an offset in the form of Connect's sink connectors.
+
+    :raises OffsetsRefusedError: when its partition has another form.
+    """
+    partition = offset.partition
+    if partition is None:
+        raise OffsetsRefusedError("The partition for a sink connector offset cannot be null or missing")
+    if not {KAFKA_TOPIC, KAFKA_PARTITION} <= partition.keys():
+        raise OffsetsRefusedError(
+            f"The partition for a sink connector offset must contain the keys '{KAFKA_TOPIC}' and '{KAFKA_PARTITION}'"
+        )
+    topic = partition[KAFKA_TOPIC]
+    if not isinstance(topic, str):
+        raise OffsetsRefusedError(f"Kafka topic names must be strings, and {json.dumps(topic)} is none")
+    number = _parse_whole_number(partition[KAFKA_PARTITION])
+    if number is None:
+        raise OffsetsRefusedError(
+            "Failed to parse the following Kafka partition value in the provided offsets: "
+            f"'{partition[KAFKA_PARTITION]}'. Partition values for sink connectors need to be integers."
+        )
+    return topic, number
+
+
+def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
+    """The Kafka offset of an offset in the form of Connect's sink connectors; None when the offset is null.
+
+    :raises OffsetsRefusedError: when it has another form, or is negative.
+    """
+    if offset.offset is None:
+        return None
+    if KAFKA_OFFSET not in offset.offset:
+        raise OffsetsRefusedError(
+            f"The offset for a sink connector should either be null or contain the key '{KAFKA_OFFSET}'"
+        )
+    value = _parse_whole_number(offset.offset[KAFKA_OFFSET])
+    if value is None:
+        raise OffsetsRefusedError(
+            "Failed to parse the following Kafka offset value in the provided offsets: "
+            f"'{offset.offset[KAFKA_OFFSET]}'. Offset values for sink connectors need to be integers."
+        )
+    if value < 0:
+        raise OffsetsRefusedError(f"An offset cannot be negative, and '{KAFKA_OFFSET}' is {value}")
+    return value
+
+
+def _parse_whole_number(value: object) -> int | None:
+    """``value``, a JSON number or a string with a number, which Connect accepts too; None when it is neither."""
+    text = str(value)
+    return int(text) if not isinstance(value, bool) and re.fullmatch("[+-]?[0-9]{1,18}", text) else None
 
 
 class KafkaPositions:

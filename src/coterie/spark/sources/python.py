@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore, UnmovablePositions
@@ -123,6 +124,18 @@ class PythonSource:
     ) -> Positions:
         """No positions: the stream's own sources begin where the function's options for them determine."""
         return {}
+
+    @classmethod
+    def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
+        """No offsets: the positions belong to the stream's own sources."""
+        return ()
+
+    @classmethod
+    def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
+        raise OffsetsRefusedError(
+            "The positions of a PythonSource are those of the stream that its function builds, which only Spark reads "
+            "and writes: they cannot be changed. Create a connector under another name to read the input again"
+        )
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, at_least
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
 from coterie.spark.paths import SOURCE_GROUP
@@ -28,6 +29,7 @@ from coterie.spark.positions import (
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
+from coterie.spark.sources.offset_values import partition_field, whole_number_offset
 
 DEFINITION = ConfigDef(
     (
@@ -116,6 +118,36 @@ class RateSource:
     ) -> Positions:
         """No positions: the values begin with 0 at the first start of a task."""
         return {}
+
+    @classmethod
+    def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
+        """For each task, the number of seconds whose values it has read."""
+        offsets: list[ConnectorOffset] = []
+        for partition, seconds in sorted(positions.items()):
+            _, task, _, task_count = partition.split()  # As divide_partitions names it.
+            offsets.append(
+                ConnectorOffset(
+                    partition={"task": int(task), "task_count": int(task_count)}, offset={"seconds": seconds}
+                )
+            )
+        return offsets
+
+    @classmethod
+    def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
+        task_count = int(config.config.get("tasks.max", "1"))
+        seconds_max = 2**62 // max(config.required_value(DEFINITION, "rows.per.second", int), 1000)
+        changes: dict[str, int | None] = {}
+        for offset in offsets:
+            partition = partition_field(offset, "task", "task_count")
+            if partition["task"] not in range(task_count) or partition["task_count"] != task_count:
+                raise OffsetsRefusedError(
+                    f"The connector has {task_count} task(s): a partition is "
+                    f'{{"task": 0 to {task_count - 1}, "task_count": {task_count}}}'
+                )
+            changes[f"task {partition['task']} of {task_count}"] = whole_number_offset(
+                offset, "seconds", maximum=seconds_max
+            )
+        return changes
 
     @classmethod
     def of(cls, config: PrefixedConfig, task_input: TaskInput) -> Self:

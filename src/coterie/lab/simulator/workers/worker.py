@@ -231,10 +231,16 @@ class Worker(WorkerProcess):
                 self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
             case herder.ComputeTarget():
                 self._compute_target(chore)
-            case Leave() | herder.FinishCheckpointGeneration() | herder.AskPlugins():
+            case (
+                Leave()
+                | herder.FinishCheckpointGeneration()
+                | herder.AskPlugins()
+                | herder.ReadOffsets()
+                | herder.ApplyOffsetChange()
+            ):
                 raise AssertionError(
                     f"{type(chore).__name__}: Leave goes to the member, no checkpoint generation is closed in this "
-                    "simulation, and no user asks for plug-ins"
+                    "simulation, and no user asks for plug-ins or offsets"
                 )
 
 

@@ -1,0 +1,55 @@
+"""Reads of connectors' offsets. Any worker reads them from the checkpoints through its runtime; it needs neither the
+leader nor the worker that has the connector.
+"""
+
+from coterie.herder.messages import CancelTimer, OffsetsRead, ReadOffsets, Reply, SetTimer
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import ConnectorOffsets
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.state import Turn
+from coterie.herder.timers import RequestTimeoutDue
+from coterie.nouns.jobs import ConnectorName
+
+
+def begin_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
+    """Let the runtime read the offsets of the connector ``name``, or refuse the request if there is no such
+    connector. Called when the config log is read far enough."""
+    connector = turn.herder.config.connector(name)
+    if connector is None:
+        turn.emit(Reply(id=id_, answer=not_found(f"Connector {name} not found")))
+        return
+    turn.herder.requests.offset_reads[id_] = name
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + turn.herder.settings.request_timeout_ms))
+    turn.emit(ReadOffsets(id=id_, connector=name, incarnation=connector.incarnation, config=connector.config))
+
+
+def on_read(turn: Turn, event: OffsetsRead) -> None:
+    """Answer the request; does nothing if it has timed out."""
+    if event.id not in turn.herder.requests.offset_reads:
+        return
+    if event.failure is None:
+        _answer(turn, event.id, ConnectorOffsets(offsets=event.offsets))
+    else:
+        _answer(turn, event.id, RequestRefused(problem=Problem.OFFSETS_FAILED, message=event.failure))
+
+
+def on_due(turn: Turn, id_: RequestId) -> None:
+    """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a write."""
+    name = turn.herder.requests.offset_reads.get(id_)
+    if name is not None:
+        message = f"Request timed out. The worker is currently reading the offsets of connector {name}"
+        _answer(turn, id_, RequestRefused(problem=Problem.TIMED_OUT, message=message))
+
+
+def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    """Refuse all pending reads of offsets."""
+    for id_ in list(turn.herder.requests.offset_reads):
+        _answer(turn, id_, RequestRefused(problem=problem, message=message))
+
+
+def _answer(turn: Turn, id_: RequestId, answer: Answer) -> None:
+    """Answer the read and forget it."""
+    del turn.herder.requests.offset_reads[id_]
+    turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
+    turn.emit(Reply(id=id_, answer=answer))

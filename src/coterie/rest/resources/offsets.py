@@ -1,0 +1,61 @@
+"""``/connectors/{connector}/offsets``: shows, changes and resets how far a connector has read (KIP-875)."""
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import ConnectorOffsets, DescribeOffsets
+from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.writes import ChangeOffsets
+from coterie.nouns.connector_offsets import RESET_OFFSETS, OffsetChange
+from coterie.rest import bodies, problems, views
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests, connector_in_path
+from coterie.rest.routing import Handlers
+
+
+class OffsetsResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.DESCRIBE_OFFSETS: self.describe_offsets,
+            Operation.CHANGE_OFFSETS: self.change_offsets,
+            Operation.RESET_OFFSETS: self.reset_offsets,
+        }
+
+    async def describe_offsets(self, request: Request) -> Response:
+        """How far the committed batches of the connector's tasks have read."""
+        herder_request = DescribeOffsets(connector=connector_in_path(request))
+        return JSONResponse(views.offsets_json(await self._herder.ask(herder_request, ConnectorOffsets)))
+
+    async def change_offsets(self, request: Request) -> Response:
+        """Change the offsets in the body; the others stay."""
+        body = await bodies.read_body(request)
+        change = OffsetChange(offsets=bodies.parse_offsets(body))
+        herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
+        to_response = _message_response(views.OFFSETS_ALTERED_MESSAGE)
+        return await self._herder.ask_or_forward(request, body, herder_request, to_response)
+
+    async def reset_offsets(self, request: Request) -> Response:
+        """Remove all offsets."""
+        herder_request = ChangeOffsets(connector=connector_in_path(request), change=RESET_OFFSETS)
+        to_response = _message_response(views.OFFSETS_RESET_MESSAGE)
+        return await self._herder.ask_or_forward(request, b"", herder_request, to_response)
+
+
+def _message_response(message: str) -> Callable[[Answer], Response]:
+    """A function that returns ``message`` for a :class:`Done`, and raises ProblemRefusal when the herder refused the
+    request."""
+
+    def to_response(answer: Answer) -> Response:
+        problems.answer_as(answer, Done)
+        return JSONResponse({"message": message})
+
+    return to_response

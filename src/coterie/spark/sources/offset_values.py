@@ -1,0 +1,46 @@
+"""Checks of the partitions and offsets that clients send for a connector, in the form of Connect's REST API."""
+
+from collections.abc import Sequence
+
+from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
+
+
+def partition_field(offset: ConnectorOffset, *names: str) -> JsonMap:
+    """The partition of ``offset``, which has exactly the fields ``names``.
+
+    :raises OffsetsRefusedError: when it has not. The messages are those of Connect's sources.
+    """
+    if offset.partition is None:
+        raise OffsetsRefusedError("Partition objects cannot be null")
+    for name in names:
+        if name not in offset.partition:
+            raise OffsetsRefusedError(f"Partition objects should contain the key '{name}'")
+    _refuse_other_fields("partition", offset.partition, names)
+    return offset.partition
+
+
+def whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: int) -> int | None:
+    """The only field ``name`` of the offset, a whole number from 0 to ``maximum``; None when the offset is null.
+
+    :raises OffsetsRefusedError: when it is another value. The messages are those of Connect's sources.
+    """
+    if offset.offset is None:
+        return None
+    if name not in offset.offset:
+        raise OffsetsRefusedError(f"Offset objects should either be null or contain the key '{name}'")
+    _refuse_other_fields("offset", offset.offset, (name,))
+    value = offset.offset[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise OffsetsRefusedError(f"The value for the '{name}' key in the offset is expected to be a Long value")
+    if value < 0:
+        raise OffsetsRefusedError(f"The value for the '{name}' key in the offset should be a non-negative value")
+    if value > maximum:
+        raise OffsetsRefusedError(f"The value for the '{name}' key in the offset should be at most {maximum}")
+    return value
+
+
+def _refuse_other_fields(kind: str, fields: JsonMap, names: Sequence[str]) -> None:
+    """:raises OffsetsRefusedError: when ``fields`` has another field than ``names``."""
+    if unknown := sorted(fields.keys() - set(names)):
+        known = " and ".join(f"'{name}'" for name in names)
+        raise OffsetsRefusedError(f"A {kind} of this source has the key {known} only, not '{unknown[0]}'")

@@ -1,0 +1,128 @@
+"""The offsets of connectors that read from Kafka, in the form of Connect's sink connectors."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
+from tests.spark.conftest import Rig
+from tests.spark.connector_tasks import Tasks
+from tests.spark.sources.kafka_topics import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+
+def at(topic: str, partition: object, offset: object) -> ConnectorOffset:
+    return ConnectorOffset(
+        partition={"kafka_topic": topic, "kafka_partition": partition},
+        offset=None if offset is None else {"kafka_offset": offset},
+    )
+
+
+async def shown(tasks: Tasks, config: dict[str, str]) -> dict[tuple[str, int], int]:
+    offsets = await tasks.offsets(config)
+    return {
+        (str((one.partition or {})["kafka_topic"]), int(str((one.partition or {})["kafka_partition"]))): int(
+            str((one.offset or {})["kafka_offset"])
+        )
+        for one in offsets
+    }
+
+
+async def test_exactly_the_records_of_the_partition_that_is_moved_back_are_read_again(rig: Rig, kafka: Kafka) -> None:
+    topic = "rewound"
+    kafka.create(topic, 3)
+    kafka.produce_rows(topic, 3, each=20)
+    tasks = Tasks(rig, "rewinds")
+    config = {**kafka.config(topic, tasks__max="2"), "name": "rewinds"}
+    group = "connect-rewinds"
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: kafka.rows(topic) == list(range(60)))
+    await tasks.stop()
+    assert await shown(tasks, config) == {(topic, number): 20 for number in range(3)}
+
+    await tasks.change_offsets(config, at(topic, 1, 15), at(topic, "2", "20"))
+    assert await shown(tasks, config) == {(topic, 0): 20, (topic, 1): 15, (topic, 2): 20}
+    assert kafka.group_offsets(group) == {(topic, 0): 20, (topic, 1): 15, (topic, 2): 20}
+    await tasks.split(config)
+    await tasks.start()
+    again = Counter(range(60)) + Counter(range(35, 40))
+    await rig.wait_until(lambda: Counter(kafka.rows(topic)) == again)
+    await tasks.stop()
+
+    # A partition without an offset begins where a new connector begins; the others continue.
+    await tasks.change_offsets(config, at(topic, 0, None))
+    assert await shown(tasks, config) == {(topic, 1): 20, (topic, 2): 20}
+    assert kafka.group_offsets(group) == {(topic, 1): 20, (topic, 2): 20}
+    kafka.produce_rows(topic, 3, each=2)
+    await tasks.split(config)
+    await tasks.start()
+    again += Counter(range(20)) + Counter(range(60, 66))
+    await rig.wait_until(lambda: Counter(kafka.rows(topic)) == again)
+    await tasks.stop()
+
+    # Without any offset the topic is read from its beginning.
+    await tasks.change_offsets(config)
+    assert await shown(tasks, config) == {}
+    assert kafka.group_offsets(group) == {}
+    await tasks.split({**config, "tasks.max": "3"})
+    await tasks.start()
+    again += Counter(range(66))
+    await rig.wait_until(lambda: Counter(kafka.rows(topic)) == again)
+    await tasks.stop()
+    assert Counter(kafka.rows(topic)) == again
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "message"),
+    [
+        (
+            {"kafka_topic": "checked", "kafka_partition": "x"},
+            {"kafka_offset": 5},
+            "Failed to parse the following Kafka partition value in the provided offsets: 'x'. Partition values for "
+            "sink connectors need to be integers.",
+        ),
+        (
+            {"kafka_topic": "checked"},
+            {"kafka_offset": 5},
+            "The partition for a sink connector offset must contain the keys 'kafka_topic' and 'kafka_partition'",
+        ),
+        (
+            {"kafka_topic": "checked", "kafka_partition": 0},
+            {"kafka_offset": "x"},
+            "Failed to parse the following Kafka offset value in the provided offsets: 'x'. Offset values for sink "
+            "connectors need to be integers.",
+        ),
+        (
+            {"kafka_topic": "checked", "kafka_partition": 0},
+            {"nonsense": 1},
+            "The offset for a sink connector should either be null or contain the key 'kafka_offset'",
+        ),
+        ({"kafka_topic": "checked", "kafka_partition": 0}, {"kafka_offset": -5}, "An offset cannot be negative"),
+        (
+            {"kafka_topic": "checked", "kafka_partition": 0},
+            {"kafka_offset": 3},
+            "checked-0 has no offset 3: its end is 2",
+        ),
+        (
+            {"kafka_topic": "checked", "kafka_partition": 99},
+            None,
+            "The connector does not read the partition checked-99",
+        ),
+        ({"kafka_topic": "nope", "kafka_partition": 0}, None, "The connector does not read the partition nope-0"),
+        (None, None, "The partition for a sink connector offset cannot be null or missing"),
+    ],
+)
+async def test_what_kafka_does_not_have_is_refused_with_connects_messages(
+    rig: Rig, kafka: Kafka, partition: Any, offset: Any, message: str
+) -> None:
+    topic = "checked"
+    if topic not in kafka.admin.list_topics(timeout=30).topics:
+        kafka.create(topic, 1)
+        kafka.produce_rows(topic, 1, each=2)
+    tasks = Tasks(rig, "checks")
+    with pytest.raises(OffsetsRefusedError) as refusal:
+        await tasks.change_offsets(kafka.config(topic), ConnectorOffset(partition=partition, offset=offset))
+    assert str(refusal.value).startswith(message)

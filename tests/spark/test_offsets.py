@@ -1,0 +1,143 @@
+"""Offsets on a real Spark session: they are read while tasks run, and a change lets exactly the named input be read
+again."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
+from tests.sink_files import counted, take_back
+from tests.spark.conftest import Rig, write_file
+from tests.spark.connector_tasks import NAMES, Tasks
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+QUOTED = ["a'b", "x y+z", "q=1&2", "t~d", "c:d", "e,f;g", "日本", "pct%20", "(p)", "!e@$", "a|b", "a^b", 'a"b', "a<b>"]
+SPACES = ["nb\u00a0sp", "e\u0301", "\u2003"]
+
+
+def file_offset(path: Path, modified_ms: int | None) -> ConnectorOffset:
+    return ConnectorOffset(
+        partition={"filename": str(path)},
+        offset=None if modified_ms is None else {"modification_time_ms": modified_ms},
+    )
+
+
+async def shown(tasks: Tasks, config: dict[str, str]) -> dict[str, int]:
+    """The paths of the read files, with the times that mark them as read."""
+    offsets = await tasks.offsets(config)
+    return {
+        str((offset.partition or {})["filename"]): int(str((offset.offset or {})["modification_time_ms"]))
+        for offset in offsets
+    }
+
+
+async def test_exactly_the_files_whose_offsets_are_removed_are_read_again(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "forget")
+    config = rig.config(tmp_path, tasks__max="3", source__max__files__per__trigger="2")
+    names = [*NAMES, *QUOTED, *SPACES]
+    files = [write_file(tmp_path / "in", f"{name} .csv", [(row, 1.0, 1)]) for row, name in enumerate(names)]
+    once = Counter(range(len(files)))
+    assert await shown(tasks, config) == {}
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: counted(tmp_path / "out", "row") == once)
+    # Read while the tasks run.
+    async with asyncio.timeout(30):
+        while (await shown(tasks, config)).keys() != {str(path) for path in files}:  # noqa: ASYNC110 - waits for commits
+            await asyncio.sleep(0.1)
+    times = await shown(tasks, config)
+    assert times == {str(path): path.stat().st_mtime_ns // 1_000_000 for path in files}
+    await tasks.stop()
+
+    forgotten = [0, len(NAMES) + 2]
+    await tasks.change_offsets(config, *(file_offset(files[row], None) for row in forgotten))
+    assert await shown(tasks, config) == {
+        path: at for path, at in times.items() if path not in [str(files[row]) for row in forgotten]
+    }
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: counted(tmp_path / "out", "row") == once + Counter(forgotten))
+    await tasks.stop()
+
+    # All files again, but for those that are marked as read; the names are quoted as Spark quotes them.
+    await tasks.change_offsets(config)
+    assert await shown(tasks, config) == {}
+    await tasks.change_offsets(config, *(file_offset(path, 5) for path in files[:-1]))
+    assert await shown(tasks, config) == {str(path): 5 for path in files[:-1]}
+    new = write_file(tmp_path / "in", "new.csv", [(len(files), 1.0, 1)])
+    await tasks.split(config)
+    await tasks.start()
+    expected = once + Counter(forgotten) + Counter([len(files) - 1, len(files)])
+    await rig.wait_until(lambda: counted(tmp_path / "out", "row") == expected)
+    await tasks.stop()
+    assert str(new) in await shown(tasks, config)
+    assert counted(tmp_path / "out", "row") == expected
+
+
+async def test_a_batch_in_flight_is_finished_before_the_offsets_are_removed(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "forget-in-flight")
+    config = rig.config(tmp_path, source__max__files__per__trigger="2")
+    files = [write_file(tmp_path / "in", f"{row}.csv", [(row, 1.0, 1)]) for row in range(4)]
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: counted(tmp_path / "out", "row") == Counter(range(4)))
+    checkpoint = tasks.held(0)
+    await tasks.stop()
+    assert last_batch_id(checkpoint / "commits") == 1
+    (checkpoint / "commits" / "1").unlink()
+    take_back(tmp_path / "out", 1)
+    assert find_batch_in_flight(checkpoint) == 1
+    await tasks.change_offsets(config)
+    assert counted(tmp_path / "out", "row") == Counter(range(4))
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: counted(tmp_path / "out", "row") == Counter([*range(4), *range(4)]))
+    await tasks.stop()
+    assert set(await shown(tasks, config)) == {str(path) for path in files}
+
+
+async def test_offsets_that_are_set_before_the_first_split_are_used_by_it(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "preset")
+    config = rig.config(tmp_path, tasks__max="2")
+    files = [write_file(tmp_path / "in", f"{row}.csv", [(row, 1.0, 1)]) for row in range(4)]
+    await tasks.change_offsets(config, file_offset(files[0], 1), file_offset(files[1], 1))
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: counted(tmp_path / "out", "row") == Counter([2, 3]))
+    await tasks.stop()
+    assert (await shown(tasks, config)).keys() == {str(path) for path in files}
+
+
+async def test_the_rate_source_continues_at_the_second_that_is_set(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "rate-offsets")
+    config = {
+        **rig.config(tmp_path),
+        "connector.class": "RateSource",
+        "tasks.max": "2",
+        "source.rows.per.second": "10",
+    }
+    config = {
+        key: value
+        for key, value in config.items()
+        if not key.startswith(("source.format", "source.path", "source.schema", "source.option"))
+    }
+    offset = ConnectorOffset(partition={"task": 1, "task_count": 2}, offset={"seconds": 100})
+    await tasks.change_offsets(config, offset)
+    await tasks.split(config)
+    assert list(await tasks.offsets(config)) == [offset]
+    await tasks.start()
+    await rig.wait_until(
+        lambda: any(row >= 1000 for row in (counted(tmp_path / "out", "value") if (tmp_path / "out").exists() else ()))
+    )
+    await tasks.stop()
+    rows = counted(tmp_path / "out", "value")
+    assert min(row for row in rows if row % 2) == 1001
+    assert all(row < 1000 for row in rows if row % 2 == 0)
+    with pytest.raises(OffsetsRefusedError, match="has 2 task"):
+        await tasks.change_offsets(
+            config, ConnectorOffset(partition={"task": 2, "task_count": 2}, offset={"seconds": 1})
+        )
