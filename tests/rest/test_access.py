@@ -375,10 +375,9 @@ async def test_the_audit_line_of_an_invalid_config_does_not_quote_its_values(
     invalid = {"name": "a", "config": {"connector.class": "SimulatedSource", "tasks.max": "hunter2"}}
     assert "hunter2" in (await worker.ask("POST", "/connectors", invalid)).text
     (entry,) = audit_entries(caplog)
-    assert (entry["status"], entry["message"]) == (
-        400,
-        "Connector configuration is invalid and contains the following 1 error(s):",
-    )
+    assert entry["status"] == 400
+    assert entry["message"].startswith("Connector configuration is invalid and contains the following ")
+    assert entry["message"].endswith(" error(s):")
     assert "hunter2" not in caplog.text
 
 

@@ -13,8 +13,8 @@ To add an endpoint:
 :func:`coterie.rest.routing.EndpointRoutes` refuses to start when an operation has no handler, or several.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import Any
 
@@ -26,6 +26,7 @@ class Operation(StrEnum):
 
     DESCRIBE_SERVER = auto()
     DESCRIBE_HEALTH = auto()
+    DESCRIBE_API = auto()
 
     LIST_CONNECTORS = auto()
     CREATE_CONNECTOR = auto()
@@ -92,6 +93,8 @@ class Endpoint:
     operation: Operation
     role: Role
     answered_by: AnsweredBy
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """The type of each parameter in the query, by name. Unknown parameters are ignored."""
     request: Any = None
     """The type of the request's JSON body, as pydantic describes it in a schema; None: no body. Bodies are parsed by
     :mod:`coterie.rest.bodies`, as Connect parses them."""
@@ -124,6 +127,14 @@ ENDPOINTS: Sequence[Endpoint] = (
         answered_by=AnsweredBy.ANY_WORKER,
         response=models.Health,
     ),
+    Endpoint(
+        method="GET",
+        path="/coterie/openapi.json",
+        operation=Operation.DESCRIBE_API,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.JsonObject,
+    ),
     # -- connectors ---------------------------------------------------------------------------------------------------
     Endpoint(
         method="GET",
@@ -131,6 +142,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_CONNECTORS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        query={"expand": list[str]},
         response=list[str] | dict[str, models.ExpandedConnector],
     ),
     Endpoint(
@@ -240,6 +252,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESTART_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.LEADER,
+        query={"includeTasks": str, "onlyFailed": str},
         response=models.ConnectorStatus,
         statuses=(202, 204),
     ),
@@ -258,6 +271,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_PLUGINS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        query={"connectorsOnly": str},
         response=list[models.Plugin],
     ),
     Endpoint(
@@ -266,6 +280,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_PLUGIN,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        query={"version": str},
         response=list[models.ConfigKey],
     ),
     Endpoint(

@@ -17,6 +17,13 @@ JsonObject: TypeAlias = dict[str, object]
 """An object whose fields ``docs/rest.md`` describes."""
 
 
+class Error(BaseModel):
+    """The body of an error response."""
+
+    error_code: int
+    message: str
+
+
 class Server(BaseModel):
     """The response of ``GET /``."""
 

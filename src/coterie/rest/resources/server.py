@@ -7,7 +7,8 @@ from starlette.responses import JSONResponse, Response
 
 from coterie import __version__
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.rest.endpoints import Operation
+from coterie.rest.endpoints import ENDPOINTS, Operation
+from coterie.rest.openapi import openapi_document
 from coterie.rest.routing import Handlers
 from coterie.worker.worker import Worker, WorkerPhase
 
@@ -30,6 +31,7 @@ class ServerResource:
         return {
             Operation.DESCRIBE_SERVER: self.describe_server,
             Operation.DESCRIBE_HEALTH: self.describe_health,
+            Operation.DESCRIBE_API: self.describe_api,
         }
 
     async def describe_server(self, _: Request) -> Response:
@@ -42,6 +44,10 @@ class ServerResource:
                 "coterie_version": __version__,
             }
         )
+
+    async def describe_api(self, _: Request) -> Response:
+        """The OpenAPI document of this API."""
+        return JSONResponse(openapi_document(ENDPOINTS))
 
     async def describe_health(self, _: Request) -> Response:
         """The worker's health (KIP-1017): 503 while it starts; 200 when its herder responds within

@@ -1,0 +1,100 @@
+"""The OpenAPI document of a worker's HTTP API, made from the table of endpoints."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from coterie import __version__
+from coterie.rest import models
+from coterie.rest.endpoints import Endpoint, Role
+from coterie.rest.paths import PathTemplate
+
+_REF_TEMPLATE = "#/components/schemas/{model}"
+_PARAMETER_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "task": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+}
+"""The schemas of path parameters that are not names."""
+_NAME_SCHEMA: Mapping[str, Any] = {"type": "string", "minLength": 1, "pattern": r"^[^/\x00-\x1f\x7f]+$"}
+
+
+def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of ``endpoints``, without those that only other workers use."""
+    schemas: dict[str, Any] = {}
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        if endpoint.role is not Role.WORKER:
+            path = endpoint.path.replace(":path}", "}")
+            paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Coterie",
+            "version": __version__,
+            "description": "Kafka Connect's REST API, and Coterie's own paths under /coterie.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+        },
+        # The empty object: users need not log in to a worker without rest.users.file.
+        "security": [{"basic": []}, {}],
+    }
+
+
+def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The operation of ``endpoint``; the schemas that it refers to are added to ``schemas``."""
+    operation: dict[str, Any] = {
+        "operationId": endpoint.operation.value,
+        "tags": [endpoint.path.split("/")[1] or "worker"],
+        "description": f"Role: {endpoint.role}. Answered by: {endpoint.answered_by.replace('_', ' ')}.",
+        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, schemas)],
+        "responses": {str(status): _response(endpoint, status, schemas) for status in endpoint.statuses},
+    }
+    operation["responses"]["default"] = {
+        "description": "The request was refused. A request without a log-in gets a text.",
+        "content": {"application/json": {"schema": {"anyOf": [_schema(models.Error, schemas), {"type": "string"}]}}},
+    }
+    if endpoint.request is not None:
+        content = {"application/json": {"schema": _schema(endpoint.request, schemas)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """The parameters in the path of ``endpoint``."""
+    names = [
+        segment.strip("{}").removesuffix(":path")
+        for segment in PathTemplate.parse(endpoint.path).segments
+        if segment.startswith("{")
+    ]
+    return [
+        {"name": name, "in": "path", "required": True, "schema": _PARAMETER_SCHEMAS.get(name, _NAME_SCHEMA)}
+        for name in names
+    ]
+
+
+def _query_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parameters in the query of ``endpoint``."""
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _schema(type_, schemas)}
+        for name, type_ in endpoint.query.items()
+    ]
+
+
+def _response(endpoint: Endpoint, status: int, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The response of a success with this ``status``."""
+    if endpoint.response is None or status == 204:
+        return {"description": "Success"}
+    return {
+        "description": "Success",
+        "content": {"application/json": {"schema": _schema(endpoint.response, schemas)}},
+    }
+
+
+def _schema(type_: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a type; the schemas of the models in it are added to ``schemas``."""
+    schema = TypeAdapter(type_).json_schema(by_alias=True, ref_template=_REF_TEMPLATE)
+    schemas.update(schema.pop("$defs", {}))
+    return schema
