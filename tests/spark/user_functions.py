@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,11 +74,6 @@ def build_raises(spark: SparkSession, config: dict[str, str]) -> DataFrame:
 
 def build_leaves(spark: SparkSession, config: dict[str, str]) -> DataFrame:
     sys.exit("enough")
-
-
-def build_never(spark: SparkSession, config: dict[str, str]) -> DataFrame:
-    time.sleep(3600)
-    raise AssertionError("an hour has passed")
 
 
 def build_counts(spark: SparkSession, config: dict[str, str]) -> DataFrame:

@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -69,26 +68,12 @@ def exception_message(error: BaseException) -> str:
     return f"{message} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else message
 
 
-def call_with_timeout(timeout_s: float, function: Callable[..., Any], *arguments: object) -> Any:
-    """Call ``function`` with ``arguments`` on a separate thread and return its result.
+def call_function(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call ``function``, a function of a user, with ``arguments`` and return its result.
 
-    :raises ValueError: when ``function`` raises any exception, SystemExit too, or does not return within ``timeout_s``
-        seconds; in the latter case the thread continues to run.
+    :raises ValueError: when ``function`` raises any exception, SystemExit too.
     """
-    results: list[object] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function(*arguments))
-        except BaseException as error:  # noqa: BLE001 - a function of a user may raise anything, SystemExit too
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="coterie-user-code", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if errors:
-        raise ValueError(f"the function raised {exception_message(errors[0])}") from errors[0]
-    if not results:
-        raise ValueError(f"the function did not return within {timeout_s:.0f} s")
-    return results[0]
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        raise ValueError(f"the function raised {exception_message(error)}") from error

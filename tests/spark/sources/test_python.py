@@ -9,8 +9,6 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import last_batch_id
 from coterie.spark.generations.stores import UnmovablePositions
-from coterie.spark.user_code import call_with_timeout
-from tests.spark import user_functions
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -76,11 +74,6 @@ async def test_a_function_that_builds_no_stream_is_refused_with_the_reason(
     errors = await rig.config_errors(config_of(tmp_path, function), ())
     assert set(errors) == {"pipeline.function"}
     assert words in errors["pipeline.function"][0]
-
-
-async def test_a_function_that_does_not_return_is_refused_at_the_time_limit() -> None:
-    with pytest.raises(ValueError, match="the function did not return within 0 s"):
-        call_with_timeout(0.05, user_functions.build_never, None, {})
 
 
 async def test_the_sink_of_a_python_source_with_checkpoints_cannot_be_changed(rig: Rig, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.keys import DEAD_LETTER_REPLICATION_KEY as LETTERS_REPLICATION
 from coterie.spark.bad_records.keys import DEAD_LETTER_TOPIC_KEY as LETTERS_TOPIC
 from coterie.spark.fence import FencedError
+from coterie.spark.plugin_calls import plugin_stage
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.kafka_target import (
     LEDGER_CONFIGS,
@@ -57,9 +58,11 @@ from coterie.spark.sources.kafka_client import (
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
-LEDGER_READ_TIMEOUT_S = 60
+LEDGER_READ_TIMEOUT_S = 45
 """How long the read of the ledger at a start may take, in seconds. The time includes a wait for the end of another
-task's commit."""
+task's commit. Less than the default of ``plugin.call.timeout.ms``, so that the task is retried and does not fail."""
+PRODUCER_BLOCK_MAX_MS = 45_000
+"""The default of the producer's ``max.block.ms``, for the same reason less than Kafka's own default, a minute."""
 POLL_TIMEOUT_MS = 500
 """How long one poll of the ledger waits for records, in ms."""
 FIRST_READ_OFFSETS = 1000
@@ -125,16 +128,18 @@ class KafkaWriter:
             create_missing_topics(admin, self._target)
             ledger_partition = find_ledger_partition(admin, self._target, self._ledger_key)
             try:
-                self._open_producer().initTransactions()
+                with plugin_stage("initTransactions"):
+                    self._open_producer().initTransactions()
             except Py4JJavaError as error:
                 raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
             end_offset = admin.list_offsets([ledger_partition], OffsetBoundary.LATEST)[str(ledger_partition)]
             begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
         try:
-            last_value = LedgerReader(self._java, self._target, ledger_partition).last_value_of(
-                self._ledger_key, begin_offset, end_offset
-            )
+            with plugin_stage("the read of the ledger topic"):
+                last_value = LedgerReader(self._java, self._target, ledger_partition).last_value_of(
+                    self._ledger_key, begin_offset, end_offset
+                )
         except Py4JJavaError as error:
             raise self._make_task_error(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
         self._ledger_partition = ledger_partition
@@ -172,7 +177,8 @@ class KafkaWriter:
             "key.serializer": BYTES_SERIALIZER,
             "value.serializer": BYTES_SERIALIZER,
         }
-        for name, value in {**self._target.producer_properties, **own_properties}.items():
+        defaults = {"max.block.ms": str(PRODUCER_BLOCK_MAX_MS)}
+        for name, value in {**defaults, **self._target.producer_properties, **own_properties}.items():
             properties.put(name, value)
         pooled_producer = self._producer_pool.acquire(properties)
         with self._lock:

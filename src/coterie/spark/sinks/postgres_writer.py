@@ -59,8 +59,9 @@ POSTGRES_VERSION_MIN = 14
 SERVER_ERROR_GRACE_S = 5
 """How long the client waits for the server's error message after the time limit of a statement on the server, in
 seconds."""
-EARLIER_SESSIONS_END_TIMEOUT_S = 60
-"""How long a take-over waits until the sessions of earlier starts have ended, in seconds."""
+EARLIER_SESSIONS_END_TIMEOUT_S = 45
+"""How long a take-over waits until the sessions of earlier starts have ended, in seconds. Less than the default of
+``plugin.call.timeout.ms``, so that the task is retried and does not fail."""
 TERMINATE_WAIT_S = 0.9
 """How long one statement of a take-over waits for the end of a session, in seconds; shorter than any
 ``statement.timeout.ms``."""

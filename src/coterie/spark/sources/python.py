@@ -26,10 +26,7 @@ from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import TaskInput
-from coterie.spark.user_code import call_with_timeout, check_function_name, load_function
-
-BUILD_TIMEOUT_S = 60
-"""How long, in seconds, a function may take to build its stream. It reads no rows meanwhile."""
+from coterie.spark.user_code import call_function, check_function_name, load_function
 
 FUNCTION_KEY = "pipeline.function"
 """The key with the function's name, ``package.module:name``."""
@@ -163,12 +160,11 @@ class PythonSource:
         task.
 
         :raises ConfigError: when the worker does not allow the function's module, or the function does not exist,
-            raises, does not return within :data:`BUILD_TIMEOUT_S`, or returns anything other than a stream without
-            state.
+            raises, or returns anything other than a stream without state.
         """
         config = {key: value for key, value in self.prefixed_config.config.items() if not key.startswith("task.")}
         try:
-            result = call_with_timeout(BUILD_TIMEOUT_S, load_function(spark, self.function_name), spark, config)
+            result = call_function(load_function(spark, self.function_name), spark, config)
             _check_stateless_stream(result)
         except (PySparkException, ValueError) as error:
             raise self.prefixed_config.config_error(FUNCTION_KEY, str(error)) from error
