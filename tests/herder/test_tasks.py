@@ -4,6 +4,7 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     EndStart,
     RestartTask,
+    SplitConnector,
     StartTask,
     StopTask,
     TaskStarted,
@@ -12,7 +13,14 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying
+from coterie.herder.seams import (
+    PluginThreadsLost,
+    TaskCheckpointClosed,
+    TaskDied,
+    TaskHalted,
+    TaskProgressed,
+    TaskRetrying,
+)
 from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import CheckpointClosed, Running, Starting
 from coterie.nouns.jobs import ConnectorTaskId
@@ -319,3 +327,37 @@ def test_a_task_with_a_closed_checkpoint_is_shown_as_restarting() -> None:
     reported = herder.herder.work.last_reported[TASKS[0]]
     assert reported is not None
     assert reported[0] is State.RESTARTING
+
+
+def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_own() -> None:
+    herder = working()
+    herder.feed(MembershipLost(reason="before"))
+    herder.run_all_chores()
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    herder.run_all_chores()
+    lost_threads_max = herder.herder.settings.lost_threads_max
+    herder.feed(PluginThreadsLost(count=lost_threads_max))
+    assert herder.herder.lifecycle.no_new_jobs_reason is None
+    herder.feed(PluginThreadsLost(count=lost_threads_max + 1))
+    assert [line.is_error for line in herder.pop_effects(WriteLogMessage) if "hang in plug-ins" in line.text] == [True]
+    herder.herder.work.task_runs.pop(TASKS[1], None)
+    herder.assign(assigned=jobs_of(TASKS[1]))
+    assert not herder.pop_effects(StartTask)
+    assert not herder.pop_effects(StopTask), "the worker keeps its task"
+    status = herder.herder.work.last_reported[TASKS[1]]
+    assert status is not None
+    assert status[0] is State.UNASSIGNED
+    assert "starts no new jobs until it is restarted: 65 of its threads" in str(status[1])
+    herder.feed(PluginThreadsLost(count=0))
+    assert herder.herder.lifecycle.lost_threads == 0
+    assert herder.herder.lifecycle.no_new_jobs_reason is not None, "until the worker is restarted"
+
+
+def test_a_worker_with_too_many_lost_threads_splits_no_new_connector() -> None:
+    herder = working()
+    herder.feed(PluginThreadsLost(count=herder.herder.settings.lost_threads_max + 1))
+    herder.assign(assigned=jobs_of(ORDERS))
+    assert not herder.pop_effects(SplitConnector)
+    status = herder.herder.work.last_reported[ORDERS]
+    assert status is not None
+    assert status[0] is State.UNASSIGNED

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from coterie.herder.requests.refusals import Problem
+from coterie.herder.seams import PluginThreadsLost
 from coterie.rest.problems import STATUS_BY_PROBLEM
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until
@@ -174,6 +175,24 @@ async def test_the_health_of_a_starting_worker_is_503(cluster: ServedCluster) ->
         return (await worker.get("/health")).status_code == 200
 
     await until(is_healthy)
+
+
+async def test_a_worker_with_too_many_lost_threads_is_unhealthy_and_names_the_reason(cluster: ServedCluster) -> None:
+    runtime = SimulatedRuntime()
+    worker = await cluster.serve(runtime=runtime)
+    assert (await worker.get("/health")).status_code == 200
+    runtime.emit(PluginThreadsLost(count=64))
+    runtime.emit(PluginThreadsLost(count=65))
+
+    async def is_unhealthy() -> bool:
+        return (await worker.get("/health")).status_code == 500
+
+    await until(is_unhealthy)
+    health = (await worker.get("/health")).json()
+    assert health["status"] == "unhealthy"
+    assert "65 of its threads hang in plug-ins, more than plugin.lost.threads.max=64" in health["message"]
+    view = (await worker.get("/coterie/worker")).json()
+    assert view["plugin_threads"] == {"lost": 65, "no_new_jobs": health["message"]}
     await cluster.settle()
 
 

@@ -15,10 +15,10 @@ from coterie.herder.seams import TaskEvent, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import supervisor
+from coterie.spark.connector_keys import common_definition
 from coterie.spark.plugin_calls import PluginTimeoutError
 from coterie.spark.plugins import source_by_name, source_class_key
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.validation import common_definition
 from coterie.worker.worker import Worker
 from tests import blocking_source
 from tests.blocking_source import STAGES, blocking_config
@@ -43,7 +43,7 @@ def short_limits(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     blocking_source.install(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     forget_installed_sources()
-    monkeypatch.setattr(rig.spark_runtime._calls, "_timeout_ms", CALL_TIMEOUT_MS)
+    monkeypatch.setattr(rig.spark_runtime._calls, "timeout_ms", CALL_TIMEOUT_MS)
     blocking_source.go_on.clear()
     yield
     blocking_source.go_on.set()

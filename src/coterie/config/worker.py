@@ -153,6 +153,10 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     """How long a call into a plug-in (validate, split, start, …) may take. Then the call is given up, and its connector
     or task is FAILED. A batch has its own limit, `task.batch.timeout.ms` of its connector, and a stop has
     `task.shutdown.graceful.timeout.ms`. (Coterie's own key.)"""
+    plugin_lost_threads_max: Annotated[int, Field(ge=0, le=INT_MAX)] = defaults.PLUGIN_LOST_THREADS_MAX
+    """How many threads of this worker may hang in calls into plug-ins that were given up. With more of them, the worker
+    reports that it is unhealthy (`GET /health`: 500), and starts no new jobs until it is restarted. (Coterie's own
+    key.)"""
     checkpoint_location: NonEmptyText
     """The folder of all checkpoints, which all workers of the group reach by the same name. (Coterie's own key.)"""
     worker_name: NonEmptyText | None = None

@@ -1,10 +1,23 @@
 """Threads of this worker that hang in a plug-in: their calls have exceeded their time limits, and nothing can end them
-except the end of the process."""
+except the end of the process.
 
+When there are more than ``plugin.lost.threads.max``, the worker is unhealthy until its process ends, and starts no new
+jobs. It keeps its jobs: other workers would only lose threads in the same plug-ins. A new job that is assigned to the
+worker is UNASSIGNED, with the reason, until the worker is restarted or the job is assigned to another worker.
+"""
+
+from coterie.herder.messages import WriteLogMessage
 from coterie.herder.seams import PluginThreadsLost
 from coterie.herder.state import Turn
 
 
 def on_lost(turn: Turn, event: PluginThreadsLost) -> None:
-    """Store the present number of lost threads."""
-    turn.herder.lifecycle.lost_threads = event.count
+    """Store the present number of lost threads. If there are too many, start no new jobs from now on."""
+    lifecycle, lost_threads_max = turn.herder.lifecycle, turn.herder.settings.lost_threads_max
+    lifecycle.lost_threads = event.count
+    if event.count > lost_threads_max and lifecycle.no_new_jobs_reason is None:
+        lifecycle.no_new_jobs_reason = (
+            f"{turn.herder.settings.display_name} starts no new jobs until it is restarted: {event.count} of its "
+            f"threads hang in plug-ins, more than plugin.lost.threads.max={lost_threads_max}. Its log names them"
+        )
+        turn.emit(WriteLogMessage(text=lifecycle.no_new_jobs_reason, is_error=True))

@@ -72,6 +72,8 @@ class HerderSettings:
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
     """``config.rebalance.window.ms``: for how long changes of the set of jobs are collected before they cause a
     round."""
+    lost_threads_max: int = defaults.PLUGIN_LOST_THREADS_MAX
+    """``plugin.lost.threads.max``"""
     request_timeout_ms: int = 90_000
     """The time limit of a write request, from its arrival. A constant, as in Connect, not a setting."""
 
@@ -284,6 +286,8 @@ class Lifecycle:
         # `lost_threads`
         self.lost_threads = 0
         """Number of threads that hang in a plug-in: their calls have exceeded their time limits."""
+        self.no_new_jobs_reason: str | None = None
+        """Why this worker starts no jobs that it has not started before; None when it starts all."""
         # `lifecycle`
         self.phase: LifecyclePhase = Working()
 

@@ -96,10 +96,12 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
 
 def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
     """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
-    lease is valid, the worker is not leaving, and this ``spec`` has not already failed or found its checkpoint
-    generation closed."""
+    lease is valid, the worker is not leaving and starts new jobs, and this ``spec`` has not already failed or found its
+    checkpoint generation closed."""
     herder = turn.herder
     if not (herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)) or not herder.lifecycle.is_runtime_open:
+        return False
+    if herder.lifecycle.no_new_jobs_reason is not None and run.starts == 0:
         return False
     has_ended_so = isinstance(run.state, Failed | CheckpointClosed) and run.state.spec == spec
     return not has_ended_so and not herder.lifecycle.is_leaving
@@ -127,10 +129,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.lifecycle.is_relaunching:
             statuses.report(turn, task, State.RESTARTING)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.is_caught_up:
-            if herder.config.task_config(task) is None:
-                statuses.report_deleted(turn, task)
-            elif herder.config.target_state(task.connector) is TargetState.PAUSED:
-                statuses.report(turn, task, State.PAUSED)
+            _report_status_of_waiting(turn, task, run)
         case _:
             pass
 
@@ -153,6 +152,17 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
             run.restart_is_ordered = True
         case _:
             pass  # It starts anyway as soon as it may: after its stop, with another config, or when it is confirmed.
+
+
+def _report_status_of_waiting(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+    """Queue the status of a task that does not run here: deleted, paused, or not started by this worker."""
+    herder = turn.herder
+    if herder.config.task_config(task) is None:
+        statuses.report_deleted(turn, task)
+    elif herder.config.target_state(task.connector) is TargetState.PAUSED:
+        statuses.report(turn, task, State.PAUSED)
+    elif (reason := herder.lifecycle.no_new_jobs_reason) is not None and run.starts == 0:
+        statuses.report(turn, task, State.UNASSIGNED, reason)
 
 
 # -- events of tasks --------------------------------------------------------------------------------------------------

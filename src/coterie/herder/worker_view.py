@@ -42,6 +42,7 @@ def worker_view(herder: Herder) -> WorkerView:
         tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
         deferred_until_ms=protocol.deferred_until_ms(herder),
         lost_threads=herder.lifecycle.lost_threads,
+        no_new_jobs_reason=herder.lifecycle.no_new_jobs_reason,
     )
 
 

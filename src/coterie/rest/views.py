@@ -120,7 +120,7 @@ def worker_json(
         "assigned": jobs_json(view.assigned),
         "tasks": [_task_view_json(task) for task in view.tasks],
         "missing_jars": dict(missing_jars),
-        "plugin_threads": {"lost": view.lost_threads},
+        "plugin_threads": {"lost": view.lost_threads, "no_new_jobs": view.no_new_jobs_reason},
         "event_loop": {"longest_stall_ms": round(longest_stall_ms, 1)},
     }
 

@@ -78,7 +78,8 @@ class PluginCalls:
     def __init__(self, timeout_ms: int, on_lost_count: Callable[[int], None] = lambda _: None) -> None:
         """``timeout_ms`` is the time limit of each stage of a call. ``on_lost_count`` is called with the number of lost
         threads whenever it has changed."""
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
+        """The time limit of each stage of a call, for stages that begin from now on."""
         self._on_lost_count = on_lost_count
         self._ledger = CallLedger()
         self._call_by_id: dict[CallId, PluginCall] = {}
@@ -192,7 +193,7 @@ class PluginCalls:
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()
-            ends_at_s = now_s + self._timeout_ms / 1000 if has_time_limit else None
+            ends_at_s = now_s + self.timeout_ms / 1000 if has_time_limit else None
             stage = Stage(name=name, began_at_s=now_s, ends_at_s=ends_at_s)
             if not self._ledger.begin_stage(call.call_id, stage):
                 raise FencedError
@@ -203,7 +204,7 @@ class PluginCalls:
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()
-            self._ledger.end_stage(call.call_id, now_s=now_s, outer_ends_at_s=now_s + self._timeout_ms / 1000)
+            self._ledger.end_stage(call.call_id, now_s=now_s, outer_ends_at_s=now_s + self.timeout_ms / 1000)
             self._changed.notify_all()
 
     def _start_calls(self) -> None:

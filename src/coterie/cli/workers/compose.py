@@ -280,6 +280,7 @@ async def serve_worker(
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
+                    lost_threads_max=settings.plugin_lost_threads_max,
                     rebalance_window_ms=settings.config_rebalance_window_ms,
                     policy=policy,
                     session_keys=SessionKeySettings(

@@ -73,6 +73,8 @@ class WorkerView:
     """End of the scheduled rebalance delay on this worker's monotonic clock; None when no delay runs."""
     lost_threads: int
     """Number of threads that hang in a plug-in."""
+    no_new_jobs_reason: str | None
+    """Why this worker starts no new jobs until it is restarted; None when it starts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

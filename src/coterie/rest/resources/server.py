@@ -52,15 +52,17 @@ class ServerResource:
     async def describe_health(self, _: Request) -> Response:
         """The worker's health (KIP-1017): 503 while it starts; 200 when its herder responds within
         :data:`HEALTH_TIMEOUT_S`; 500 when the herder does not respond in time or refuses, for example because the
-        worker has ended."""
+        worker has ended, and when too many threads of the worker hang in plug-ins."""
         if self._worker.phase is WorkerPhase.STARTING:
             return _health_response(503, "starting", f"Worker is still starting up. {self._worker.startup_step}")
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                has_responded = isinstance(await self._worker.ask(DescribeWorker()), WorkerView)
+                answer = await self._worker.ask(DescribeWorker())
         except TimeoutError:
-            has_responded = False
-        if has_responded:
+            answer = None
+        if isinstance(answer, WorkerView):
+            if answer.no_new_jobs_reason is not None:
+                return _health_response(500, "unhealthy", answer.no_new_jobs_reason)
             return _health_response(200, "healthy", "Worker has completed startup and is ready to handle requests.")
         message = "Worker was unable to handle this request and may be unable to handle other requests."
         return _health_response(500, "unhealthy", message)
