@@ -11,6 +11,7 @@ from coterie import __version__
 from coterie.config.definition import ConfigKey, Type
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import Plugin, PluginType, PluginVersionError, UnknownPluginError, in_connects_order
+from coterie.config.secrets import MASK, masked_config
 from coterie.nouns.errors import ConfigError
 from coterie.rest import models, plugin_views
 from coterie.spark import transforms
@@ -53,6 +54,19 @@ def test_the_list_has_every_plugin_once_in_connects_order() -> None:
     assert {plugin.version for plugin in listed} == {__version__}
     transform_names = {name for plugin in listed if plugin.type is PluginType.TRANSFORMATION for name in plugin.names}
     assert transform_names == set(TYPE_AND_SIDE_BY_NAME)
+
+
+def test_readers_see_no_password_of_any_plugin() -> None:
+    keys = [key.name for plugin in all_plugins() for key in plugin_keys(plugin.class_name, __version__)]
+    passwords = [
+        key.name
+        for plugin in all_plugins()
+        for key in plugin_keys(plugin.class_name, __version__)
+        if key.type is Type.PASSWORD
+    ]
+    assert passwords
+    assert masked_config(dict.fromkeys(passwords, "x")) == dict.fromkeys(passwords, MASK)
+    assert masked_config(dict.fromkeys(keys, "x")) == {key: MASK if key in passwords else "x" for key in keys}
 
 
 @pytest.mark.parametrize("plugin", all_plugins(), ids=PLUGIN_IDS)
