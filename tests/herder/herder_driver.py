@@ -63,6 +63,7 @@ from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, 
 ME, OTHER = MemberId("me"), MemberId("other")
 WALL_MS = 1_795_228_766_406
 """Wall-clock time at which a driven herder starts."""
+LEADER_URL = WorkerUrl("http://leader:8083/")
 ROUND = MemberStateChanged(state=MemberState.PREPARING_REBALANCE)
 SESSION_TIMEOUT_MS = 10_000
 PLUGINS = (
@@ -166,6 +167,7 @@ class HerderDriver:
         assigned: Jobs = NO_JOBS,
         revoked: Jobs = NO_JOBS,
         leader: MemberId = OTHER,
+        leader_url: WorkerUrl = LEADER_URL,
         delay_ms: int = 0,
         protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
         error: AssignmentError = AssignmentError.NO_ERROR,
@@ -181,7 +183,7 @@ class HerderDriver:
                 revoked=revoked,
                 replaces_all=protocol is ConnectProtocol.EAGER,
                 leader=leader,
-                leader_url=WorkerUrl("http://leader:8083/"),
+                leader_url=leader_url,
                 config_offset=ConfigOffset(len(self.config) or -1) if config_offset is None else config_offset,
                 token=RoundResult(protocol=protocol, error=error, delay_ms=delay_ms),
             )

@@ -7,6 +7,7 @@ from coterie.herder.messages import (
     AppendConfig,
     ConfigEndFound,
     FindConfigEnd,
+    ShutdownOrdered,
     TimerFired,
     ValidateConfig,
 )
@@ -16,6 +17,7 @@ from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
+from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 from tests.herder.builders import (
@@ -159,3 +161,44 @@ def test_a_config_without_a_connector_class_is_refused_in_connects_words() -> No
     message = "Connector config {name=a} contains no connector type"
     assert herder.answer(id_) == RequestRefused(problem=Problem.BAD_REQUEST, message=message)
     assert not herder.pop_effects(ValidateConfig), "the plug-in was called"
+
+
+def test_a_write_waits_for_the_start_of_the_worker_and_its_time_out_names_this_stage() -> None:
+    herder = HerderDriver()
+    herder.write(CONNECTOR_LINE)
+    id_ = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
+    late = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.STARTED))
+    assert not herder.chores()
+    herder.feed(TimerFired(timer=RequestTimeoutDue(id=late)))
+    refusal = herder.answer(late)
+    assert isinstance(refusal, RequestRefused)
+    assert "starting the task runtime" in refusal.message
+    herder.open_runtime()
+    herder.run_all_chores()
+    assert herder.answer(id_) == Done()
+
+
+def test_a_write_waits_while_the_leader_is_not_known() -> None:
+    herder = configured_herder()
+    herder.assign(leader=MemberId(""), leader_url=WorkerUrl(""))
+    id_ = herder.send_request(DeleteConnector(connector=ORDERS))
+    herder.run_all_chores()
+    assert herder.answer(id_) is None
+    herder.assign(leader=ME)
+    herder.run_all_chores()
+    assert herder.answer(id_) == Done()
+
+
+def test_a_shutdown_reports_of_each_write_whether_it_may_still_take_effect() -> None:
+    herder = configured_herder()
+    herder.assign(leader=ME)
+    begun, queued = (herder.send_request(DeleteConnector(connector=ORDERS)) for _ in range(2))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    herder.run_chore(lookup)
+    herder.feed(ShutdownOrdered(reason="SIGTERM"))
+    problems = []
+    for id_ in (begun, queued):
+        refusal = herder.answer(id_)
+        assert isinstance(refusal, RequestRefused)
+        problems.append(refusal.problem)
+    assert problems == [Problem.LOG_FAILED, Problem.SHUTTING_DOWN]

@@ -45,6 +45,7 @@ async def test_a_request_is_forwarded_at_most_twice(cluster: ServedCluster) -> N
     follower = next(worker for worker in workers if worker.running is not cluster.leader)
     refused = await follower.ask("POST", "/connectors?forward=false", {"name": "a", "config": CONFIG})
     assert (refused.status_code, refused.json()["error_code"]) == (503, 503)
+    assert refused.headers["retry-after"] == "1"
     assert (await follower.ask("POST", "/connectors?forward=true", {"name": "a", "config": CONFIG})).is_success
 
 

@@ -331,10 +331,14 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     answer = await one.worker.ask(DescribeConnector(connector=ORDERS))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.STARTING
+    write = asyncio.create_task(
+        one.worker.ask(PutConnector(connector=ORDERS, config={"connector.class": "X", "name": ORDERS}, replace=False))
+    )
     assert not cluster.has_begun
     runtime.opens.set()
     await cluster.settle()
     assert one.worker.phase is WorkerPhase.RUNNING
+    assert isinstance(await write, ConnectorInfo), "a write waits for the start of the worker"
 
 
 async def test_a_failed_append_refuses_the_write_and_the_next_write_succeeds(cluster: Cluster) -> None:

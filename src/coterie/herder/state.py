@@ -414,6 +414,11 @@ class Place:
         return bool(self.member_id) and self.leader == self.member_id
 
     @property
+    def has_known_leader(self) -> bool:
+        """Whether no round is running, and this worker is the leader or has the leader's URL."""
+        return self.is_settled and (self.is_named_leader or bool(self.leader_url))
+
+    @property
     def is_leader(self) -> bool:
         """Whether this worker is the leader and no round is running."""
         return self.is_settled and self.is_named_leader

@@ -1,10 +1,11 @@
 """Writes to the config log, one after the other.
 
-A write waits while a round is running, and is then refused unless this worker is the leader (any worker may pause and
-resume, without waiting). Then its config is validated, and the write enters the queue. At the head of the queue, the
-log is read to its end, so that the write is checked against the current state; then its lines are appended. The request
-is answered when this worker has read the lines back, so that a later request sees them. Validation happens before the
-queue, so a plug-in that blocks during validation does not block other writes.
+A write waits while the worker starts, while a round is running, and while the leader is not known. It is then refused
+unless this worker is the leader (any worker may pause and resume, without waiting for the leader). Then its config is
+validated, and the write enters the queue. At the head of the queue, the log is read to its end, so that the write is
+checked against the current state; then its lines are appended. The request is answered when this worker has read the
+lines back, so that a later request sees them. Validation happens before the queue, so a plug-in that blocks during
+validation does not block other writes.
 
 A change of offsets is checked at the head of the queue too. It appends no lines: it leaves the queue, and the leader's
 runtime changes the checkpoints. When the connector is no longer stopped, or this worker loses its membership, the
@@ -90,11 +91,13 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
     """Check the signature and whether this worker is the leader, then start the validation, or queue a write that needs
     none. While a round is running, a write that needs the leader waits."""
     herder = turn.herder
+    if not herder.lifecycle.is_runtime_open:
+        return
     if write.kind.needs_leader:
         if (refusal := _signature_refusal(herder, write)) is not None:
             _answer(turn, write, refusal)
             return
-        if not herder.place.is_settled:
+        if not herder.place.has_known_leader:
             return
         if not herder.place.is_leader:
             _answer(turn, write, place.not_leader(herder))
@@ -156,7 +159,7 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
     of the queue."""
     herder, kind = turn.herder, write.kind
     if kind.needs_leader and not herder.place.is_leader:
-        if not herder.place.is_settled:
+        if not herder.place.has_known_leader:
             return False
         _answer(turn, write, place.not_leader(herder))
         return True
@@ -319,7 +322,9 @@ def on_due(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
-    refusal = RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_phase_summary(write)}")
+    refusal = RequestRefused(
+        problem=Problem.TIMED_OUT, message=f"Request timed out. {_phase_summary(turn.herder, write)}"
+    )
     match write.phase:
         case Appending(has_timed_out=True) | Appended(has_timed_out=True) | ChangingOffsets(has_timed_out=True):
             pass
@@ -331,9 +336,15 @@ def on_due(turn: Turn, id_: RequestId) -> None:
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all pending writes. An append or a change of offsets in progress may still complete."""
+    """Refuse all pending writes, with ``problem`` those that have changed nothing."""
     for write in list(turn.herder.requests.writes.values()):
-        _answer(turn, write, RequestRefused(problem=problem, message=message))
+        match write.phase:
+            case Appending() | Appended() | ChangingOffsets():
+                uncertain = f"{message}. The write has begun and may still take effect; read the connector to find out"
+                refusal = RequestRefused(problem=Problem.LOG_FAILED, message=uncertain)
+            case _:
+                refusal = RequestRefused(problem=problem, message=message)
+        _answer(turn, write, refusal)
 
 
 def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
@@ -352,10 +363,12 @@ def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _phase_summary(write: PendingWrite) -> str:
-    """What the worker is doing for the write, in Connect's words."""
+def _phase_summary(herder: Herder, write: PendingWrite) -> str:
+    """What the worker is doing for the write, in Connect's words where Connect has the same stage."""
     name: ConnectorName = write.kind.request.connector
     match write.phase:
+        case AwaitingGroup() if not herder.lifecycle.is_runtime_open:
+            doing = "reading to the end of internal topics, or starting the task runtime"
         case AwaitingGroup():
             doing = "ensuring membership in the cluster"
         case Validating():

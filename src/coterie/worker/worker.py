@@ -42,6 +42,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.writes import Write
 from coterie.herder.seams import LeaderClient, Membership, RebalanceListeners, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
@@ -78,7 +79,7 @@ class WorkerPhase(StrEnum):
     """What a worker does with requests."""
 
     STARTING = auto()
-    """Requests are refused: the runtime is not open."""
+    """Requests are refused, except writes, which wait: the runtime is not open."""
     RUNNING = auto()
     """Requests go to the herder, also while the worker stops its tasks to end."""
     ENDED = auto()
@@ -174,13 +175,13 @@ class Worker:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
         the herder still processes the request.
 
-        The response is a RequestRefused without a request to the herder while this worker starts, when it has ended,
-        and while the inbox is full.
+        The response is a RequestRefused without a request to the herder when this worker has ended, while the inbox is
+        full, and, except for writes, while this worker starts: a write waits until the worker has started.
         """
         id_ = RequestId(self._requests)
         self._requests += 1
         event = RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]))
-        if self.phase is WorkerPhase.STARTING:
+        if self.phase is WorkerPhase.STARTING and not isinstance(request, Write):
             return RequestRefused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.startup_step}")
         if self.phase is WorkerPhase.ENDED:
             return RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")

@@ -57,7 +57,7 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused:
-    """A refused request. A write was not appended, except perhaps with TIMED_OUT, LOG_FAILED and SHUTTING_DOWN."""
+    """A refused request. A write was not appended, except perhaps with TIMED_OUT and LOG_FAILED."""
 
     problem: Problem
     message: str = field(repr=False)
