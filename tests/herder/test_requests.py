@@ -17,7 +17,7 @@ from coterie.herder.requests.reads import (
     DescribeTaskStatus,
     ListConnectors,
 )
-from coterie.herder.requests.signatures import SignContent, VerifySignature
+from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     ChangeOffsets,
@@ -62,6 +62,7 @@ REQUESTS: list[Request] = [
     RestartConnectorTask(task=TASKS[0]),
     SignContent(content=b"x"),
     VerifySignature(signature=Signature(algorithm="HmacSHA256", mac=b"x", body=b"x")),
+    FenceTasks(connector=ORDERS, signature=None),
 ]
 
 

@@ -139,6 +139,24 @@ async def test_invalid_internal_requests_get_connects_errors_in_connects_order(s
     assert (await post(worker, good)).status_code == 204
 
 
+async def test_a_request_to_fence_tasks_needs_a_signature_and_is_refused(sessioned: ServedCluster) -> None:
+    workers = [await sessioned.serve() for _ in range(2)]
+    await workers[0].ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
+    await until_key_is_read(sessioned)
+    good = headers(fresh_key(sessioned), b"")
+    cases: list[tuple[Mapping[str, str], str, int, str]] = [
+        ({}, "orders", 400, UNSIGNED),
+        (headers(b"k", b""), "orders", 403, "Internal request contained invalid signature."),
+        (good, "nope", 404, "Connector nope not found"),
+        (good, "orders", 400, "The tasks of connector orders cannot be fenced by a request"),
+    ]
+    for worker in workers:
+        for sent, name, status, message in cases:
+            answer = await worker.ask("PUT", f"/connectors/{name}/fence", raw=b"", headers=sent)
+            assert answer.status_code == answer.json()["error_code"] == status, (sent, name, answer.text)
+            assert message in answer.json()["message"]
+
+
 async def test_a_leader_without_a_session_key_returns_503(sessioned: ServedCluster) -> None:
     sessioned.config_log.broken = True
     worker = await sessioned.serve()

@@ -75,7 +75,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
-from coterie.herder.requests.signatures import SignContent, VerifySignature
+from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     ChangeOffsets,
@@ -461,7 +461,7 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             questions.on_request(turn, event, question)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
-        case SignContent() | VerifySignature() as request:
+        case SignContent() | VerifySignature() | FenceTasks() as request:
             turn.emit(Reply(id=event.id, answer=signing.answer(turn.herder, request)))
         case DescribeWorkerGroup() as request:
             orders.on_request(turn, event.id, request)

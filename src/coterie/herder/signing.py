@@ -17,8 +17,9 @@ from coterie.herder.messages import (
     SetTimer,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.requests.signatures import (
+    FenceTasks,
     SignatureCheck,
     SignatureRequest,
     SignContent,
@@ -83,8 +84,8 @@ def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | Non
     return None
 
 
-def answer(herder: Herder, request: SignatureRequest) -> SignedContent | SignatureCheck:
-    """The response to a request to sign or to verify."""
+def answer(herder: Herder, request: SignatureRequest) -> SignedContent | SignatureCheck | RequestRefused:
+    """The response to a request to sign or to verify, or the refusal of a request to fence tasks."""
     match request:
         case SignContent(content=content):
             key = signing_key(herder)
@@ -92,6 +93,16 @@ def answer(herder: Herder, request: SignatureRequest) -> SignedContent | Signatu
         case VerifySignature(signature=signature):
             are_signed = protocol_of(herder).are_requests_signed(herder)
             return SignatureCheck(is_valid=are_signed and refusal(herder, signature) is None)
+        case FenceTasks(connector=name, signature=signature):
+            if (refused := refusal(herder, signature)) is not None:
+                return refused
+            if herder.config.connector(name) is None:
+                return not_found(f"Connector {name} not found")
+            message = (
+                f"The tasks of connector {name} cannot be fenced by a request: in Coterie the start of a task fences "
+                "its earlier runs. Run the exactly-once sources of Kafka Connect in a group of Connect workers"
+            )
+            return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
 
 
 def may_predate_new_key(first_sent_ms: int | None, now_ms: int) -> bool:

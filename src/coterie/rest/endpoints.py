@@ -52,6 +52,7 @@ class Operation(StrEnum):
     VALIDATE_CONFIG = auto()
 
     PUT_TASK_CONFIGS = auto()
+    FENCE_TASKS = auto()
 
     DESCRIBE_WORKER = auto()
     DESCRIBE_GROUP = auto()
@@ -101,7 +102,7 @@ class Endpoint:
     response: Any = None
     """The type of the JSON body of a success; None: no body."""
     statuses: tuple[int, ...] = (200,)
-    """The HTTP statuses of a success."""
+    """The HTTP statuses of a success; none if every request is refused."""
 
 
 _CONNECTOR = "/connectors/{connector}"
@@ -326,6 +327,14 @@ ENDPOINTS: Sequence[Endpoint] = (
         answered_by=AnsweredBy.LEADER,
         request=list[models.WrittenConfig],
         statuses=(204,),
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_CONNECTOR}/fence",
+        operation=Operation.FENCE_TASKS,
+        role=Role.WORKER,
+        answered_by=AnsweredBy.ANY_WORKER,
+        statuses=(),
     ),
     # -- Coterie's own paths ------------------------------------------------------------------------------------------
     Endpoint(

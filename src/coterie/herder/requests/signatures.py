@@ -1,11 +1,12 @@
-"""Requests to sign or to verify what workers send to each other, with the group's session key (KIP-507). Answered at
-once.
+"""Requests to sign or to verify what workers send to each other, with the group's session key (KIP-507), and a
+signed request that is always refused. Answered at once.
 """
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.herder.session_keys import Signature
+from coterie.nouns.jobs import ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,17 @@ class VerifySignature:
     signature: Signature
 
 
-SignatureRequest: TypeAlias = SignContent | VerifySignature
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceTasks:
+    """Fence the producers of a connector's tasks: what a worker of Connect asks its leader for before it starts an
+    exactly-once source (KIP-618). Answered with :class:`RequestRefused` always: in Coterie the start of a task fences
+    its earlier runs."""
+
+    connector: ConnectorName
+    signature: Signature | None
+
+
+SignatureRequest: TypeAlias = SignContent | VerifySignature | FenceTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,14 @@
 """The endpoints that other workers of the group use. Their requests are signed (KIP-507)."""
 
+from typing import NoReturn
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coterie.herder.requests.refusals import RequestRefused
+from coterie.herder.requests.signatures import FenceTasks
 from coterie.herder.requests.writes import PutTaskConfigs
-from coterie.rest import bodies, signatures
+from coterie.rest import bodies, problems, signatures
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
 from coterie.rest.routing import Handlers
@@ -18,7 +22,7 @@ class InternalResource:
 
     def handlers(self) -> Handlers:
         """The handlers by operation."""
-        return {Operation.PUT_TASK_CONFIGS: self.put_task_configs}
+        return {Operation.PUT_TASK_CONFIGS: self.put_task_configs, Operation.FENCE_TASKS: self.fence_tasks}
 
     async def put_task_configs(self, request: Request) -> Response:
         """Replace a connector's task configs: the request of a worker that has split the connector."""
@@ -28,3 +32,13 @@ class InternalResource:
         signature = signatures.parse_signature(request.headers, body)
         herder_request = PutTaskConfigs(connector=connector_in_path(request), configs=configs, signature=signature)
         return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))
+
+    async def fence_tasks(self, request: Request) -> NoReturn:
+        """Refuse to fence the producers of a connector's tasks.
+
+        :raises ProblemRefusal: always.
+        """
+        signature = signatures.parse_signature(request.headers, await bodies.read_body(request))
+        answer = await self._herder.worker.ask(FenceTasks(connector=connector_in_path(request), signature=signature))
+        assert isinstance(answer, RequestRefused), "every request is refused"
+        raise problems.ProblemRefusal(answer)
