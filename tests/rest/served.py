@@ -80,6 +80,15 @@ class ServedWorker:
             return await self._client.request(method, self.url + path, content=raw, headers=headers)
         return await self._client.request(method, self.url + path, json=body, headers=None if body is None else headers)
 
+    async def send(self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]) -> httpx.Response:
+        """Send exactly this ``path`` and these ``headers``. The HTTP client itself resolves ``..`` in a path, and adds
+        headers."""
+        request = self._client.build_request(method, self.url, content=content, headers=headers)
+        if "Accept" not in headers:
+            del request.headers["Accept"]
+        request.extensions = {**request.extensions, "target": path.encode()}
+        return await self._client.send(request)
+
     async def get(self, path: str) -> httpx.Response:
         return await self.ask("GET", path)
 

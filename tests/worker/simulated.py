@@ -95,6 +95,8 @@ class MemoryLog:
         self.lines: list[TopicRecord] = []
         self.broken = False
         """Whether appending fails."""
+        self.value_size_max: int | None = None
+        """The size in bytes from which on a value cannot be appended; None: any value can."""
         self.unreachable = False
         """Whether reading the end offset fails."""
         self.truncated = False
@@ -106,6 +108,8 @@ class MemoryLog:
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
         if self.broken:
             raise WorldError("the log is broken")
+        if self.value_size_max is not None and any(len(line.value or b"") >= self.value_size_max for line in lines):
+            raise WorldError("the record is too large")
         for line in lines:
             self.lines.append(
                 TopicRecord(partition=0, offset=len(self.lines), timestamp_ms=0, key=line.key, value=line.value)

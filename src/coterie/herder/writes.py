@@ -312,7 +312,7 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
     """The write's lines could not be appended: refuse the write."""
     write = turn.herder.requests.writes.get(id_)
     if write is not None:
-        message = f"Failed to write to the config topic: {reason}"
+        message = f"Error writing connector configuration to Kafka: {reason}"
         _answer(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
 
 

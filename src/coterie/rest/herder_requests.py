@@ -1,5 +1,6 @@
 """Sends requests of clients to this worker's herder, and to another worker when the herder cannot answer them."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -80,10 +81,10 @@ def connector_in_path(request: Request) -> ConnectorName:
 def task_in_path(request: Request) -> ConnectorTaskId:
     """The task's id in the path of ``request``.
 
-    :raises HTTPException: with status 404, when the task in the path is not a number.
+    :raises HTTPException: with status 404, when the task in the path is not a number of 32 bits.
     """
     number: str = request.path_params["task"]
-    if not (number.isascii() and number.isdigit()):
+    if re.fullmatch(r"[+-]?[0-9]{1,10}", number) is None or abs(int(number)) >= 2**31:
         raise HTTPException(404)  # Connect's router returns 404 for a path without a number here.
     return ConnectorTaskId(connector_in_path(request), int(number))
 

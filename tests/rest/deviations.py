@@ -1,0 +1,167 @@
+"""The deliberate deviations of the responses from Kafka Connect's; `docs/rest.md` has the reason of each."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.rest.recorded_calls import RecordedCall, are_headers_equal, body_of, is_body_equal
+
+_JSON_LIBRARY_MESSAGE = re.compile(
+    r"Unexpected (end-of-input|character)|Cannot (deserialize|construct)|Unrecognized (field|token)|Non-standard token"
+    r"|Invalid UTF-8|Cannot invoke \""
+)
+_UNREADABLE_IN_CONNECT = {"a%2Fb", "a/b", "a%b", "a\\b"}
+"""Connectors that the recorder created and could not delete."""
+_ESCAPED_NAME = re.compile(r"%25|%5C|%2E", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """A group of calls to which Coterie responds in another way than Connect."""
+
+    title: str
+    """The first cell of its row in `docs/rest.md`."""
+    applies: Callable[[RecordedCall], bool]
+    is_expected: Callable[[RecordedCall, httpx.Response], bool]
+    """Whether the response is the one that Coterie should give."""
+
+
+def _is_error(response: httpx.Response, status: int) -> bool:
+    """Whether ``response`` is an error in Connect's form."""
+    body = body_of(response)
+    return (
+        response.status_code == status
+        and isinstance(body, dict)
+        and body.keys() == {"error_code", "message"}
+        and body["error_code"] == status
+        and bool(body["message"])
+    )
+
+
+def _is_bad_request(_: RecordedCall, response: httpx.Response) -> bool:
+    return _is_error(response, 400)
+
+
+def _sent_json(call: RecordedCall) -> Any:
+    """The JSON in the request; None when it is not JSON."""
+    try:
+        return json.loads(call.content or b"null")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _sent_name(call: RecordedCall) -> str:
+    """The connector's name in the body or in the path of ``call``."""
+    body = _sent_json(call)
+    name = body.get("name") if call.method == "POST" and isinstance(body, dict) else None
+    return name if isinstance(name, str) else call.path.removeprefix("/connectors/").partition("/")[0]
+
+
+def _is_html_error(call: RecordedCall) -> bool:
+    is_html = call.response_headers.get("content-type", "").startswith("text/html")
+    return call.status == 400 and (is_html or call.body == "") and not _ESCAPED_NAME.search(call.path)
+
+
+def _has_null_in_config(call: RecordedCall) -> bool:
+    body = _sent_json(call)
+    if not isinstance(body, dict) or call.method not in ("POST", "PUT") or "validate" in call.path:
+        return False
+    config = body.get("config") if call.method == "POST" else body
+    return isinstance(config, dict) and None in config.values() and not call.path.startswith("/admin")
+
+
+def _names_connectors_that_connect_keeps(call: RecordedCall) -> bool:
+    return isinstance(call.body, list | dict) and bool(_UNREADABLE_IN_CONNECT & set(map(str, call.body)))
+
+
+def _has_only_deletable(call: RecordedCall, response: httpx.Response) -> bool:
+    if isinstance(call.body, list):
+        kept: Any = [name for name in call.body if name not in _UNREADABLE_IN_CONNECT]
+    else:
+        kept = {name: value for name, value in call.body.items() if name not in _UNREADABLE_IN_CONNECT}
+    return response.status_code == call.status and is_body_equal(kept, body_of(response))
+
+
+def _is_escaped_name_served(call: RecordedCall, response: httpx.Response) -> bool:
+    if call.method == "DELETE":
+        return response.status_code == 204
+    return response.status_code == 200 or (call.section == "paths" and _is_error(response, 404))
+
+
+DEVIATIONS = (
+    Deviation(
+        title="a body that is not JSON, or JSON of another structure",
+        applies=lambda call: (
+            call.content is not None
+            and (
+                (call.status == 500 and _JSON_LIBRARY_MESSAGE.match(call.message) is not None)
+                or b"\\ud800" in call.content
+            )
+        ),
+        is_expected=_is_bad_request,
+    ),
+    Deviation(
+        title="a path that is not text (`//`, `%zz`, `%2F`), a `Content-Type` that is no media type",
+        applies=_is_html_error,
+        is_expected=_is_bad_request,
+    ),
+    Deviation(
+        title="a path with `%25`, `%5C`, `%2E` or `%2E%2E`",
+        applies=lambda call: call.status == 400 and _ESCAPED_NAME.search(call.path) is not None,
+        is_expected=_is_escaped_name_served,
+    ),
+    Deviation(
+        title="the list of connectors, after such a connector was deleted",
+        applies=_names_connectors_that_connect_keeps,
+        is_expected=_has_only_deletable,
+    ),
+    Deviation(
+        title="a connector with a slash in its name, or with a name of more than 255 bytes in UTF-8",
+        applies=lambda call: (
+            call.section == "names"
+            and call.status < 400
+            and ("/" in _sent_name(call) or len(_sent_name(call).encode()) > 255)
+        ),
+        is_expected=lambda call, response: _is_error(response, 400 if call.method == "POST" else 404),
+    ),
+    Deviation(
+        title="a config with the value null",
+        applies=_has_null_in_config,
+        is_expected=_is_bad_request,
+    ),
+    Deviation(
+        title="a path, or a header, of more than 8 KiB",
+        applies=lambda call: call.status in (414, 431),
+        is_expected=lambda _, response: response.status_code in (200, 404),
+    ),
+    Deviation(
+        title="a body of more than 8 MiB",
+        applies=lambda call: len(call.content or b"") > 8 * 1024 * 1024,
+        is_expected=lambda _, response: _is_error(response, 413),
+    ),
+)
+
+
+def deviation_of(call: RecordedCall) -> Deviation | None:
+    """The deviation that applies to ``call``; None when its response must be equal to Connect's."""
+    found = [deviation for deviation in DEVIATIONS if deviation.applies(call)]
+    assert len(found) <= 1, (str(call), [deviation.title for deviation in found])
+    return found[0] if found else None
+
+
+def is_as_expected(call: RecordedCall, response: httpx.Response) -> bool:
+    """Whether ``response`` is Connect's, or, for a call of a deviation, Coterie's."""
+    deviation = deviation_of(call)
+    if deviation is not None:
+        return deviation.is_expected(call, response)
+    if call.note.startswith("at once"):
+        return response.status_code in (200, call.status)  # The state of the connector may have changed already.
+    return (
+        response.status_code == call.status
+        and are_headers_equal(call, response)
+        and is_body_equal(call.body, body_of(response))
+    )

@@ -1,0 +1,185 @@
+"""Calls recorded from a real Kafka Connect 4.3.1, and the comparison of their responses with a worker's."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+import httpx
+
+VECTORS = Path(__file__).parent / "vectors"
+RECORDINGS = ("connect-rest.json", "connect-rest-2.json")
+
+_CUT_TEXT = re.compile(r"^(?P<beginning>.*)…\((?P<size>\d+) characters\)$", re.DOTALL)
+"""A long text in a recording is cut: its beginning and its size are recorded."""
+_VOLATILE = ("worker_id", "version", "commit", "kafka_cluster_id", "trace", "task.class", "last_modified")
+"""Fields that contain another value in each cluster."""
+_FILE_SOURCE = {
+    "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+    "tasks.max": "1",
+    "file": "/data/in.txt",
+    "topic": "rec-lines",
+}
+"""The config to which the recorder added the long value or the many keys of the section "large"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """One request and Connect's response."""
+
+    recording: str
+    number: int
+    """The position in the recording, from 0."""
+    section: str
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """The request's headers."""
+    content: bytes | None
+    """The request's body; None: no body."""
+    status: int
+    response_headers: Mapping[str, str]
+    """Those of the response's headers that the recorder kept, in lower case."""
+    body: Any
+    """The response's JSON; its text, if it is no JSON."""
+    note: str
+
+    def __str__(self) -> str:
+        return f"{self.recording} {self.number}: {self.method} {self.path[:100]} {(self.content or b'')[:200]!r}"
+
+    @property
+    def message(self) -> str:
+        """The message of an error in Connect's format; empty for another response."""
+        return str(self.body.get("message", "")) if isinstance(self.body, dict) and self.status >= 400 else ""
+
+
+def read_recording(name: str) -> list[RecordedCall]:
+    """The calls of the recording ``name``, in their order."""
+    recorded: Sequence[dict[str, Any]] = json.loads((VECTORS / name).read_text())["rest"]
+    return [_call(name, number, one) for number, one in enumerate(recorded)]
+
+
+def _call(recording: str, number: int, recorded: dict[str, Any]) -> RecordedCall:
+    if recorded.get("section") in ("create", "names") and isinstance(recorded["body"], dict):
+        # Here the recorder did not wait for the tasks of a connector.
+        recorded["body"] = {key: "…" if value == [] else value for key, value in recorded["body"].items()}
+    has_body = bool(recorded["args"])
+    sent = {"Content-Type": "application/json" if has_body else None, **recorded.get("sent", {})}
+    return RecordedCall(
+        recording=recording,
+        number=number,
+        section=recorded.get("section", ""),
+        method=recorded["method"],
+        path=_whole(recorded["path"]),
+        headers={name: _whole(value) for name, value in sent.items() if value is not None},
+        content=_content(recorded) if has_body else None,
+        status=recorded["status"],
+        response_headers=recorded.get("headers", {}),
+        body=recorded["body"],
+        note=recorded.get("note", ""),
+    )
+
+
+def _whole(text: str) -> str:
+    """``text``, with the last character of a cut text repeated to its size."""
+    cut = _CUT_TEXT.match(text)
+    return text if cut is None else cut["beginning"].ljust(int(cut["size"]), cut["beginning"][-1])
+
+
+def _content(recorded: dict[str, Any]) -> bytes:
+    text: str = recorded["args"].removeprefix("-d").removeprefix(" ")
+    if recorded.get("note") == "bytes that are no UTF-8":
+        return text.encode().replace(rb"\xff", b"\xff")
+    cut = _CUT_TEXT.match(text)
+    if cut is None or not text.startswith('{"connector.class"'):
+        return _whole(text).encode()
+    if recorded["note"] == "5000 keys":
+        return json.dumps({**_FILE_SOURCE, **{f"key.{number}": "v" for number in range(5000)}}).encode()
+    size = int(cut["size"]) - len(json.dumps({**_FILE_SOURCE, "x": ""}))
+    return json.dumps({**_FILE_SOURCE, "x": "v" * size}).encode()
+
+
+# -- comparison -------------------------------------------------------------------------------------------------------
+
+
+def body_of(response: httpx.Response) -> Any:
+    """The JSON of ``response``; its text, if it is no JSON."""
+    if response.headers.get("content-type", "").startswith("application/json") and response.content:
+        return response.json()
+    return response.text
+
+
+def are_headers_equal(call: RecordedCall, response: httpx.Response) -> bool:
+    """Whether ``response`` has the recorded ``Content-Type``, names the same resource in ``Location``, and the same
+    methods in ``Allow``."""
+    expected = call.response_headers
+    if "content-type" in expected and _media_type(response) != expected["content-type"].partition(";")[0]:
+        return False
+    if "location" in expected:
+        # Connect leaves some characters of a name unescaped (%, ;): the name in the body is the one to compare with.
+        location = response.headers.get("location", "")
+        if not location.startswith("/connectors/") or unquote(location[len("/connectors/") :]) != call.body["name"]:
+            return False
+    return "allow" not in expected or _methods(expected["allow"]) == _methods(response.headers.get("allow", ""))
+
+
+def _media_type(response: httpx.Response) -> str:
+    return cast(str, response.headers.get("content-type", "")).partition(";")[0]
+
+
+def _methods(text: str) -> set[str]:
+    return set(text.replace(" ", "").split(","))
+
+
+def is_body_equal(expected: Any, actual: Any) -> bool:
+    """Whether ``actual`` is the recorded body ``expected``, of which long parts are cut."""
+    return _is_like(_comparable(expected), _comparable(actual))
+
+
+def _comparable(body: Any, key: str = "") -> Any:
+    """``body`` without what differs in each cluster."""
+    if key in _VOLATILE and body is not None:
+        return f"some {key}"
+    if isinstance(body, dict):
+        return {name: _comparable(value, name) for name, value in body.items() if name != "coterie_version"}
+    if key == "message" and isinstance(body, str) and body.startswith("Connector config {"):
+        return sorted(re.split(r"[{}, ]+", body))  # Java writes the keys of a map in the order of their hashes.
+    if key == "message" and isinstance(body, str):
+        # Java's list of all connectors, with the files that contain them.
+        body = body.removeprefix("org.apache.kafka.connect.errors.ConnectException: ")
+        return body.partition(", available connectors are")[0]
+    if isinstance(body, list):
+        return sorted((_comparable(item) for item in body), key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(body, str) and set(body.split(", ")) <= {"HEAD", "GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}:
+        return sorted(body.split(", "))
+    return body
+
+
+def _is_beginning(expected: Any, actual: Any) -> bool:
+    """Whether ``actual`` begins with the message ``expected``: what follows says what to do."""
+    return isinstance(expected, str) and isinstance(actual, str) and actual.startswith(expected.removesuffix("…"))
+
+
+def _is_like(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, int) and isinstance(actual, dict):
+        return expected == len(actual)
+    if isinstance(expected, str) and expected.endswith("…"):
+        return not isinstance(actual, str) or actual.startswith(expected[:-1])
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        kept = expected.keys() - {"…"}
+        is_whole = "…" not in expected
+        return (kept == actual.keys() if is_whole else kept <= actual.keys()) and all(
+            _is_beginning(expected[name], actual[name]) or _is_like(expected[name], actual[name])
+            if name == "message"
+            else _is_like(expected[name], actual[name])
+            for name in kept
+        )
+    if isinstance(expected, list) and isinstance(actual, list):
+        kept_items = [item for item in expected if not (isinstance(item, str) and item.startswith("…"))]
+        if len(kept_items) == len(expected):
+            return len(expected) == len(actual) and all(map(_is_like, expected, actual))
+        return all(any(_is_like(item, other) for other in actual) for item in kept_items)
+    return bool(expected == actual)
