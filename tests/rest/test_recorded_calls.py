@@ -57,7 +57,9 @@ async def replay(worker: ServedWorker, calls: Sequence[RecordedCall], not_yet_eq
 
 async def until_connector_has_the_recorded_tasks(worker: ServedWorker, call: RecordedCall) -> None:
     """Wait before a write to a connector, as the recorder did, whose response contains the connector's tasks."""
-    if call.method in ("GET", "HEAD") or not isinstance(call.body, dict) or not call.body.get("tasks"):
+    if call.method in ("GET", "HEAD") or not isinstance(call.body, dict):
+        return
+    if not isinstance(call.body.get("tasks"), list) or not call.body["tasks"]:
         return
 
     async def has_tasks() -> bool:
