@@ -33,6 +33,7 @@ def test_task_configs_take_effect_when_they_are_committed() -> None:
     assert state.tasks(ORDERS) == ()
     read(state, [commit])
     assert [state.task_config(task) for task in state.tasks(ORDERS)] == [{"i": "0"}, {"i": "1"}]
+    assert [state.task_config(ConnectorTaskId(ORDERS, number)) for number in (-1, 2)] == [None, None]
     assert state.jobs() == Jobs.of([ORDERS, ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1)])
     assert state.offset == 4
 

@@ -71,6 +71,7 @@ async def test_a_task_is_restarted_by_a_request_to_any_worker(cluster: ServedClu
         "/connectors/nope/restart": "Unknown connector: nope",
         "/connectors/nope/tasks/0/restart": "Unknown connector: nope",
         "/connectors/a/tasks/9/restart": "Unknown task: a-9",
+        "/connectors/a/tasks/-1/restart": "Unknown task: a--1",
         "/connectors/a/tasks/abc/restart": "HTTP 404 Not Found",
     }.items():
         refused = await workers[1].ask("POST", path)

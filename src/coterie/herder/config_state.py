@@ -153,7 +153,7 @@ class ConfigState:
     def task_config(self, task: ConnectorTaskId) -> Mapping[str, str] | None:
         """The task's committed config; None when the task is not committed."""
         connector = self._connectors.get(task.connector)
-        if connector is None or task.task >= len(connector.task_configs):
+        if connector is None or not 0 <= task.task < len(connector.task_configs):
             return None
         return connector.task_configs[task.task]
 
