@@ -40,5 +40,6 @@ class RecordedRuntime(SimulatedRuntime):
         *,
         keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
-        count = int(config.get("tasks.max", "1"))
+        has_one_file = "FileStreamSource" in config["connector.class"]
+        count = 1 if has_one_file else int(config.get("tasks.max", "1"))
         return [{"task.class": f"task {number}", **config} for number in range(count)]
