@@ -30,7 +30,7 @@ LOGIN = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
 EXCLUDED_CHECKS: list[Any] = [positive_data_acceptance]
 """A body with the right structure may contain an invalid config, which is refused."""
 SETTINGS = hypothesis.settings(
-    max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )
 
 
@@ -120,4 +120,4 @@ def test_the_responses_to_sequences_of_requests_match_the_document(served: tuple
         def validate_response(self, response: Any, case: "schemathesis.Case[Any]", **_: Any) -> None:
             case.validate_response(response, excluded_checks=EXCLUDED_CHECKS)
 
-    Sequences.run(settings=hypothesis.settings(SETTINGS, max_examples=10, stateful_step_count=8))
+    Sequences.run(settings=hypothesis.settings(SETTINGS, max_examples=5, stateful_step_count=8))
