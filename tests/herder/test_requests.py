@@ -7,7 +7,13 @@ import pytest
 
 from coterie.herder import config_records
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker
+from coterie.herder.requests.orders import (
+    DrainWorker,
+    RestartConnectorTask,
+    RestartWorker,
+    SetGroupLoggerLevel,
+    UncordonWorker,
+)
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.reads import (
     DescribeConnector,
@@ -31,6 +37,7 @@ from coterie.herder.requests.writes import (
 from coterie.herder.session_keys import Signature
 from coterie.nouns.connector_offsets import RESET_OFFSETS
 from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import CONFIG, ORDERS, ORDERS_TASK_CONFIGS, TASKS, configured_herder, lead_round
@@ -60,6 +67,7 @@ REQUESTS: list[Request] = [
     RestartWorker(worker=HERE),
     RestartConnector(connector=ORDERS, include_tasks=True, only_failed=False),
     RestartConnectorTask(task=TASKS[0]),
+    SetGroupLoggerLevel(logger="a", level=LoggerLevel.INFO),
     SignContent(content=b"x"),
     VerifySignature(signature=Signature(algorithm="HmacSHA256", mac=b"x", body=b"x")),
     FenceTasks(connector=ORDERS, signature=None),

@@ -10,6 +10,7 @@ from coterie.engine.log import NewTopicRecord
 from coterie.herder.session_keys import SessionKey, decode_base64
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.states import TargetState
 
 # -- parsed lines -----------------------------------------------------------------------------------------------------
@@ -69,6 +70,15 @@ class RestartRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoggerLevelWritten:
+    """``logger-cluster-<logger>``: every worker sets the level of the logger and of its descendants (KIP-976). The line
+    changes no state: a worker that reads it as history ignores it."""
+
+    logger: str
+    level: LoggerLevel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredLine:
     """A line that is ignored. With a ``log_message``, the line is unexpected and the message is logged. Without a
     message, the line is expected: only Kafka Connect needs it, or it is a tombstone that changes nothing here."""
@@ -83,13 +93,14 @@ ConfigRecord: TypeAlias = (
     | TargetStateWritten
     | SessionKeyWritten
     | RestartRequested
+    | LoggerLevelWritten
     | IgnoredLine
 )
 
 _SESSION_KEY = "session-key"
 """The key of the line with the session key."""
-_UNSUPPORTED_KEY_PREFIXES = ("tasks-fencing-", "logger-cluster-")
-"""Prefixes of keys that Connect uses and Coterie does not support."""
+_UNSUPPORTED_KEY_PREFIX = "tasks-fencing-"
+"""The prefix of the keys that Connect uses and Coterie does not support."""
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -114,8 +125,10 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
         return _parse_restart(ConnectorName(name.removeprefix("restart-connector-")), body)
     if name == _SESSION_KEY:
         return _parse_session_key(body)
-    if name.startswith(_UNSUPPORTED_KEY_PREFIXES):
+    if name.startswith(_UNSUPPORTED_KEY_PREFIX):
         return IgnoredLine()
+    if name.startswith("logger-cluster-"):
+        return _parse_logger_level(name.removeprefix("logger-cluster-"), body)
     return IgnoredLine(log_message=f"Ignoring unknown key {name!r} in the config topic")
 
 
@@ -181,6 +194,15 @@ def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) 
     )
 
 
+def _parse_logger_level(logger: str, body: Mapping[str, object] | None) -> ConfigRecord:
+    if body is None:
+        return IgnoredLine()
+    level = body.get("level")
+    if not isinstance(level, str) or level.upper() not in (*LoggerLevel,):
+        return IgnoredLine(log_message=f"Ignoring the level of logger {logger}: {level!r} is not a level")
+    return LoggerLevelWritten(logger=logger, level=LoggerLevel(level.upper()))
+
+
 def _parse_session_key(body: Mapping[str, object] | None) -> ConfigRecord:
     """Parse the value of the session key. The message about an invalid key quotes no part of it."""
     fields = body or {}
@@ -232,6 +254,11 @@ def restart_line(restart: RestartRequested) -> NewTopicRecord:
     """The line that requests a restart of a connector."""
     fields = {"include-tasks": restart.include_tasks, "only-failed": restart.only_failed}
     return _make_line(f"restart-connector-{restart.connector}", fields)
+
+
+def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
+    """The line with the level of a logger on all workers."""
+    return _make_line(f"logger-cluster-{written.logger}", {"level": written.level.value})
 
 
 def session_key_line(session_key: SessionKey) -> NewTopicRecord:

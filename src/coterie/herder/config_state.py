@@ -8,6 +8,7 @@ from coterie.herder import config_records
 from coterie.herder.config_records import (
     ConnectorWritten,
     IgnoredLine,
+    LoggerLevelWritten,
     RestartRequested,
     SessionKeyWritten,
     TargetStateWritten,
@@ -65,17 +66,17 @@ class ConfigState:
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
-    def apply(self, line: TopicRecord) -> str | RestartRequested | None:
-        """Apply one line. Returns a message for the log when the line is unexpected; the request when the line requests
-        a restart, which changes no state; else None. No line raises an exception."""
+    def apply(self, line: TopicRecord) -> str | RestartRequested | LoggerLevelWritten | None:
+        """Apply one line. Returns a message for the log when the line is unexpected; the parsed line when it requests a
+        restart or the level of a logger, which changes no state; else None. No line raises an exception."""
         self.offset = ConfigOffset(line.offset + 1)
         self.advance_to(LogPosition(line.offset + 1))
         self._jobs = None
         match config_records.parse(line.key, line.value):
             case IgnoredLine(log_message=remark):
                 return remark
-            case RestartRequested() as restart:
-                return restart
+            case RestartRequested() | LoggerLevelWritten() as requested:
+                return requested
             case ConnectorWritten() as written:
                 self._on_connector(written, line.offset)
             case TaskConfigWritten(task=task, config=config):

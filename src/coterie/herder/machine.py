@@ -20,6 +20,7 @@ from coterie.herder import (
     connectors,
     draining,
     lifecycle,
+    logger_levels,
     lost_threads,
     offsets,
     orders,
@@ -33,7 +34,7 @@ from coterie.herder import (
     worker_view,
     writes,
 )
-from coterie.herder.config_records import RestartRequested
+from coterie.herder.config_records import LoggerLevelWritten, RestartRequested
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     CheckpointGenerationFinished,
@@ -46,6 +47,7 @@ from coterie.herder.messages import (
     ConnectorSplit,
     EndPurpose,
     Event,
+    ForLoggerLevel,
     ForPlace,
     ForRead,
     ForRound,
@@ -72,7 +74,7 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, SetGroupLoggerLevel, UncordonWorker
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
@@ -272,13 +274,15 @@ def _on_frequent_event(
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
     """Apply the lines and the position to the state of the config log, log a message about each unexpected line, and
-    carry out the restarts that lines request."""
+    carry out the restarts and the levels of loggers that lines request."""
     for line in event.lines:
         match turn.herder.config.apply(line):
             case str() as remark:
                 turn.emit(WriteLogMessage(text=remark))
             case RestartRequested() as restart:
                 restarts.on_line(turn, restart)
+            case LoggerLevelWritten() as written:
+                logger_levels.on_line(turn, written)
             case None:
                 pass
     turn.herder.config.advance_to(event.position)
@@ -396,12 +400,16 @@ def _on_request(
                     writes.on_appended(turn, id_, end)
                 case ForSessionKey(number=number):
                     signing.on_appended(turn, number, end)
+                case ForLoggerLevel(id=request_id):
+                    logger_levels.on_appended(turn, request_id)
         case ConfigAppendFailed(purpose=purpose, reason=reason):
             match purpose:
                 case ForWrite(id=id_):
                     writes.on_append_failed(turn, id_, reason)
                 case ForSessionKey(number=number):
                     signing.on_append_failed(turn, number, reason)
+                case ForLoggerLevel(id=request_id):
+                    logger_levels.on_append_failed(turn, request_id, reason)
 
 
 def _on_runtime_answer(
@@ -463,6 +471,8 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
         case SignContent() | VerifySignature() | FenceTasks() as request:
             turn.emit(Reply(id=event.id, answer=signing.answer(turn.herder, request)))
+        case SetGroupLoggerLevel() as request:
+            logger_levels.on_request(turn, event.id, request)
         case DescribeWorkerGroup() as request:
             orders.on_request(turn, event.id, request)
         case DrainWorker() | UncordonWorker() | RestartWorker() as request:

@@ -20,6 +20,7 @@ from coterie.herder.timers import Timer
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.ids import Incarnation, LogPosition, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.membership import Handover, Leave, MembershipEvent, MembershipOrder
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
@@ -67,9 +68,16 @@ class ForSessionKey:
     """The number of this key among the keys that this worker has made."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForLoggerLevel:
+    """The level of a logger on all workers is appended for this request."""
+
+    id: RequestId
+
+
 EndPurpose: TypeAlias = ForRead | ForWrite | ForRound | ForPlace
 """For what an end offset of the config log is looked up."""
-AppendPurpose: TypeAlias = ForWrite | ForSessionKey
+AppendPurpose: TypeAlias = ForWrite | ForSessionKey | ForLoggerLevel
 """For what lines are appended to the config log."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
@@ -394,6 +402,14 @@ class NotifyListeners:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetLoggerLevel:
+    """Set the level of a logger of this process, and of its descendants."""
+
+    logger: str
+    level: LoggerLevel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """End the worker: close all resources, then exit with ``code``. With ``relaunches`` the process executes itself
     again instead."""
@@ -598,6 +614,7 @@ Effect: TypeAlias = (
     | StopConnector
     | EndStart
     | NotifyListeners
+    | SetLoggerLevel
     | MembershipOrder
     | Exit
     | Chore

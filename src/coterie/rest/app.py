@@ -12,6 +12,7 @@ from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.resources.connectors import ConnectorsResource
 from coterie.rest.resources.group import GroupResource
 from coterie.rest.resources.internal import InternalResource
+from coterie.rest.resources.loggers import LoggersResource
 from coterie.rest.resources.offsets import OffsetsResource
 from coterie.rest.resources.plugins import PluginsResource
 from coterie.rest.resources.restarts import RestartsResource
@@ -40,6 +41,7 @@ def create_app(
         RestartsResource(herder).handlers(),
         PluginsResource(herder).handlers(),
         OffsetsResource(herder).handlers(),
+        LoggersResource(herder).handlers(),
         InternalResource(herder).handlers(),
         GroupResource(herder).handlers(),
     ]

@@ -51,6 +51,10 @@ class Operation(StrEnum):
     DESCRIBE_PLUGIN = auto()
     VALIDATE_CONFIG = auto()
 
+    LIST_LOGGERS = auto()
+    DESCRIBE_LOGGER = auto()
+    SET_LOGGER_LEVEL = auto()
+
     PUT_TASK_CONFIGS = auto()
     FENCE_TASKS = auto()
 
@@ -317,6 +321,34 @@ ENDPOINTS: Sequence[Endpoint] = (
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
         response=models.Message,
+    ),
+    # -- loggers ------------------------------------------------------------------------------------------------------
+    Endpoint(
+        method="GET",
+        path="/admin/loggers",
+        operation=Operation.LIST_LOGGERS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=dict[str, models.Logger],
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/loggers/{logger}",
+        operation=Operation.DESCRIBE_LOGGER,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=models.Logger,
+    ),
+    Endpoint(
+        method="PUT",
+        path="/admin/loggers/{logger}",
+        operation=Operation.SET_LOGGER_LEVEL,
+        role=Role.ADMIN,
+        answered_by=AnsweredBy.ANY_WORKER,
+        query={"scope": str},
+        request=models.NewLoggerLevel,
+        response=list[str],
+        statuses=(200, 204),
     ),
     # -- requests of other workers ------------------------------------------------------------------------------------
     Endpoint(

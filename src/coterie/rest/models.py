@@ -5,6 +5,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coterie.nouns.logger_levels import LoggerLevel
+
 Config: TypeAlias = dict[str, str]
 """A connector's config."""
 WrittenConfig: TypeAlias = dict[str, str | int | float | bool]
@@ -15,6 +17,20 @@ ConfigToValidate: TypeAlias = dict[str, str | int | float | bool | None]
 """A config in a request for a validation: null is an error of its key."""
 JsonObject: TypeAlias = dict[str, object]
 """An object whose fields ``docs/rest.md`` describes."""
+
+
+class Logger(BaseModel):
+    """The level of a logger."""
+
+    level: LoggerLevel
+    last_modified: int | None
+    """When the level was last changed by a request, in milliseconds since the Unix epoch; null: never."""
+
+
+class NewLoggerLevel(BaseModel):
+    """The level that a logger is to have."""
+
+    level: LoggerLevel
 
 
 class Error(BaseModel):

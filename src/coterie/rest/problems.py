@@ -65,6 +65,12 @@ class BadRequestError(HttpRefusal):
     status = 400
 
 
+class NotFoundError(HttpRefusal):
+    """What the path or the body names does not exist; the request is refused before it reaches the herder."""
+
+    status = 404
+
+
 class UnreadableBodyError(HttpRefusal):
     """The request's body is not JSON, or JSON of another structure than the request needs. Connect responds with
     500."""

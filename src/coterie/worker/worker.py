@@ -32,6 +32,7 @@ from coterie.herder.messages import (
     Reply,
     RequestArrived,
     RuntimeOpened,
+    SetLoggerLevel,
     SetTimer,
     ShutdownOrdered,
     StatusLinesRead,
@@ -63,6 +64,7 @@ from coterie.nouns.membership import (
 from coterie.nouns.target_assignments import Assign
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
+from coterie.worker.logger_levels import LoggerLevels
 from coterie.worker.stall import StallMeter
 from coterie.worker.watchdog import Watchdog
 
@@ -121,6 +123,7 @@ class Worker:
         self.boot_id = uuid.uuid4().hex[:12]
         """A random id of this process start. A client that waits for a restart compares it with the earlier id."""
         self.stall = StallMeter()
+        self.logger_levels = LoggerLevels()
         self.phase = WorkerPhase.STARTING
         self.startup_step = "awaiting startup"
         """What the worker does while it starts, in Kafka Connect's wording where Connect has the same step."""
@@ -404,10 +407,10 @@ class Worker:
                 self._inbox.timers.cancel(timer)
             case WriteLogMessage(text=text, is_error=is_error, warns=warns):
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
-            case StopConnector(connector=connector):
-                self._runtime.stop_connector(connector)
-            case EndStart(task=task, grace_ms=grace_ms):
-                self._runtime.end_start(task, grace_ms=grace_ms)
+            case StopConnector() | EndStart():
+                self._order_end(effect)
+            case SetLoggerLevel(logger=name, level=level):
+                self.logger_levels.set_level(name, level)
             case NotifyListeners(news=news):
                 if self._listeners is not None:
                     self._listeners.notify(news)
@@ -426,6 +429,14 @@ class Worker:
                 self._exit_run(effect)
             case _:
                 group.create_task(self._perform_chore(effect))
+
+    def _order_end(self, effect: StopConnector | EndStart) -> None:
+        """Let the runtime end what was ordered before; nothing waits for it."""
+        match effect:
+            case StopConnector(connector=connector):
+                self._runtime.stop_connector(connector)
+            case EndStart(task=task, grace_ms=grace_ms):
+                self._runtime.end_start(task, grace_ms=grace_ms)
 
     async def _perform_chore(self, chore: Chore) -> None:
         """Perform a chore and give the herder its result."""

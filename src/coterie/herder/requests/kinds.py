@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from coterie.config.infos import ConfigInfos
-from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
+from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerLevel, WorkerOrder
 from coterie.herder.requests.questions import PluginKeys, PluginList, Question
 from coterie.herder.requests.reads import (
     ConnectorInfo,
@@ -27,6 +27,7 @@ Request: TypeAlias = (
     | DescribeWorkerGroup
     | WorkerOrder
     | RestartConnectorTask
+    | SetGroupLoggerLevel
     | SignatureRequest
 )
 

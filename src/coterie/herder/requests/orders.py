@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,12 @@ class RestartConnectorTask:
     the restart; the task's status shows whether it succeeds."""
 
     task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroupLoggerLevel:
+    """Set the level of a logger, and of its descendants, on all workers (KIP-976). Answered with :class:`Done` when the
+    level is durable in the config log."""
+
+    logger: str
+    level: LoggerLevel

@@ -133,6 +133,7 @@ class Worker(WorkerProcess):
                 | herder.WriteLogMessage()
                 | herder.StopConnector()
                 | herder.EndStart()
+                | herder.SetLoggerLevel()
             ):
                 self._perform_instant_effect(effect)
             case herder.Reply(id=id_, answer=answer):
@@ -160,7 +161,12 @@ class Worker(WorkerProcess):
 
     def _perform_instant_effect(
         self,
-        effect: herder.SetTimer | herder.CancelTimer | herder.WriteLogMessage | herder.StopConnector | herder.EndStart,
+        effect: herder.SetTimer
+        | herder.CancelTimer
+        | herder.WriteLogMessage
+        | herder.StopConnector
+        | herder.EndStart
+        | herder.SetLoggerLevel,
     ) -> None:
         """Perform an effect that takes no time and is not recorded."""
         match effect:
@@ -172,6 +178,8 @@ class Worker(WorkerProcess):
                 self.world.add_to_trace(f"{self.name}: {text}")
             case herder.StopConnector() | herder.EndStart():
                 pass  # In this simulation a split keeps no state, and every start ends soon.
+            case herder.SetLoggerLevel():
+                pass  # All simulated workers share one process's loggers.
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
         """End the process as the herder orders. A process that relaunches itself is followed by another one."""

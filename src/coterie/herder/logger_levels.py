@@ -1,0 +1,36 @@
+"""Levels of loggers for all workers of the group (KIP-976).
+
+A level is a line of the config log, which any worker may write, and which every worker that runs applies when it reads
+the line. A worker that reads the line as history ignores it: its loggers begin with their own levels.
+"""
+
+from coterie.herder import config_records
+from coterie.herder.config_records import LoggerLevelWritten
+from coterie.herder.messages import AppendConfig, ForLoggerLevel, Reply, SetLoggerLevel
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.orders import SetGroupLoggerLevel
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.state import Turn
+
+
+def on_request(turn: Turn, id_: RequestId, request: SetGroupLoggerLevel) -> None:
+    """Append the line."""
+    line = config_records.logger_level_line(LoggerLevelWritten(logger=request.logger, level=request.level))
+    turn.emit(AppendConfig(purpose=ForLoggerLevel(id=id_), lines=(line,)))
+
+
+def on_appended(turn: Turn, id_: RequestId) -> None:
+    """The line is durable: answer the request."""
+    turn.emit(Reply(id=id_, answer=Done()))
+
+
+def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:
+    """The line could not be appended: refuse the request."""
+    message = f"Failed to write to the config topic: {reason}"
+    turn.emit(Reply(id=id_, answer=RequestRefused(problem=Problem.LOG_FAILED, message=message)))
+
+
+def on_line(turn: Turn, line: LoggerLevelWritten) -> None:
+    """A level was written: set it, unless the line is history."""
+    if turn.herder.lifecycle.is_runtime_open:
+        turn.emit(SetLoggerLevel(logger=line.logger, level=line.level))

@@ -1,0 +1,67 @@
+"""``/admin/loggers``: shows and sets the levels of loggers, of this worker or of all workers (KIP-495, KIP-976)."""
+
+import logging
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.herder.requests.orders import SetGroupLoggerLevel
+from coterie.herder.requests.refusals import Done
+from coterie.nouns.logger_levels import LoggerLevel
+from coterie.rest import bodies
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.problems import BadRequestError, NotFoundError
+from coterie.rest.routing import Handlers
+from coterie.worker.logger_levels import LoggerState
+
+logger = logging.getLogger(__name__)
+
+
+class LoggersResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.LIST_LOGGERS: self.list_loggers,
+            Operation.DESCRIBE_LOGGER: self.describe_logger,
+            Operation.SET_LOGGER_LEVEL: self.set_logger_level,
+        }
+
+    async def list_loggers(self, _: Request) -> Response:
+        """All loggers of this worker."""
+        states = self._herder.worker.logger_levels.states()
+        return JSONResponse({name: _state_json(state) for name, state in states.items()})
+
+    async def describe_logger(self, request: Request) -> Response:
+        """One logger of this worker."""
+        name = request.path_params["logger"]
+        state = self._herder.worker.logger_levels.state(name)
+        if state is None:
+            raise NotFoundError(f"Logger {name} not found.")
+        return JSONResponse(_state_json(state))
+
+    async def set_logger_level(self, request: Request) -> Response:
+        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers."""
+        text = bodies.parse_config_with_nulls(await bodies.read_body(request)).get("level")
+        if text is None:
+            raise BadRequestError("Desired 'level' parameter was not specified in request.")
+        if text.upper() not in (*LoggerLevel,):
+            raise NotFoundError(f"invalid log level '{text}'.")
+        name, level = request.path_params["logger"], LoggerLevel(text.upper())
+        scope = request.query_params.get("scope") or "worker"
+        if scope.lower() == "cluster":
+            await self._herder.ask(SetGroupLoggerLevel(logger=name, level=level), Done)
+            return Response(status_code=204)
+        if scope.lower() != "worker":
+            logger.warning("The scope %r of a logger's level is unknown; the level is set on this worker", scope)
+        return JSONResponse(self._herder.worker.logger_levels.set_level(name, level))
+
+
+def _state_json(state: LoggerState) -> dict[str, Any]:
+    return {"level": state.level, "last_modified": state.last_modified_ms}

@@ -1,0 +1,45 @@
+"""Levels of loggers for all workers: any worker writes the line, each applies it while it runs."""
+
+import pytest
+
+from coterie.herder import config_records
+from coterie.herder.config_records import LoggerLevelWritten
+from coterie.herder.messages import AppendConfig, ConfigAppended, ConfigAppendFailed, ForLoggerLevel, SetLoggerLevel
+from coterie.herder.requests.orders import SetGroupLoggerLevel
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.nouns.ids import LogPosition
+from coterie.nouns.logger_levels import LoggerLevel
+from tests.herder.builders import configured_herder
+from tests.herder.herder_driver import HerderDriver
+
+WRITTEN = LoggerLevelWritten(logger="a.b", level=LoggerLevel.DEBUG)
+LINE = config_records.logger_level_line(WRITTEN)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_request_is_answered_when_its_line_is_durable(fails: bool) -> None:
+    driver = configured_herder()
+    driver.effects.clear()
+    id_ = driver.send_request(SetGroupLoggerLevel(logger="a.b", level=LoggerLevel.DEBUG))
+    (append,) = driver.pop_effects(AppendConfig)
+    assert append == AppendConfig(purpose=ForLoggerLevel(id=id_), lines=(LINE,))
+    if fails:
+        driver.feed(ConfigAppendFailed(purpose=append.purpose, reason="no broker"))
+        message = "Failed to write to the config topic: no broker"
+        assert driver.answer(id_) == RequestRefused(problem=Problem.LOG_FAILED, message=message)
+    else:
+        driver.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(99)))
+        assert driver.answer(id_) == Done()
+
+
+def test_a_line_that_is_read_while_the_worker_runs_sets_the_level() -> None:
+    driver = configured_herder()
+    driver.write(LINE)
+    assert driver.pop_effects(SetLoggerLevel) == [SetLoggerLevel(logger="a.b", level=LoggerLevel.DEBUG)]
+
+
+def test_a_line_that_is_read_as_history_sets_no_level() -> None:
+    driver = HerderDriver()
+    driver.write(LINE)
+    driver.open_runtime()
+    assert not driver.pop_effects(SetLoggerLevel)

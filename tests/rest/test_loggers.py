@@ -1,0 +1,126 @@
+"""The levels of loggers, at workers over real HTTP: the calls recorded from a Kafka Connect 4.3.1, and the scopes."""
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.served import ServedCluster, ServedWorker
+from tests.worker.simulated import until
+
+PARENT, CHILD = "tests.levels", "tests.levels.child"
+PATH = f"/admin/loggers/{PARENT}"
+NO_LEVEL = "Desired 'level' parameter was not specified in request."
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """``CHILD`` exists, ``PARENT`` does not."""
+    root_level = logging.root.level
+    logging.root.setLevel(logging.INFO)
+    logging.getLogger(CHILD)
+    yield
+    logging.root.setLevel(root_level)
+    for name in (PARENT, CHILD):
+        logging.root.manager.loggerDict.pop(name, None)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ServedCluster]:
+    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
+        yield cluster
+
+
+async def put(worker: ServedWorker, body: str, query: str = "") -> tuple[int, object]:
+    answer = await worker.ask("PUT", PATH + query, raw=body.encode())
+    return answer.status_code, answer.json() if answer.content else ""
+
+
+async def level(worker: ServedWorker, path: str = PATH) -> str:
+    shown: str = (await worker.get(path)).json()["level"]
+    return shown
+
+
+async def test_a_level_is_set_for_a_logger_and_its_descendants(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    missing = await worker.get(PATH)
+    assert (missing.status_code, missing.json()["message"]) == (404, f"Logger {PARENT} not found.")
+    begun_ms = time.time_ns() // 1_000_000
+    assert await put(worker, '{"level": "DEBUG"}') == (200, [PARENT, CHILD])
+    state = (await worker.get(PATH)).json()
+    assert state["level"] == "DEBUG"
+    assert begun_ms <= state["last_modified"] <= time.time_ns() // 1_000_000
+    assert logging.getLogger(CHILD).isEnabledFor(logging.DEBUG)
+    assert await put(worker, '{"level": "debug"}') == (200, []), "the level is the same"
+    assert (await worker.get(PATH)).json() == state
+    for query in ("?scope=worker", "?scope=bogus", "?scope="):
+        assert (await put(worker, '{"level": "WARN"}', query))[0] == 200
+    listed = (await worker.get("/admin/loggers")).json()
+    assert listed["root"] == {"level": "INFO", "last_modified": None}
+    assert listed[PARENT]["level"] == listed[CHILD]["level"] == "WARN"
+
+
+async def test_a_new_logger_with_the_level_that_it_has_is_not_modified(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    assert await put(worker, '{"level": "INFO"}') == (200, [])
+    assert (await worker.get(PATH)).json() == {"level": "INFO", "last_modified": None}
+
+
+@pytest.mark.parametrize("name", ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"])
+async def test_every_level_is_shown_as_it_was_set(cluster: ServedCluster, name: str) -> None:
+    worker = await cluster.serve()
+    await put(worker, json.dumps({"level": name}))
+    assert await level(worker) == name
+    assert logging.getLogger(CHILD).isEnabledFor(logging.CRITICAL) is (name != "OFF")
+
+
+@pytest.mark.parametrize("query", ["", "?scope=cluster"])
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ('{"level": "LOUD"}', 404, "invalid log level 'LOUD'."),
+        ('{"level": 1}', 404, "invalid log level '1'."),
+        ("{}", 400, NO_LEVEL),
+        ('{"level": null}', 400, NO_LEVEL),
+        ('{"other": "x"}', 400, NO_LEVEL),
+    ],
+)
+async def test_an_invalid_level_is_refused_with_connects_message(
+    cluster: ServedCluster, body: str, status: int, message: str, query: str
+) -> None:
+    worker = await cluster.serve()
+    assert await put(worker, body, query) == (status, {"error_code": status, "message": message})
+    assert (await worker.get(PATH)).status_code == 404
+
+
+@pytest.mark.parametrize("body", ["", "null", "[]", '"INFO"', "{"])
+async def test_an_unreadable_body_is_refused(cluster: ServedCluster, body: str) -> None:
+    worker = await cluster.serve()
+    assert (await put(worker, body))[0] == 400
+
+
+async def test_a_level_with_the_scope_cluster_is_written_by_any_worker_and_set_by_each(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    for worker, name in zip(workers, ("DEBUG", "ERROR"), strict=True):
+        assert await put(worker, json.dumps({"level": name}), "?scope=CLUSTER") == (204, "")
+        assert cluster.config_log.latest()[f"logger-cluster-{PARENT}".encode()] == f'{{"level":"{name}"}}'.encode()
+        for one in workers:
+
+            async def is_set(one: ServedWorker = one, name: str = name) -> bool:
+                states = one.running.worker.logger_levels
+                return states.state(PARENT) is not None and await level(one) == name
+
+            await until(is_set)
+
+
+async def test_a_level_that_cannot_be_written_is_refused(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    cluster.config_log.broken = True
+    status, body = await put(worker, '{"level": "DEBUG"}', "?scope=cluster")
+    assert status == 500
+    assert isinstance(body, dict)
+    assert body["message"].startswith("Failed to write to the config topic")
+    cluster.config_log.broken = False
