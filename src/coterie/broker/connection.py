@@ -31,6 +31,7 @@ from coterie.wire.frames import (
     decode_request,
     decode_request_header,
     encode_response,
+    encode_response_values,
     with_length,
 )
 from coterie.wire.kio_entities import Values, build_response
@@ -455,24 +456,18 @@ class Connection:
             sasl_exchange=exchange,
         )
         values = api.respond(self._broker, request)
-        return (
-            self._finish_response(header, api, values)
-            if isinstance(values, Awaitable)
-            else _encode(header, api, values)
-        )
+        return self._finish_response(header, values) if isinstance(values, Awaitable) else _encode(header, values)
 
-    async def _finish_response(
-        self, header: RequestHeader, api: KafkaApi, values: Awaitable[Values | None]
-    ) -> bytes | None:
+    async def _finish_response(self, header: RequestHeader, values: Awaitable[Values | None]) -> bytes | None:
         """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
         request has no response."""
         values_to_send = await values
         if values_to_send is None:
             return None
         return (
-            await self._broker.codec_thread.run(_encode, header, api, values_to_send)
+            await self._broker.codec_thread.run(_encode, header, values_to_send)
             if has_many_elements(values_to_send)
-            else _encode(header, api, values_to_send)
+            else _encode(header, values_to_send)
         )
 
 
@@ -490,10 +485,10 @@ def _on_response_ready(
     request_budget.switch_to_response(len(response.result() or b"") if is_answered else 0)
 
 
-def _encode(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
+def _encode(header: RequestHeader, values: Values) -> bytes:
     """The encoded response with ``values``, in the version of the request's ``header``."""
     # The broker has no quotas and throttles no request.
-    return encode_response(header, build_response(api.key, header.api_version, {"throttle_time": 0, **values}))
+    return encode_response_values(header, {"throttle_time": 0, **values})
 
 
 def _illegal_sasl_state_response(header: RequestHeader) -> bytes:

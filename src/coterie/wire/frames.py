@@ -12,9 +12,21 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from coterie.nouns.errors import WireError
+from coterie.wire.connect_group_messages.settled_heartbeat import (
+    decode_settled_heartbeat,
+    encode_response_without_news,
+)
+from coterie.wire.kio_entities import Values, build_response
 from coterie.wire.message_check import ELEMENTS_MAX, checked_message
 from coterie.wire.primitives import Reader, Writer
-from coterie.wire.schemas import API_VERSIONS, CONNECT_GROUP_APIS, header_version, request_schema, response_schema
+from coterie.wire.schemas import (
+    API_VERSIONS,
+    CONNECT_GROUP_APIS,
+    CONNECT_GROUP_HEARTBEAT,
+    header_version,
+    request_schema,
+    response_schema,
+)
 
 LENGTH_SIZE = 4
 """The size in bytes of the length, an int32, that precedes each frame on a connection."""
@@ -67,6 +79,10 @@ def decode_request(frame: bytes, *, elements_max: int | None = None) -> tuple[Re
     schema = request_schema(header.api_key, header.api_version)
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
+    if header.api_key == CONNECT_GROUP_HEARTBEAT:
+        settled = decode_settled_heartbeat(frame, reader.position)
+        if settled is not None:
+            return header, settled
     return header, _decode_entity(frame, reader.position, schema, elements_max)
 
 
@@ -78,6 +94,19 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     if header_version(type(response)) == 1:
         writer.no_tagged_fields()
     return writer.getvalue() + _encode_entity(response)
+
+
+def encode_response_values(header: RequestHeader, values: Values) -> bytes:
+    """The frame of the response with ``values`` to the request of ``header``, without the length. Values that the API
+    version does not have are dropped; fields that are not given get their defaults.
+
+    :raises TypeError | KeyError: when a field without default is missing, which is a bug in Coterie.
+    """
+    if header.api_key == CONNECT_GROUP_HEARTBEAT:
+        frame = encode_response_without_news(header.correlation_id, values)
+        if frame is not None:
+            return frame
+    return encode_response(header, build_response(header.api_key, header.api_version, values))
 
 
 # -- the client's side ------------------------------------------------------------------------------------------------

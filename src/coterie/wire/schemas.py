@@ -30,6 +30,8 @@ API_VERSIONS = 18
 """The API key of ApiVersions."""
 SASL_AUTHENTICATE = 36
 """The API key of SaslAuthenticate."""
+CONNECT_GROUP_HEARTBEAT = ConnectGroupHeartbeatRequest.__api_key__
+"""The API key of ConnectGroupHeartbeat."""
 
 _CONNECT_GROUP_REQUESTS: Mapping[tuple[int, int], type[Any]] = {
     (schema.__api_key__, schema.__version__): schema

@@ -213,9 +213,9 @@ def accept(turn: Turn, request: Heartbeat) -> None:
     member_id = request.member_id
     session = group.sessions[member_id]
     take_session_timeout(turn, request)
-    epoch = group.currents[member_id].member_epoch
-    # The member acts only on the response to its newest request, so this one contains nothing new.
-    end_hold(turn, member_id, HeartbeatResponse(member_epoch=epoch))
+    if session.held is not None:
+        # The member acts only on the response to its newest request, so this one contains nothing new.
+        end_hold(turn, member_id, HeartbeatResponse(member_epoch=group.currents[member_id].member_epoch))
     session.request_number = max(session.request_number, request.request_number)
     is_same_connection = isinstance(session.connection, Connected) and session.connection.number == request.connection
     session.is_up_to_date = is_same_connection and (session.is_up_to_date or not request.has_all_fields)

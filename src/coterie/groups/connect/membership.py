@@ -255,7 +255,9 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
         )
     if before.former:
         changes["former"] = former_jobs(group, before)
-    metadata = replace(before, **changes) if changes else before  # type: ignore[arg-type]
+    if not changes:
+        return  # as in most heartbeats
+    metadata = replace(before, **changes)  # type: ignore[arg-type]
     if (offer_of(metadata), metadata.server_assignor) != (offer_of(before), before.server_assignor):
         check_assignors(group, metadata)
     if is_target_affected(before, metadata) or has_reason(request):
@@ -302,8 +304,10 @@ def take_configured(turn: Turn, request: Heartbeat) -> None:
     a lower config offset than the same leader's last report."""
     group = turn.group
     reported = request.configured
+    if reported is None:
+        return
     turn.appoint_leader()
-    if reported is None or request.member_id != turn.new_leader:
+    if request.member_id != turn.new_leader:
         return
     known, topic_id = group.configured, group.sessions[request.member_id].config_topic_id
     if topic_id is None:

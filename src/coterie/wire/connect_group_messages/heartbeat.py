@@ -51,9 +51,10 @@ class NullableClaims(NullableStruct):
     value: Claims | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ConnectGroupHeartbeatRequest(Request):
-    """ConnectGroupHeartbeat: a worker reports its state to the coordinator of its group."""
+    """ConnectGroupHeartbeat: a worker reports its state to the coordinator of its group. Not frozen: building a frozen
+    entity with as many fields takes longer than decoding the bytes of most of these requests."""
 
     __api_key__: ClassVar[int] = 10000
 
