@@ -38,6 +38,9 @@ def errors(properties: dict[str, str]) -> dict[str, str]:
         ("listeners", "http://a:99999", "http://a:99999 is not http://host:port or https://host:port"),
         ("listeners", "http://a:1/x", "http://a:1/x is not http://host:port or https://host:port"),
         ("listeners", "http://a:1,http://b:1", "two listeners have the same port"),
+        ("admin.listeners", "9083", "9083 is not http://host:port or https://host:port"),
+        ("admin.listeners", "http://a:1,http://b:1", "two listeners have the same port"),
+        ("admin.listeners", "http://a:8083", "listeners has the port 8083, too"),
         ("rest.advertised.port", "0", "must be at least 1"),
         ("rest.advertised.listener", "ftp", "must be http or https"),
         ("rest.advertised.listener", "https", "no listener has this scheme"),
@@ -155,3 +158,12 @@ def test_response_headers_are_parsed_as_connect_writes_them() -> None:
         ResponseHeader("Cache-Control", "no-cache, no-store", replaces=False),
         ResponseHeader("X-XSS-Protection", "1; mode=block", replaces=True),
     )
+
+
+def test_admin_listeners_are_those_of_listeners_others_or_none() -> None:
+    assert settings({}).admin_listeners is None
+    assert settings({"admin.listeners": ""}).admin_listeners == ()
+    others = settings({"admin.listeners": "http://127.0.0.1:9083"})
+    assert others.rest_admin_listeners == (RestListener(RestScheme.HTTP, "127.0.0.1", 9083),)
+    missing = errors({"admin.listeners": "https://:9443"})
+    assert list(missing) == ["listeners.https.ssl.keystore.location"]

@@ -128,6 +128,7 @@ class Composed:
     client: httpx.AsyncClient
     worker: Worker | None = None
     run: "asyncio.Task[Exit] | None" = None
+    admin_urls: list[str] = field(default_factory=list)
     captured: list[CapturedBytes] = field(default_factory=list)
     events: list[MembershipEvent] = field(default_factory=list)
 
@@ -178,7 +179,9 @@ class ComposedFleet:
         self._stack.push_async_callback(client.aclose)
         settings = WorkerSettings.from_properties({**self.properties, **properties, "worker.name": name})
         listeners = self._stack.enter_context(open_listeners(settings.rest_listeners, settings.rest_tls))
+        admin = self._stack.enter_context(open_listeners(settings.rest_admin_listeners, settings.rest_tls))
         composed = Composed(name=name, url=f"http://127.0.0.1:{listeners[0].port}", runtime=runtime, client=client)
+        composed.admin_urls = [f"http://127.0.0.1:{listener.port}" for listener in admin]
 
         def runtime_of(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
             return runtime
@@ -188,6 +191,7 @@ class ComposedFleet:
                 settings,
                 listeners,
                 runtime_of,
+                admin_listeners=admin,
                 on_created=composed.on_started,
                 membership_factory=composed.membership_of,
             )

@@ -4,6 +4,7 @@ listeners                      addresses: http://host:port, https://host:port, s
 listeners.https.ssl.*          certificates of https listeners, as for Kafka clients (`config.security`), and
 …ssl.client.auth               none (default), requested or required; without any key listeners.https.*, the keys
                                ssl.* count, as in Connect
+admin.listeners                addresses for /admin only; without the key, /admin is at the addresses of `listeners`
 rest.advertised.*              the address that other workers and clients use
 rest.users.file                the users that may log in, with their roles (Coterie's own key)
 access.control.allow.*         which pages of other addresses a browser may let use the API (CORS)
@@ -112,6 +113,9 @@ class RestSettings(BaseModel):
 
     listeners: Annotated[_Texts, Field(min_length=1)] = ("http://:8083",)
     """The addresses of this worker's REST API, each `http://host:port` or `https://host:port`."""
+    admin_listeners: _Texts | None = None
+    """The addresses that serve the paths `/admin/…`, each `http://host:port` or `https://host:port`; then no other
+    address serves them. By default all `listeners` serve these paths; with an empty value no address does."""
     rest_advertised_host_name: _NonEmptyText | None = None
     """The host with which other workers and clients reach this worker; by default the host of the advertised listener,
     or this machine's host name when that host is empty, 0.0.0.0 or ::."""
@@ -141,6 +145,11 @@ class RestSettings(BaseModel):
     def rest_listeners(self) -> tuple[RestListener, ...]:
         """The addresses at which this worker's REST API listens."""
         return tuple(map(parse_listener, self.listeners))
+
+    @property
+    def rest_admin_listeners(self) -> tuple[RestListener, ...]:
+        """The addresses that serve only the paths ``/admin/…``."""
+        return tuple(map(parse_listener, self.admin_listeners or ()))
 
     @property
     def advertised_listener(self) -> RestListener:
@@ -200,6 +209,12 @@ class RestSettings(BaseModel):
             raise ValueError("two listeners have the same port")
         return listeners
 
+    @field_validator("admin_listeners")
+    @classmethod
+    def _check_admin_listeners(cls, listeners: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Check them as :meth:`_check_listeners`; return ``listeners``."""
+        return None if listeners is None else cls._check_listeners(listeners)
+
     @field_validator("rest_advertised_listener")
     @classmethod
     def _check_advertised_scheme(cls, scheme: str | None) -> str | None:
@@ -226,6 +241,13 @@ class RestSettings(BaseModel):
             errors["rest.advertised.listener"] = [
                 f"Invalid value {advertised} for configuration rest.advertised.listener: no listener has this scheme"
             ]
+        ports = {listener.port for listener in self.rest_listeners} - {0}
+        if used := sorted(ports & {listener.port for listener in self.rest_admin_listeners}):
+            errors["admin.listeners"] = [
+                f"Invalid value {','.join(self.admin_listeners or ())} for configuration admin.listeners: listeners "
+                f"has the port {used[0]}, too"
+            ]
+        schemes |= {listener.scheme for listener in self.rest_admin_listeners}
         if RestScheme.HTTPS in schemes and self.rest_tls.files.certificate_location is None:
             key = f"{HTTPS_PREFIX}ssl.keystore.location"
             errors[key] = [

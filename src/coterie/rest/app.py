@@ -1,5 +1,7 @@
 """The web application of one worker: composes the resources and the table of endpoints."""
 
+from collections.abc import Sequence
+
 import httpx
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -7,7 +9,7 @@ from starlette.middleware import Middleware
 from coterie.rest import problems
 from coterie.rest.access import AccessGate, AccessRules
 from coterie.rest.cross_origin import ResponseHeadersMiddleware
-from coterie.rest.endpoints import ENDPOINTS
+from coterie.rest.endpoints import ENDPOINTS, Endpoint
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.resources.connectors import ConnectorsResource
 from coterie.rest.resources.group import GroupResource
@@ -24,17 +26,22 @@ from coterie.worker.worker import Worker
 
 
 def create_app(
-    worker: Worker, http_client: httpx.AsyncClient, *, cluster_id: str, access: AccessRules | None = None
+    worker: Worker,
+    http_client: httpx.AsyncClient,
+    *,
+    cluster_id: str,
+    access: AccessRules | None = None,
+    endpoints: Sequence[Endpoint] = ENDPOINTS,
 ) -> Starlette:
     """The web application of ``worker``: Connect's paths and Coterie's own, with error responses for all exceptions.
 
     ``http_client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster;
-    ``access`` says who may use the application, by default every client.
+    ``access`` says who may use the application, by default every client; ``endpoints`` are those that it serves.
     """
     access = access or AccessRules()
     herder = HerderRequests(worker, http_client)
     resources = [
-        ServerResource(worker, cluster_id=cluster_id).handlers(),
+        ServerResource(worker, cluster_id=cluster_id, endpoints=endpoints).handlers(),
         ConnectorsResource(herder).handlers(),
         StatusesResource(herder).handlers(),
         TargetStatesResource(herder).handlers(),
@@ -45,8 +52,10 @@ def create_app(
         InternalResource(herder).handlers(),
         GroupResource(herder).handlers(),
     ]
+    operations = {endpoint.operation for endpoint in endpoints}
+    served = [{operation: handlers[operation] for operation in handlers.keys() & operations} for handlers in resources]
     return Starlette(
-        routes=[EndpointRoutes(ENDPOINTS, resources, AccessGate(worker, access))],
+        routes=[EndpointRoutes(endpoints, served, AccessGate(worker, access))],
         middleware=[
             Middleware(ResponseHeadersMiddleware, rules=access.cross_origin, added_headers=access.added_headers)
         ],

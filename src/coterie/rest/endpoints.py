@@ -98,6 +98,8 @@ class Endpoint:
     operation: Operation
     role: Role
     answered_by: AnsweredBy
+    is_admin: bool = False
+    """Whether ``admin.listeners`` serve the endpoint."""
     query: Mapping[str, Any] = field(default_factory=dict)
     """The type of each parameter in the query, by name. Unknown parameters are ignored."""
     request: Any = None
@@ -329,6 +331,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_LOGGERS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        is_admin=True,
         response=dict[str, models.Logger],
     ),
     Endpoint(
@@ -337,6 +340,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_LOGGER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
+        is_admin=True,
         response=models.Logger,
     ),
     Endpoint(
@@ -345,6 +349,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.SET_LOGGER_LEVEL,
         role=Role.ADMIN,
         answered_by=AnsweredBy.ANY_WORKER,
+        is_admin=True,
         query={"scope": str},
         request=models.NewLoggerLevel,
         response=list[str],
@@ -414,3 +419,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
 )
 """All endpoints. Where two paths match a request, the first is used."""
+MAIN_ENDPOINTS: Sequence[Endpoint] = tuple(endpoint for endpoint in ENDPOINTS if not endpoint.is_admin)
+"""The endpoints of ``listeners`` when the key ``admin.listeners`` is set."""
+ADMIN_ENDPOINTS: Sequence[Endpoint] = tuple(endpoint for endpoint in ENDPOINTS if endpoint.is_admin)
+"""The endpoints of ``admin.listeners``."""

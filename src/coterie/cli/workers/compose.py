@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,6 +40,7 @@ from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Ha
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.cross_origin import CrossOriginRules
+from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS
 from coterie.rest.leader import HttpLeaderClient, open_http_client
 from coterie.rest.server import BoundListener, open_listeners, serve_while
 from coterie.rest.users import read_users
@@ -128,11 +130,20 @@ def run_worker(
         workers.append(worker)
         _obey_signals(worker)
 
-    with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
+    with (
+        open_listeners(settings.rest_listeners, settings.rest_tls) as listeners,
+        open_listeners(settings.rest_admin_listeners, settings.rest_tls) as admin_listeners,
+    ):
         member = member_settings(settings, listeners)
         place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
         serving = serve_worker(
-            settings, listeners, runtime_factory, on_created=made, place=place, check_settings=check_settings
+            settings,
+            listeners,
+            runtime_factory,
+            admin_listeners=admin_listeners,
+            on_created=made,
+            place=place,
+            check_settings=check_settings,
         )
         ended = asyncio.run(serving)
     if not ended.relaunches:
@@ -157,10 +168,11 @@ def check_rest_listeners(settings: WorkerSettings, *, running: WorkerSettings) -
     :raises WorldError: when another process uses a port, a host is not an address of this machine, or a certificate
         cannot be read.
     """
-    own_ports = {listener.port for listener in running.rest_listeners}
+    own_ports = {listener.port for listener in (*running.rest_listeners, *running.rest_admin_listeners)}
     # Port 0: the ports of this process are free after it ends.
     listeners = [
-        listener._replace(port=0) if listener.port in own_ports else listener for listener in settings.rest_listeners
+        listener._replace(port=0) if listener.port in own_ports else listener
+        for listener in (*settings.rest_listeners, *settings.rest_admin_listeners)
     ]
     with open_listeners(listeners, settings.rest_tls):
         pass
@@ -225,6 +237,7 @@ async def serve_worker(
     listeners: Sequence[BoundListener],
     runtime_factory: RuntimeFactory = spark_runtime,
     *,
+    admin_listeners: Sequence[BoundListener] = (),
     on_created: Callable[[Worker], None],
     membership_factory: MembershipFactory = group_membership,
     place: Handover | None = None,
@@ -232,7 +245,8 @@ async def serve_worker(
 ) -> Exit:
     """Run a worker until it ends or must restart; returns its exit code, the reason, and the membership to hand over.
 
-    ``place`` is the membership of the worker's previous process, which the worker continues; None to join as a new
+    ``listeners`` and ``admin_listeners`` are the bound listeners of ``settings``, in the same order. ``place`` is the
+    membership of the worker's previous process, which the worker continues; None to join as a new
     member. ``on_created`` is called with the worker before the worker starts. ``check_settings`` raises an error if the
     worker could not restart with its present settings file. Several workers can run in one process.
 
@@ -302,9 +316,12 @@ async def serve_worker(
                 listeners=rebalance_listeners,
             )
             on_created(worker)
-            app = create_app(worker, client, cluster_id=await topics.cluster_id(), access=access)
+            create = partial(create_app, worker, client, cluster_id=await topics.cluster_id(), access=access)
+            app = create(endpoints=ENDPOINTS if settings.admin_listeners is None else MAIN_ENDPOINTS)
             try:
                 work = _run_watched(worker, watch, membership)
+                if admin_listeners:
+                    work = serve_while(create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work)
                 users = () if access.users is None else (access.users,)
                 ended = await serve_while(app, listeners, work, users)
             finally:

@@ -1,13 +1,14 @@
 """``/`` and ``/health``: the worker's version and health."""
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from coterie import __version__
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.rest.endpoints import ENDPOINTS, Operation
+from coterie.rest.endpoints import Endpoint, Operation
 from coterie.rest.openapi import openapi_document
 from coterie.rest.routing import Handlers
 from coterie.worker.worker import Worker, WorkerPhase
@@ -21,8 +22,9 @@ HEALTH_TIMEOUT_S = 10.0
 class ServerResource:
     """The handlers of one worker."""
 
-    def __init__(self, worker: Worker, *, cluster_id: str) -> None:
-        """``cluster_id`` is the id that the brokers report for their cluster."""
+    def __init__(self, worker: Worker, *, cluster_id: str, endpoints: Sequence[Endpoint]) -> None:
+        """``cluster_id`` is the id that the brokers report for their cluster; ``endpoints`` are those of the API."""
+        self._endpoints = endpoints
         self._worker = worker
         self._cluster_id = cluster_id
 
@@ -47,7 +49,7 @@ class ServerResource:
 
     async def describe_api(self, _: Request) -> Response:
         """The OpenAPI document of this API."""
-        return JSONResponse(openapi_document(ENDPOINTS))
+        return JSONResponse(openapi_document(self._endpoints))
 
     async def describe_health(self, _: Request) -> Response:
         """The worker's health (KIP-1017): 503 while it starts; 200 when its herder responds within
