@@ -23,8 +23,9 @@ from coterie.config.plugins import Plugin, PluginType, find_plugin, version_erro
 from tests.worker.simulated import SimulatedRuntime
 
 _VECTORS = Path(__file__).parent / "vectors" / "connect-rest-2.json"
-CALLS: list[dict[str, Any]] = json.loads(_VECTORS.read_text())["rest"]
-PLUGIN_CALLS = [call for call in CALLS if call["section"] in ("plugins", "validate")]
+PLUGIN_CALLS: list[dict[str, Any]] = [
+    call for call in json.loads(_VECTORS.read_text())["rest"] if call["section"] in ("plugins", "validate")
+]
 PLUGINS = [
     Plugin(
         class_name=recorded["class"],
@@ -155,7 +156,7 @@ def with_checks(key: ConfigKey, config: Mapping[str, str]) -> ConfigKey:
         return replace(key, default=VERSION if is_known else None, validator=OneOf((VERSION,), "Version is"))
     match key.name:
         case "connector.plugin.version":
-            return replace(key, validator=OneOf((VERSION,), "Version is"))
+            return replace(key, validator=OneOf((key.default or VERSION,), "Version is"))
         case "transforms":
             return replace(
                 key,
