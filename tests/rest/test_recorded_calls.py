@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -32,6 +32,22 @@ DELETING_SECTIONS = ("content types", "create", "large")
 """In these sections the recorder deleted each connector that a call had created, without recording the deletion."""
 KAFKA_RECORD_SIZE_MAX = 1_048_576
 """The greatest record that the recorded worker's producer sent."""
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """All loggers have the level INFO, as the recorded ones; after the test those that it has created are removed."""
+    by_name = logging.root.manager.loggerDict
+    names = set(by_name)
+    levels = {one: one.level for one in (logging.root, *by_name.values()) if isinstance(one, logging.Logger)}
+    for one in levels:
+        one.setLevel(logging.INFO if one is logging.root else logging.NOTSET)
+    yield
+    for one, level in levels.items():
+        one.setLevel(level)
+    for name in by_name.keys() - names:
+        if name.startswith(("org.", "brand.")):
+            del by_name[name]
 
 
 async def replay(worker: ServedWorker, calls: Sequence[RecordedCall], not_yet_equal: Sequence[int]) -> list[int]:
