@@ -24,6 +24,7 @@ from coterie.herder.requests.reads import (
     ListConnectors,
 )
 from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
+from coterie.herder.requests.topics import DescribeActiveTopics, ResetActiveTopics
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     ChangeOffsets,
@@ -71,6 +72,8 @@ REQUESTS: list[Request] = [
     SignContent(content=b"x"),
     VerifySignature(signature=Signature(algorithm="HmacSHA256", mac=b"x", body=b"x")),
     FenceTasks(connector=ORDERS, signature=None),
+    DescribeActiveTopics(connector=ORDERS),
+    ResetActiveTopics(connector=ORDERS),
 ]
 
 

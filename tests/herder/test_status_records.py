@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from coterie.engine.log import TopicRecord
-from coterie.herder.status_records import Status, StatusState, job_of, line_of, status_of
+from coterie.herder.status_records import (
+    Status,
+    StatusState,
+    TopicUse,
+    active_topic_of,
+    job_of,
+    line_of,
+    status_of,
+    topic_line_of,
+)
 from coterie.nouns.ids import Generation, WorkerId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job
 from coterie.nouns.states import State
@@ -24,13 +33,24 @@ HERE, THERE = WorkerId("here:8083"), WorkerId("there:8083")
 def test_connects_status_records_are_encoded_to_the_same_bytes(recorded: dict[str, Any]) -> None:
     job = job_of(recorded["key"].encode())
     if job is None:
-        assert recorded["key"].startswith("status-topic-")
+        assert topic_line_as_recorded(recorded) == (recorded["key"], recorded["value"])
         return
     value = recorded["value"]
     status = None if value is None else status_of(value.encode())
     assert (status is None) == (value is None)
     line = line_of(job, status)
     assert (line.key.decode(), line.value and line.value.decode()) == (recorded["key"], value)
+
+
+def topic_line_as_recorded(recorded: dict[str, Any]) -> tuple[str, str | None]:
+    """The line about the active topic that the key and value of ``recorded`` name."""
+    active_topic = active_topic_of(recorded["key"].encode())
+    assert active_topic is not None
+    fields = None if recorded["value"] is None else json.loads(recorded["value"])["topic"]
+    use = None if fields is None else TopicUse(task=fields["task"], discovered_at_ms=fields["discoverTimestamp"])
+    line = topic_line_of(active_topic, use)
+    assert line.key is not None
+    return line.key.decode(), None if line.value is None else line.value.decode()
 
 
 def apply_status(state: StatusState, job: Job, status: Status | None) -> None:

@@ -39,6 +39,7 @@ class ServedCluster(Cluster):
         wait: bool = True,
         access: AccessRules | None = None,
         tls: ReloadedFiles[ssl.SSLContext] | None = None,
+        topic_tracking_enabled: bool = True,
     ) -> "ServedWorker":
         listener = BoundListener(socket=open_listener("127.0.0.1", 0), tls=tls)
         port = listener.port
@@ -47,7 +48,9 @@ class ServedCluster(Cluster):
             app = create_app(worker, self.client, cluster_id="simulated", access=access)
             return await serve_while(app, [listener], worker.run())
 
-        running = await self.start(runtime=runtime, wait=wait, port=port, run=run)
+        running = await self.start(
+            runtime=runtime, wait=wait, port=port, run=run, topic_tracking_enabled=topic_tracking_enabled
+        )
         return ServedWorker(running, self.client, f"http://127.0.0.1:{port}")
 
     def leader_client(self) -> LeaderClient:

@@ -1,6 +1,7 @@
 """The events of a runtime: their order, and which of them are merged."""
 
 import asyncio
+from dataclasses import replace
 
 from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed, TaskRetrying
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -18,6 +19,13 @@ async def test_unread_progress_is_replaced_by_newer_progress_of_the_same_task() 
     for event in (progress(ONE, 1), progress(TWO, 1), progress(ONE, 2)):
         events.put(event)
     assert [await events.get(), await events.get()] == [progress(TWO, 1), progress(ONE, 2)]
+
+
+async def test_progress_keeps_the_topics_of_the_progress_that_it_replaces() -> None:
+    events = EventQueue()
+    for batch_id, topic in enumerate("ab"):
+        events.put(replace(progress(ONE, batch_id), topics=frozenset(topic)))
+    assert await events.get() == replace(progress(ONE, 1), topics=frozenset("ab"))
 
 
 async def test_only_the_last_of_many_waits_for_a_server_is_reported_after_the_progress_before_them() -> None:

@@ -314,7 +314,8 @@ class SimulatedRuntime:
         self.starts.append(spec.task)
         self.running[spec.task] = spec
         if self.progressing:
-            self.emit(TaskProgressed(task=spec.task, batch_id=0, input_rows=10))
+            topics = frozenset(spec.config["topics"].split(",") if "topics" in spec.config else ())
+            self.emit(TaskProgressed(task=spec.task, batch_id=0, input_rows=10, topics=topics))
 
     def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """A start that waits in ``blocked`` fails at once."""
@@ -625,6 +626,7 @@ class Cluster:
         port: int = 0,
         protocol: ConnectProtocol | None = None,
         run: Callable[[Worker], Coroutine[object, object, Exit]] = Worker.run,
+        topic_tracking_enabled: bool = True,
     ) -> Running:
         """Start a worker that executes ``run``; with ``wait``, return when it has its first assignment."""
         number = len(self.workers) + 1
@@ -642,6 +644,7 @@ class Cluster:
             policy=policy,
             rebalance_window_ms=WINDOW_MS,
             session_keys=self.session_keys,
+            topic_tracking_enabled=topic_tracking_enabled,
         )
         worker = Worker(
             settings=settings,

@@ -141,6 +141,14 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     status_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 5
     """The number of partitions with which the status topic is created; -1: the brokers' default."""
 
+    # -- the topics of the connectors -------------------------------------------------------------------------------
+
+    topic_tracking_enable: bool = True
+    """Whether this worker records which topics the tasks of its connectors read and write, and tells them at
+    `/connectors/<connector>/topics`."""
+    topic_tracking_allow_reset: bool = True
+    """Whether a client may have this worker forget those topics, at `/connectors/<connector>/topics/reset`."""
+
     # -- the work ---------------------------------------------------------------------------------------------------
 
     task_shutdown_graceful_timeout_ms: NonNegativeMilliseconds = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS

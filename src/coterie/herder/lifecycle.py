@@ -10,7 +10,7 @@ scheduled rebalance delay, which every new leader receives. It therefore request
 metadata again; no job moves in this round.
 """
 
-from coterie.herder import offsets, place, questions, reads, statuses, writes
+from coterie.herder import active_topics, offsets, place, questions, reads, statuses, writes
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
@@ -130,5 +130,6 @@ def _refuse_all(turn: Turn, message: str) -> None:
     """Refuse all pending requests, with ``message``."""
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    active_topics.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     questions.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     offsets.refuse_all(turn, Problem.SHUTTING_DOWN, message)

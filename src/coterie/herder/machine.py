@@ -16,6 +16,7 @@ connector, never a step.
 """
 
 from coterie.herder import (
+    active_topics,
     closed_checkpoints,
     connectors,
     draining,
@@ -78,6 +79,7 @@ from coterie.herder.requests.orders import DrainWorker, RestartWorker, SetGroupL
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
+from coterie.herder.requests.topics import DescribeActiveTopics, ResetActiveTopics
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup
 from coterie.herder.requests.writes import (
     ChangeOffsets,
@@ -265,6 +267,7 @@ def _on_frequent_event(
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
+                active_topics.on_line(turn, line)
             connectors.on_statuses(turn)
         case StatusesAppended():
             statuses.on_appended(turn, event)
@@ -467,6 +470,8 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             writes.on_request(turn, event, request)
         case ListPlugins() | DescribePlugin() | ValidateConnectorConfig() as question:
             questions.on_request(turn, event, question)
+        case DescribeActiveTopics() | ResetActiveTopics() as request:
+            active_topics.on_request(turn, event.id, request)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
         case SignContent() | VerifySignature() | FenceTasks() as request:
@@ -510,6 +515,7 @@ def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | EndLookupDue) -> No
     match timer:
         case RequestTimeoutDue(id=id_):
             reads.on_due(turn, id_)
+            active_topics.on_due(turn, id_)
             questions.on_due(turn, id_)
             offsets.on_due(turn, id_)
             writes.on_due(turn, id_)
@@ -533,7 +539,7 @@ def check(herder: Herder) -> None:
     if place.is_lost or isinstance(place.phase, StoppingBeforeJoin):
         assert not place.assigned, "a worker that must stop all its jobs has assigned jobs"
     assert not herder.lifecycle.is_leaving or not place.assigned, "a worker that leaves has assigned jobs"
-    assert not herder.work.queued_statuses or herder.work.statuses_in_flight, (
+    assert not herder.work.has_queued_lines or herder.work.is_append_in_progress, (
         "statuses wait and no append is in progress"
     )
 

@@ -134,6 +134,8 @@ class TaskProgressed:
     """Rows read by the batch."""
     bad_records: int = 0
     """How many records the task has skipped as bad since it was started."""
+    topics: frozenset[str] = frozenset()
+    """The topics of Kafka that the task reads or writes; empty for a batch without rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

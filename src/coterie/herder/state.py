@@ -76,6 +76,10 @@ class HerderSettings:
     """``plugin.lost.threads.max``"""
     request_timeout_ms: int = 90_000
     """The time limit of a write request, from its arrival. A constant, as in Connect, not a setting."""
+    topic_tracking_enabled: bool = True
+    """``topic.tracking.enable``"""
+    topic_reset_allowed: bool = True
+    """``topic.tracking.allow.reset``"""
 
     @property
     def display_name(self) -> str:
@@ -207,6 +211,15 @@ class PendingRead:
         """That end offset; None until it is found."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReset:
+    """A reset of a connector's active topics that is not yet answered."""
+
+    connector: ConnectorName
+    unread_topics: frozenset[str]
+    """The topics whose tombstones this worker has not read."""
+
+
 GroupRequest: TypeAlias = DescribeWorkerGroup | WorkerOrder | RestartConnectorTask
 """A request that needs the view of the group, unless it is for this worker."""
 
@@ -226,6 +239,8 @@ class Requests:
         """The connectors whose offsets the runtime reads, by request."""
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
+        # `active_topics`
+        self.topic_resets: dict[RequestId, TopicReset] = {}
         # `writes`
         self.writes: dict[WriteId, PendingWrite] = {}
         """Writes by id, in the order in which the requests arrived."""

@@ -1,4 +1,5 @@
-"""The lines of the status topic, in Kafka Connect's JSON, and the topic's state: the status of each job."""
+"""The lines of the status topic, in Kafka Connect's JSON, and the topic's state: the status of each job, and the active
+topics of each connector (KIP-558)."""
 
 import json
 from dataclasses import dataclass, field
@@ -24,6 +25,24 @@ class Status:
     """The plug-in's version (Connect 4.1, KIP-891)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveTopic:
+    """A topic that a connector has read or written (KIP-558)."""
+
+    connector: ConnectorName
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicUse:
+    """The first known use of an active topic."""
+
+    task: int
+    """The number of the task that has read or written the topic."""
+    discovered_at_ms: int
+    """When the use was found, in milliseconds since the Unix epoch."""
+
+
 def key_of(job: Job) -> bytes:
     """The key of the job's status in the status topic, as in Connect."""
     kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
@@ -44,9 +63,33 @@ def line_of(job: Job, status: Status | None) -> NewTopicRecord:
     return NewTopicRecord(key=key_of(job), value=dump(fields))
 
 
+def topic_line_of(active_topic: ActiveTopic, use: TopicUse | None) -> NewTopicRecord:
+    """The line with the ``use`` of ``active_topic``, as Connect writes it; a tombstone if ``use`` is None."""
+    key = f"status-topic-{active_topic.topic}:connector-{active_topic.connector}".encode()
+    if use is None:
+        return NewTopicRecord(key=key, value=None)
+    fields = {
+        "name": active_topic.topic,
+        "connector": active_topic.connector,
+        "task": use.task,
+        "discoverTimestamp": use.discovered_at_ms,
+    }
+    return NewTopicRecord(key=key, value=dump({"topic": fields}))
+
+
+def active_topic_of(key: bytes | None) -> ActiveTopic | None:
+    """The active topic of a line's key; None for keys of other kinds."""
+    name = _text_of(key)
+    # The name of a topic contains no colon; that of a connector may.
+    topic, separator, connector = name.removeprefix("status-topic-").partition(":connector-")
+    if not name.startswith("status-topic-") or not (topic and separator and connector):
+        return None
+    return ActiveTopic(connector=ConnectorName(connector), topic=topic)
+
+
 def job_of(key: bytes | None) -> Job | None:
-    """The job of a line's key; None for keys of other kinds, for example of the topics that a connector uses."""
-    name = key.decode(errors="replace") if key is not None else ""
+    """The job of a line's key; None for keys of other kinds, for example of active topics."""
+    name = _text_of(key)
     if name.startswith("status-connector-"):
         return ConnectorName(name.removeprefix("status-connector-"))
     if name.startswith("status-task-"):
@@ -77,14 +120,19 @@ def status_of(value: bytes) -> Status | None:
 
 
 class StatusState:
-    """The last status of each job, up to the line that was read last. Only :meth:`apply` changes it."""
+    """The last status of each job, and the active topics, up to the line that was read last. Only :meth:`apply` changes
+    it."""
 
     def __init__(self) -> None:
         self._statuses: dict[Job, Status] = {}
+        self._topics: dict[ConnectorName, set[str]] = {}
 
     def apply(self, line: TopicRecord) -> None:
-        """Apply one line of the status topic. Lines that are no statuses are ignored, and so is a late UNASSIGNED of a
-        former owner. No line raises an exception."""
+        """Apply one line of the status topic. Lines of other kinds are ignored, and so is a late UNASSIGNED of a former
+        owner. No line raises an exception."""
+        if (active_topic := active_topic_of(line.key)) is not None:
+            self._apply_topic(active_topic, is_removed=line.value is None)
+            return
         job = job_of(line.key)
         if job is None:
             return
@@ -94,6 +142,23 @@ class StatusState:
         status = status_of(line.value)
         if status is not None and not _is_stale_unassigned(self._statuses.get(job), status):
             self._statuses[job] = status
+
+    def _apply_topic(self, active_topic: ActiveTopic, *, is_removed: bool) -> None:
+        topics = self._topics.setdefault(active_topic.connector, set())
+        if is_removed:
+            topics.discard(active_topic.topic)
+        else:
+            topics.add(active_topic.topic)
+        if not topics:
+            del self._topics[active_topic.connector]
+
+    def topics(self, connector: ConnectorName) -> frozenset[str]:
+        """The active topics of the connector, also of one that is not configured any more."""
+        return frozenset(self._topics.get(connector, ()))
+
+    def connectors_with_topics(self) -> frozenset[ConnectorName]:
+        """The connectors that have active topics, also those that are not configured any more."""
+        return frozenset(self._topics)
 
     def get(self, job: Job) -> Status | None:
         """The last status of the job; None when it has none."""
@@ -108,6 +173,10 @@ class StatusState:
         ``putSafe``). Called before FAILED, UNASSIGNED and retried statuses are written."""
         stored = self._statuses.get(job)
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
+
+
+def _text_of(key: bytes | None) -> str:
+    return key.decode(errors="replace") if key is not None else ""
 
 
 def _is_stale_unassigned(stored: Status | None, status: Status) -> bool:

@@ -3,7 +3,7 @@ queue."""
 
 from collections.abc import Mapping
 
-from coterie.herder import place
+from coterie.herder import active_topics, place
 from coterie.herder.messages import AppendStatuses, SetTimer, StatusesAppended, WriteLogMessage
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, line_of
@@ -36,11 +36,13 @@ def report(turn: Turn, job: Job, state: State, trace: str | None = None) -> None
 
 
 def report_deleted(turn: Turn, job: Job) -> None:
-    """Queue a tombstone of the status of ``job``, which is not configured any more; unless this was the last report
-    already."""
+    """Queue a tombstone of the status of ``job``, which is not configured any more, and of a connector's active topics;
+    unless this was the last report already."""
     if turn.herder.work.last_reported.get(job, job) is not None:
         turn.herder.work.last_reported[job] = None
         turn.herder.work.queued_statuses[job] = None
+        if not isinstance(job, ConnectorTaskId):
+            active_topics.report_deleted(turn, job)
 
 
 def report_released(turn: Turn, job: Job) -> None:
@@ -55,14 +57,16 @@ def report_released(turn: Turn, job: Job) -> None:
 
 
 def delete_orphaned_statuses(turn: Turn) -> None:
-    """Delete the statuses of jobs that are not configured any more. The leader calls this when a round has ended
-    without an error. A job that this worker still runs is left out: its status is deleted when the job is released."""
+    """Delete the statuses and active topics of jobs that are not configured any more. The leader calls this when a
+    round has ended without an error. A job that this worker still runs is left out: its status is deleted when the job
+    is released."""
     herder = turn.herder
     jobs_with_status = herder.statuses.jobs() | Jobs.of([*herder.work.statuses_in_flight, *herder.work.queued_statuses])
     for job in jobs_with_status - herder.config.jobs():
         # A worker that still runs the job deletes the status itself when it has released the job.
         if job not in herder.work.last_reported:
             herder.work.queued_statuses[job] = None
+    active_topics.delete_orphaned(turn)
 
 
 def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
@@ -88,15 +92,14 @@ def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
 
 
 def flush(turn: Turn) -> None:
-    """Append all queued statuses to the status topic. Does nothing while an append is in progress or waits for its
-    retry."""
-    herder = turn.herder
-    if herder.work.statuses_in_flight or not herder.work.queued_statuses:
+    """Append all queued statuses and uses of topics to the status topic. Does nothing while an append is in progress or
+    waits for its retry."""
+    work = turn.herder.work
+    if work.is_append_in_progress or not work.has_queued_lines:
         return
-    herder.work.statuses_in_flight, herder.work.queued_statuses = herder.work.queued_statuses, {}
-    turn.emit(
-        AppendStatuses(lines=tuple(line_of(job, status) for job, status in herder.work.statuses_in_flight.items()))
-    )
+    work.statuses_in_flight, work.queued_statuses = work.queued_statuses, {}
+    lines = tuple(line_of(job, status) for job, status in work.statuses_in_flight.items())
+    turn.emit(AppendStatuses(lines=lines + active_topics.take_lines(turn)))
 
 
 def on_appended(turn: Turn, event: StatusesAppended) -> None:
@@ -104,6 +107,7 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
     herder = turn.herder
     if event.failure is None:
         herder.work.statuses_in_flight = {}
+        active_topics.on_appended(turn)
         return
     place.release_without_statuses(turn)
     turn.emit(
@@ -126,6 +130,7 @@ def on_retry(turn: Turn) -> None:
         if (not is_configured(turn, job) if status is None else herder.statuses.may_overwrite(job, status))
     }
     herder.work.statuses_in_flight = {}
+    active_topics.queue_again(turn)
 
 
 def is_configured(turn: Turn, job: Job) -> bool:

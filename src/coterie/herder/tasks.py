@@ -9,7 +9,7 @@ chores of different tasks are independent.
 from dataclasses import replace
 
 from coterie.engine.lease import Lease
-from coterie.herder import closed_checkpoints, connectors, place, statuses
+from coterie.herder import active_topics, closed_checkpoints, connectors, place, statuses
 from coterie.herder.messages import (
     EndStart,
     RestartTask,
@@ -217,6 +217,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records
+    active_topics.on_progress(turn, event)
     _report_status(turn, event.task, run)
 
 

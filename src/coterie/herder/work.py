@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.herder.seams import TaskSpec
-from coterie.herder.status_records import Status
+from coterie.herder.status_records import ActiveTopic, Status, TopicUse
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
 
@@ -280,6 +280,11 @@ class Work:
         """Statuses that wait for the append in progress, by job; None is a tombstone."""
         self.statuses_in_flight: dict[Job, Status | None] = {}
         """Statuses that are being appended, or that wait for the retry of a failed append; None is a tombstone."""
+        # `active_topics`
+        self.queued_topics: dict[ActiveTopic, TopicUse | None] = {}
+        """Uses of topics that wait for the append in progress; None is a tombstone."""
+        self.topics_in_flight: dict[ActiveTopic, TopicUse | None] = {}
+        """Uses of topics that are appended together with ``statuses_in_flight``; None is a tombstone."""
 
     @property
     def active_tasks(self) -> frozenset[ConnectorTaskId]:
@@ -288,5 +293,15 @@ class Work:
 
     @property
     def are_statuses_written(self) -> bool:
-        """Whether no status waits to be written."""
-        return not (self.queued_statuses or self.statuses_in_flight)
+        """Whether no status and no use of a topic waits to be written."""
+        return not (self.has_queued_lines or self.is_append_in_progress)
+
+    @property
+    def has_queued_lines(self) -> bool:
+        """Whether a line for the status topic waits."""
+        return bool(self.queued_statuses or self.queued_topics)
+
+    @property
+    def is_append_in_progress(self) -> bool:
+        """Whether lines are being appended to the status topic, or wait for the retry of a failed append."""
+        return bool(self.statuses_in_flight or self.topics_in_flight)

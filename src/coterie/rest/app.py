@@ -21,6 +21,7 @@ from coterie.rest.resources.restarts import RestartsResource
 from coterie.rest.resources.server import ServerResource
 from coterie.rest.resources.statuses import StatusesResource
 from coterie.rest.resources.target_states import TargetStatesResource
+from coterie.rest.resources.topics import TopicsResource
 from coterie.rest.routing import EndpointRoutes
 from coterie.worker.worker import Worker
 
@@ -44,6 +45,7 @@ def create_app(
         ServerResource(worker, cluster_id=cluster_id, endpoints=endpoints).handlers(),
         ConnectorsResource(herder).handlers(),
         StatusesResource(herder).handlers(),
+        TopicsResource(herder).handlers(),
         TargetStatesResource(herder).handlers(),
         RestartsResource(herder).handlers(),
         PluginsResource(herder).handlers(),

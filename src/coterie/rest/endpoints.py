@@ -36,6 +36,8 @@ class Operation(StrEnum):
     PUT_CONFIG = auto()
     PATCH_CONFIG = auto()
     DESCRIBE_STATUS = auto()
+    DESCRIBE_TOPICS = auto()
+    RESET_TOPICS = auto()
     DESCRIBE_TASKS = auto()
     DESCRIBE_TASK_STATUS = auto()
     PAUSE_CONNECTOR = auto()
@@ -212,6 +214,22 @@ ENDPOINTS: Sequence[Endpoint] = (
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
         response=models.ConnectorStatus,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_CONNECTOR}/topics",
+        operation=Operation.DESCRIBE_TOPICS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        response=dict[str, models.ActiveTopics],
+    ),
+    Endpoint(
+        method="PUT",
+        path=f"{_CONNECTOR}/topics/reset",
+        operation=Operation.RESET_TOPICS,
+        role=Role.OPERATE,
+        answered_by=AnsweredBy.ANY_WORKER,
+        statuses=(202,),
     ),
     Endpoint(
         method="GET",

@@ -109,6 +109,12 @@ class Task(BaseModel):
     config: Config
 
 
+class ActiveTopics(BaseModel):
+    """The topics that the tasks of a connector have read or written."""
+
+    topics: list[str]
+
+
 class JobStatus(BaseModel):
     """The status of a connector itself."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import deque
+from dataclasses import replace
 
 from coterie.herder.seams import (
     PluginThreadsLost,
@@ -46,6 +47,7 @@ class EventQueue:
                 isinstance(event, TaskProgressed | TaskRetrying)
                 and (index := self._index_superseded_by(event)) is not None
             ):
+                event = _with_topics_of(event, self._unread[index])
                 del self._unread[index]
             self._unread.append(event)
         if self._loop is not None and not self._loop.is_closed():
@@ -78,6 +80,13 @@ class EventQueue:
                     return self._unread.popleft()
                 self._has_unread.clear()
             await self._has_unread.wait()
+
+
+def _with_topics_of(event: TaskProgressed | TaskRetrying, superseded: TaskEvent) -> TaskProgressed | TaskRetrying:
+    """``event``, with the topics of the progress event that it replaces."""
+    if isinstance(event, TaskProgressed) and isinstance(superseded, TaskProgressed):
+        return replace(event, topics=event.topics | superseded.topics)
+    return event
 
 
 def _task_of(event: TaskEvent) -> ConnectorTaskId | None:

@@ -12,7 +12,7 @@ from coterie.spark.connector_keys import common_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
-from coterie.spark.seams import Sink, Source, TaskInput
+from coterie.spark.seams import Sink, Source, TaskInput, TopicUser
 from coterie.spark.task_timeouts import TaskTimeouts
 from coterie.spark.validation import INFERRED_VALUES_KEY
 
@@ -67,6 +67,12 @@ class Pipeline:
     timeouts: TaskTimeouts
     trigger_interval_ms: int
     """Interval at which the task checks for new input; 0 means without a pause."""
+
+    @property
+    def used_topics(self) -> frozenset[str]:
+        """The topics of Kafka that the source reads and the sink writes."""
+        users = (part for part in (self.source, self.sink) if isinstance(part, TopicUser))
+        return frozenset(topic for user in users for topic in user.used_topics)
 
     @classmethod
     def of(cls, task_config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]) -> "Pipeline":

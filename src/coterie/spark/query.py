@@ -192,6 +192,11 @@ class TaskQuery:
         """Whether Spark runs the query: it was started, and has neither failed nor been stopped."""
         return self._query is not None and self._query.isActive
 
+    @property
+    def used_topics(self) -> frozenset[str]:
+        """The topics of Kafka that the task reads or writes."""
+        return self._pipeline.used_topics
+
     def last_progress(self) -> tuple[int, int, str] | None:
         """Spark's last progress report: the batch number, the number of input rows, and the time at which Spark began
         to look for the batch, as text; None before the first report."""

@@ -210,6 +210,16 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class TopicUser(Protocol):
+    """A source that reads topics of Kafka, or a sink that writes to them."""
+
+    @property
+    def used_topics(self) -> frozenset[str]:
+        """The topics that the task reads or writes, as far as its config or its source partitions name them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLineage:
     """A task and the lineage of its checkpoint: batch ids are unique in a lineage, and repeat in other lineages."""

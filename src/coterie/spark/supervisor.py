@@ -612,7 +612,11 @@ class Supervisor:
             running_state = QueryRunning(query=query, progress=progress)
             batch_id, input_rows, _ = progress
             event = TaskProgressed(
-                task=run.task, batch_id=batch_id, input_rows=input_rows, bad_records=query.bad_record_count
+                task=run.task,
+                batch_id=batch_id,
+                input_rows=input_rows,
+                bad_records=query.bad_record_count,
+                topics=query.used_topics if input_rows else frozenset(),
             )
             if not self._transition(run, state, running_state, event):
                 return

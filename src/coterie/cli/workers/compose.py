@@ -296,6 +296,8 @@ async def serve_worker(
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
                     lost_threads_max=settings.plugin_lost_threads_max,
                     rebalance_window_ms=settings.config_rebalance_window_ms,
+                    topic_tracking_enabled=settings.topic_tracking_enable,
+                    topic_reset_allowed=settings.topic_tracking_allow_reset,
                     policy=policy,
                     session_keys=SessionKeySettings(
                         ttl_ms=settings.inter_worker_key_ttl_ms,

@@ -16,6 +16,7 @@ from coterie.herder.requests.reads import (
 )
 from coterie.herder.requests.refusals import Done, RequestRefused
 from coterie.herder.requests.signatures import SignatureCheck, SignatureRequest, SignedContent
+from coterie.herder.requests.topics import ActiveTopics, TopicRequest
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
 from coterie.herder.requests.writes import Write
 
@@ -29,6 +30,7 @@ Request: TypeAlias = (
     | RestartConnectorTask
     | SetGroupLoggerLevel
     | SignatureRequest
+    | TopicRequest
 )
 
 Answer: TypeAlias = (
@@ -38,6 +40,7 @@ Answer: TypeAlias = (
     | TaskConfigs
     | TaskStatus
     | ConnectorOffsets
+    | ActiveTopics
     | WorkerView
     | GroupView
     | PluginList

@@ -98,6 +98,11 @@ class KafkaSink:
     def of(cls, config: PrefixedConfig) -> Self:
         return cls(KafkaTarget.of(config), config)
 
+    @property
+    def used_topics(self) -> frozenset[str]:
+        """The topic of the config; empty when a column contains the topics of the rows."""
+        return frozenset({self._target.topic} if self._target.topic else ())
+
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Create missing topics. With exactly-once, also close the producer of this object's last take-over, and fence
         the producers of earlier starts. ``start_number`` is not used: Kafka fences by the transactional id.

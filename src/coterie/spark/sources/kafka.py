@@ -650,6 +650,11 @@ class KafkaSource:
         ``is_batch_in_flight_incomplete``."""
 
     @property
+    def used_topics(self) -> frozenset[str]:
+        """The topics of the task's partitions."""
+        return frozenset(partition.topic for partition in self._partitions)
+
+    @property
     def _partitions(self) -> tuple[TopicIdPartition, ...]:
         """The partitions that this task reads."""
         return tuple(TopicIdPartition.parse(partition_text) for partition_text in self.task_input.source_partitions)

@@ -1,0 +1,150 @@
+"""The active topics of connectors (KIP-558): the topics of Kafka that their tasks have read or written.
+
+The worker that runs a task writes a line into the status topic when the task first uses a topic. A reset deletes a
+connector's lines; a topic that is used again is then written again. The lines of a deleted connector are deleted, too.
+"""
+
+from coterie.engine.log import NewTopicRecord, TopicRecord
+from coterie.herder.messages import CancelTimer, Reply, SetTimer
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics, TopicRequest
+from coterie.herder.seams import TaskProgressed
+from coterie.herder.state import Herder, TopicReset, Turn
+from coterie.herder.status_records import ActiveTopic, TopicUse, active_topic_of, topic_line_of
+from coterie.herder.timers import RequestTimeoutDue
+from coterie.nouns.jobs import ConnectorName
+
+# -- the uses of topics -----------------------------------------------------------------------------------------------
+
+
+def on_progress(turn: Turn, event: TaskProgressed) -> None:
+    """Queue a line for each topic that the task has used and that is not known as an active topic of its connector. A
+    topic with a line that is not yet written waits for the task's next progress."""
+    herder, name = turn.herder, event.task.connector
+    if not event.topics or not herder.settings.topic_tracking_enabled or herder.config.connector(name) is None:
+        return
+    offset_ms = herder.rotation.wall_clock_offset_ms
+    assert offset_ms is not None, "a task makes progress, but the runtime is not open"
+    for topic in sorted(event.topics - herder.statuses.topics(name)):
+        active_topic = ActiveTopic(connector=name, topic=topic)
+        if active_topic not in herder.work.queued_topics and active_topic not in herder.work.topics_in_flight:
+            use = TopicUse(task=event.task.task, discovered_at_ms=turn.now_ms + offset_ms)
+            herder.work.queued_topics[active_topic] = use
+
+
+def report_deleted(turn: Turn, name: ConnectorName) -> None:
+    """Queue tombstones of the connector's active topics."""
+    for topic in sorted(_topics_after_append(turn.herder, name)):
+        turn.herder.work.queued_topics[ActiveTopic(connector=name, topic=topic)] = None
+
+
+def delete_orphaned(turn: Turn) -> None:
+    """Delete the active topics of connectors that are not configured any more: a task may have used a topic after the
+    connector's worker had deleted them."""
+    for name in sorted(turn.herder.statuses.connectors_with_topics()):
+        if turn.herder.config.connector(name) is None:
+            report_deleted(turn, name)
+
+
+def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
+    """The connector's active topics when all lines of this worker are written."""
+    topics = set(herder.statuses.topics(name))
+    for active_topic, use in {**herder.work.topics_in_flight, **herder.work.queued_topics}.items():
+        if active_topic.connector != name:
+            continue
+        if use is None:
+            topics.discard(active_topic.topic)
+        else:
+            topics.add(active_topic.topic)
+    return frozenset(topics)
+
+
+# -- the append, together with that of the statuses -------------------------------------------------------------------
+
+
+def take_lines(turn: Turn) -> tuple[NewTopicRecord, ...]:
+    """The queued lines, which are now being appended."""
+    work = turn.herder.work
+    work.topics_in_flight, work.queued_topics = work.queued_topics, {}
+    return tuple(topic_line_of(active_topic, use) for active_topic, use in work.topics_in_flight.items())
+
+
+def on_appended(turn: Turn) -> None:
+    """The lines are durable."""
+    turn.herder.work.topics_in_flight = {}
+
+
+def queue_again(turn: Turn) -> None:
+    """Queue the lines of a failed append again, without the uses by connectors that were deleted since then."""
+    herder = turn.herder
+    again = {**herder.work.topics_in_flight, **herder.work.queued_topics}
+    herder.work.queued_topics = {
+        active_topic: use
+        for active_topic, use in again.items()
+        if use is None or herder.config.connector(active_topic.connector) is not None
+    }
+    herder.work.topics_in_flight = {}
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def on_request(turn: Turn, id_: RequestId, request: TopicRequest) -> None:
+    """Answer a question at once, from the status topic as far as it was read; queue the tombstones of a reset. As in
+    Connect, the connector need not exist."""
+    herder, name = turn.herder, request.connector
+    if (refusal := _refusal(herder, request)) is not None:
+        turn.emit(Reply(id=id_, answer=refusal))
+        return
+    if isinstance(request, DescribeActiveTopics):
+        answer = ActiveTopics(connector=name, topics=tuple(sorted(herder.statuses.topics(name))))
+        turn.emit(Reply(id=id_, answer=answer))
+        return
+    report_deleted(turn, name)
+    removed = {**herder.work.topics_in_flight, **herder.work.queued_topics}.items()
+    unread = frozenset(active.topic for active, use in removed if use is None and active.connector == name)
+    if not unread:
+        turn.emit(Reply(id=id_, answer=Done()))
+        return
+    herder.requests.topic_resets[id_] = TopicReset(connector=name, unread_topics=unread)
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
+
+
+def on_line(turn: Turn, line: TopicRecord) -> None:
+    """Answer the resets whose last tombstone is ``line``, which was read."""
+    active_topic = active_topic_of(line.key) if line.value is None else None
+    if active_topic is None:
+        return
+    resets = turn.herder.requests.topic_resets
+    for id_, reset in list(resets.items()):
+        if reset.connector != active_topic.connector:
+            continue
+        resets[id_] = TopicReset(connector=reset.connector, unread_topics=reset.unread_topics - {active_topic.topic})
+        if not resets[id_].unread_topics:
+            del resets[id_]
+            turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
+            turn.emit(Reply(id=id_, answer=Done()))
+
+
+def on_due(turn: Turn, id_: RequestId) -> None:
+    """The time limit of a reset is over. Does nothing for another request."""
+    if turn.herder.requests.topic_resets.pop(id_, None) is not None:
+        message = "Request timed out. The worker is currently flushing updates to the status topic"
+        turn.emit(Reply(id=id_, answer=RequestRefused(problem=Problem.TIMED_OUT, message=message)))
+
+
+def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    """Refuse all pending resets. Their tombstones are written all the same."""
+    for id_ in list(turn.herder.requests.topic_resets):
+        del turn.herder.requests.topic_resets[id_]
+        turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
+
+
+def _refusal(herder: Herder, request: TopicRequest) -> RequestRefused | None:
+    """The refusal of the request by this worker's settings, with Connect's messages; None if they allow it."""
+    if not herder.settings.topic_tracking_enabled:
+        return RequestRefused(problem=Problem.FORBIDDEN, message="Topic tracking is disabled.")
+    if isinstance(request, ResetActiveTopics) and not herder.settings.topic_reset_allowed:
+        return RequestRefused(problem=Problem.FORBIDDEN, message="Topic tracking reset is disabled.")
+    return None

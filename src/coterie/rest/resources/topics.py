@@ -1,0 +1,33 @@
+"""The active topics of a connector (KIP-558)."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
+from coterie.rest.endpoints import Operation
+from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.routing import Handlers
+
+
+class TopicsResource:
+    """The handlers of one worker."""
+
+    def __init__(self, herder: HerderRequests) -> None:
+        self._herder = herder
+
+    def handlers(self) -> Handlers:
+        """The handlers by operation."""
+        return {
+            Operation.DESCRIBE_TOPICS: self.describe_topics,
+            Operation.RESET_TOPICS: self.reset_topics,
+        }
+
+    async def describe_topics(self, request: Request) -> Response:
+        """As in Connect, a connector that does not exist has no topics."""
+        active = await self._herder.ask(DescribeActiveTopics(connector=connector_in_path(request)), ActiveTopics)
+        return JSONResponse({active.connector: {"topics": list(active.topics)}})
+
+    async def reset_topics(self, request: Request) -> Response:
+        """Forget the topics that the connector's tasks have read or written until now."""
+        herder_request = ResetActiveTopics(connector=connector_in_path(request))
+        return empty_response_with(202)(await self._herder.worker.ask(herder_request))

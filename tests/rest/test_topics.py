@@ -1,0 +1,35 @@
+"""The active topics of a connector at any worker, with the responses of a real Connect 4.3.1."""
+
+from tests.rest.served import ServedCluster
+from tests.worker.simulated import until
+
+CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2", "topics": "b,a"}
+
+
+async def test_active_topics_are_the_same_at_all_workers(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    await workers[0].ask("POST", "/connectors", {"name": "c", "config": CONFIG})
+
+    async def all_have_topics() -> bool:
+        answers = [(await worker.get("/connectors/c/topics")).json() for worker in workers]
+        return answers == [{"c": {"topics": ["a", "b"]}}] * 2
+
+    await until(all_have_topics)
+    reset = await workers[1].ask("PUT", "/connectors/c/topics/reset")
+    assert (reset.status_code, reset.content) == (202, b"")
+    assert (await workers[1].get("/connectors/c/topics")).json() == {"c": {"topics": []}}
+
+
+async def test_an_unknown_connector_has_no_topics(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    topics = await worker.get("/connectors/nope/topics")
+    assert (topics.status_code, topics.json()) == (200, {"nope": {"topics": []}})
+    assert (await worker.ask("PUT", "/connectors/nope/topics/reset")).status_code == 202
+    assert (await worker.get("/connectors/nope/topics/reset")).status_code == 405
+
+
+async def test_switched_off_tracking_is_refused_in_connects_words(cluster: ServedCluster) -> None:
+    worker = await cluster.serve(topic_tracking_enabled=False)
+    for method, path in (("GET", "/connectors/c/topics"), ("PUT", "/connectors/c/topics/reset")):
+        answer = await worker.ask(method, path)
+        assert (answer.status_code, answer.json()["message"]) == (403, "Topic tracking is disabled.")
