@@ -3,7 +3,7 @@
 Nearly every message of a connect group is one of these two. kio's general way is a walk that checks counts and lengths,
 and a parser and a writer that are driven by the schema. Measured with the headers: decoding took 15.6 us and encoding
 11.5 us in the general way; 12.3 us and 0.9 us here. Every other message, and every malformed one, is left to the
-general way. Both ways give the same entity and the same bytes, as `test_settled_heartbeat` checks.
+general way. Both ways give the same entity and the same bytes, as `tests/wire/test_settled_heartbeat.py` checks.
 """
 
 import struct
