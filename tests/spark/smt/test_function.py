@@ -55,7 +55,7 @@ async def test_a_function_runs_in_the_python_that_the_worker_names(rig: Rig, tmp
 
 
 FAILURES = {
-    "raises": "LookupError: no rate for the currency XYZ (user_functions.py, line 27, in raises)",
+    "raises": "LookupError: no rate for the currency XYZ (user_functions.py, line 26, in raises)",
     "exits": "A function's Python process ended",
     "leaves": "SystemExit: enough",
     "renames": f"{MODULE}:renames returned the columns number, and the schema in the config has row, twice",
