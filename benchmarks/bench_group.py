@@ -394,7 +394,7 @@ class LightConnectGroup(LightMembers[LightConnectMember]):
         }
 
     async def stop(self) -> None:
-        """Let no member send a heartbeat of its own any more."""
+        """Stop the heartbeats that members send by themselves."""
         await all_of([member.stop() for member in self._members])
 
     async def hold(self, seconds: float) -> dict[str, float]:

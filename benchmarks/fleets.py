@@ -90,7 +90,7 @@ class Workers(ABC):
         self._started += 1
         name = f"worker-{self._started}"
         properties = self._folder / f"{name}.properties"
-        # A port of its own, which the worker keeps when it restarts in place.
+        # Each worker has its port, and keeps it when it restarts in place.
         listener = f"listeners=http://127.0.0.1:{free_port()}\n"
         properties.write_text(self._properties + listener + self.further_properties())
         diary = self._folder / f"{name}.diary"

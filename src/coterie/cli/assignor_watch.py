@@ -1,6 +1,6 @@
 """Watches the metadata of a worker's assignors: at its start, after each new assignment, and at intervals.
 
-`ConnectAssignor.metadata` is the code of a plug-in and may block for ever, so it is called on threads of its own.
+`ConnectAssignor.metadata` is the code of a plug-in and may block for ever, so it is called on separate threads.
 """
 
 import asyncio

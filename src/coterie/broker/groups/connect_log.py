@@ -23,7 +23,7 @@ def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before:
     for record in records:
         match record:
             case MemberDeparted(member_id=member_id) if member_id in removed:
-                # A member that leaves by a request of its own is nothing to act on.
+                # An operator need not act when a member leaves by its request.
                 level = logging.INFO if isinstance(event, Heartbeat) else logging.WARNING
                 logger.log(
                     level,
