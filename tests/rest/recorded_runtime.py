@@ -1,10 +1,11 @@
 """A runtime that has the connectors of the recorded Kafka Connect worker."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import UnknownPluginError, find_plugin
-from coterie.herder.seams import TaskSpec
+from coterie.herder.seams import TaskProgressed, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
@@ -21,12 +22,47 @@ from tests.rest.recorded_plugins import PLUGINS, RecordedPluginsRuntime
 from tests.worker.simulated import DEFINITION
 
 POSITION_MAX = 2**63 - 1
-RECORDED_ENDS = {("rec-lines", 0): 5600}
-"""The Kafka partitions that the recorded sinks could read, with their end offsets."""
+FILE = "/data/in.txt"
+"""The only file that the recorded sources could read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedData:
+    """What the connectors of a recording could read."""
+
+    file_size: int
+    """The size of :data:`FILE` in bytes."""
+    topic: str
+    """A topic of one partition."""
+    end_offset: int
+    """The end offset of its partition."""
+    read_before: frozenset[str] = frozenset()
+    """Connectors that had read all data before the recording: they have offsets, but no topics."""
+
+    def partition_end(self, topic: str, partition: int) -> int | None:
+        """The end offset of a Kafka partition; None if there is no such partition."""
+        return self.end_offset if (topic, partition) == (self.topic, 0) else None
+
+
+RECORDED_DATA = {
+    "connect-rest.json": RecordedData(file_size=792, topic="dmp-lines", end_offset=100),
+    "connect-rest-2.json": RecordedData(
+        file_size=692, topic="rec-lines", end_offset=5600, read_before=frozenset({"src1"})
+    ),
+}
+"""What the connectors could read, by recording."""
 
 
 class RecordedRuntime(RecordedPluginsRuntime):
-    """Validates, splits and starts as the recorded connectors did, and accepts the offsets that they accepted."""
+    """Validates, splits and starts as the recorded connectors did, reads what they read, and accepts the offsets that
+    they accepted."""
+
+    def __init__(self, data: RecordedData) -> None:
+        super().__init__()
+        self._data = data
+        self._read_all = set(data.read_before)
+        """Connectors that have read all data. As in Connect, a connector that is deleted and created again continues at
+        its old offsets."""
 
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
@@ -44,6 +80,26 @@ class RecordedRuntime(RecordedPluginsRuntime):
         if spec.config.get("file", "").startswith("/nonexistent/"):
             raise WorldError(f"Couldn't find or create file '{spec.config['file']}'")
         await super().start(spec)
+        if "FileStream" in spec.config["connector.class"]:
+            self._read_to_end(spec)
+
+    def _read_to_end(self, spec: TaskSpec) -> None:
+        """The task reads what it has not read: its offset is then the end. A task that reads nothing has no topic."""
+        if "Sink" in spec.config["connector.class"]:
+            topic = spec.config["topics"]
+            end = self._data.partition_end(topic, 0)
+            offset = _sink_offset(topic, 0, end)
+        else:
+            topic = spec.config["topic"]
+            end = self._data.file_size if spec.config.get("file") == FILE else None
+            offset = ConnectorOffset(partition={"filename": spec.config["file"]}, offset={"position": end})
+        if end is None:
+            return
+        offsets = self.registry.offsets.setdefault((spec.task.connector, spec.incarnation), {})
+        offsets[str(offset.partition)] = offset
+        if spec.task.connector not in self._read_all:
+            self._read_all.add(spec.task.connector)
+            self.emit(TaskProgressed(task=spec.task, batch_id=1, input_rows=1, topics=frozenset([topic])))
 
     async def split(
         self,
@@ -67,9 +123,27 @@ class RecordedRuntime(RecordedPluginsRuntime):
         change: OffsetChange,
     ) -> None:
         if "FileStream" in config["connector.class"]:
-            parse = _parsed_sink_offset if "Sink" in config["connector.class"] else _parsed_file_offset
+            parse = self._parsed_sink_offset if "Sink" in config["connector.class"] else _parsed_file_offset
             change = OffsetChange(offsets=tuple(map(parse, change.offsets)), removes_others=change.removes_others)
         await super().change_offsets(connector, incarnation, config, checkpointed_task_configs, change)
+        self._read_all.discard(connector)
+
+    def _parsed_sink_offset(self, offset: ConnectorOffset) -> ConnectorOffset:
+        """:raises OffsetsRefusedError: when a file sink cannot use ``offset``."""
+        topic, number = parse_topic_partition(offset)
+        kafka_offset = parse_kafka_offset(offset)
+        if (end := self._data.partition_end(topic, number)) is None:
+            raise OffsetsRefusedError(f"The connector does not read the partition {topic}-{number}")
+        if kafka_offset is not None and kafka_offset > end:
+            raise OffsetsRefusedError(f"{topic}-{number} has no offset {kafka_offset}: its end is {end}")
+        return _sink_offset(topic, number, kafka_offset)
+
+
+def _sink_offset(topic: str, number: int, kafka_offset: int | None) -> ConnectorOffset:
+    return ConnectorOffset(
+        partition={KAFKA_PARTITION: number, KAFKA_TOPIC: topic},
+        offset=None if kafka_offset is None else {KAFKA_OFFSET: kafka_offset},
+    )
 
 
 def _parsed_file_offset(offset: ConnectorOffset) -> ConnectorOffset:
@@ -77,17 +151,3 @@ def _parsed_file_offset(offset: ConnectorOffset) -> ConnectorOffset:
     partition = partition_field(offset, "filename")
     position = whole_number_offset(offset, "position", maximum=POSITION_MAX)
     return ConnectorOffset(partition=partition, offset=None if position is None else {"position": position})
-
-
-def _parsed_sink_offset(offset: ConnectorOffset) -> ConnectorOffset:
-    """:raises OffsetsRefusedError: when a sink cannot use ``offset``."""
-    topic, number = parse_topic_partition(offset)
-    kafka_offset = parse_kafka_offset(offset)
-    if (end := RECORDED_ENDS.get((topic, number))) is None:
-        raise OffsetsRefusedError(f"The connector does not read the partition {topic}-{number}")
-    if kafka_offset is not None and kafka_offset > end:
-        raise OffsetsRefusedError(f"{topic}-{number} has no offset {kafka_offset}: its end is {end}")
-    return ConnectorOffset(
-        partition={KAFKA_PARTITION: number, KAFKA_TOPIC: topic},
-        offset=None if kafka_offset is None else {KAFKA_OFFSET: kafka_offset},
-    )

@@ -1,7 +1,7 @@
 """Simulated workers whose REST API is served on real ports."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import httpx
@@ -11,6 +11,7 @@ from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
+from coterie.rest.endpoints import ENDPOINTS, Endpoint
 from coterie.rest.leader import HttpLeaderClient, open_http_client
 from coterie.rest.server import BoundListener, open_listener, serve_while
 from coterie.worker.worker import Worker
@@ -40,12 +41,13 @@ class ServedCluster(Cluster):
         access: AccessRules | None = None,
         tls: ReloadedFiles[ssl.SSLContext] | None = None,
         topic_tracking_enabled: bool = True,
+        endpoints: Sequence[Endpoint] = ENDPOINTS,
     ) -> "ServedWorker":
         listener = BoundListener(socket=open_listener("127.0.0.1", 0), tls=tls)
         port = listener.port
 
         async def run(worker: Worker) -> Exit:
-            app = create_app(worker, self.client, cluster_id="simulated", access=access)
+            app = create_app(worker, self.client, cluster_id="simulated", access=access, endpoints=endpoints)
             return await serve_while(app, [listener], worker.run())
 
         running = await self.start(

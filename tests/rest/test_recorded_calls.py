@@ -17,11 +17,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coterie.cli.workers.compose import access_rules
+from coterie.config.worker import WorkerSettings
 from coterie.nouns.membership import GroupProtocolName
+from coterie.rest.endpoints import MAIN_ENDPOINTS, Role
 from coterie.rest.resources.server import CONNECT_VERSION
+from coterie.rest.users import PasswordHash, RestUser, write_users
 from tests.rest.deviations import DEVIATIONS, deviation_of, is_as_expected
 from tests.rest.recorded_calls import RECORDINGS, VECTORS, RecordedCall, read_recording
-from tests.rest.recorded_runtime import RecordedRuntime
+from tests.rest.recorded_runtime import RECORDED_DATA, RecordedRuntime
 from tests.rest.served import ServedCluster, ServedConnectCluster, ServedWorker
 from tests.worker.simulated import until
 
@@ -30,6 +34,21 @@ logger = logging.getLogger(__name__)
 NOT_YET_EQUAL: Mapping[str, Sequence[int]] = json.loads((VECTORS / "not-yet-equal.json").read_text())
 DELETING_SECTIONS = ("content types", "create", "large")
 """In these sections the recorder deleted each connector that a call had created, without recording the deletion."""
+SECTIONS_OF_OTHER_SETTINGS = ("basic auth", "cors and headers", "switched off")
+"""These sections were recorded at another worker, which had no connectors."""
+OTHER_SETTINGS = {
+    "group.id": "recorded",
+    "config.storage.topic": "configs",
+    "offset.storage.topic": "offsets",
+    "status.storage.topic": "statuses",
+    "checkpoint.location": "/checkpoints",
+    "topic.tracking.enable": "false",
+    "admin.listeners": "",
+    "access.control.allow.origin": "http://ui.example",
+    "access.control.allow.methods": "GET,POST,PUT",
+    "response.http.headers.config": "set X-Frame-Options: DENY",
+}
+"""The settings of that worker, beside its user ``admin`` with the password ``secret``."""
 KAFKA_RECORD_SIZE_MAX = 1_048_576
 """The greatest record that the recorded worker's producer sent."""
 
@@ -110,11 +129,28 @@ async def test_every_recorded_call_gets_connects_response_or_a_deviation_of_the_
     is_connect_group = group_protocol is GroupProtocolName.CONNECT
     async with ServedConnectCluster(tmp_path) if is_connect_group else ServedCluster() as cluster:
         cluster.config_log.value_size_max = KAFKA_RECORD_SIZE_MAX
-        worker = await cluster.serve(runtime=RecordedRuntime())
-        unexpected = await replay(worker, read_recording(recording), NOT_YET_EQUAL[recording])
+        worker = await cluster.serve(runtime=RecordedRuntime(RECORDED_DATA[recording]))
+        calls = [call for call in read_recording(recording) if call.section not in SECTIONS_OF_OTHER_SETTINGS]
+        unexpected = await replay(worker, calls, NOT_YET_EQUAL[recording])
     listed = set(NOT_YET_EQUAL[recording])
     assert not set(unexpected) - listed, "these responses are neither Connect's nor a deviation: see the log"
     assert not listed - set(unexpected), "these responses are as expected now: remove them from not-yet-equal.json"
+
+
+async def test_calls_to_a_worker_with_users_cors_and_switched_off_paths(tmp_path: Path) -> None:
+    users = tmp_path / "users.json"
+    write_users(users, {"admin": RestUser(role=Role.ADMIN, password=PasswordHash.of("secret"))})
+    settings = WorkerSettings.from_properties({**OTHER_SETTINGS, "rest.users.file": str(users)})
+    calls = [call for call in read_recording(RECORDINGS[1]) if call.section in SECTIONS_OF_OTHER_SETTINGS]
+    assert len(calls) == 16
+    async with ServedCluster() as cluster:
+        worker = await cluster.serve(
+            runtime=RecordedRuntime(RECORDED_DATA[RECORDINGS[1]]),
+            access=access_rules(settings),
+            endpoints=MAIN_ENDPOINTS,
+            topic_tracking_enabled=settings.topic_tracking_enable,
+        )
+        assert not await replay(worker, calls, [])
 
 
 def test_each_deviation_is_used_and_has_a_row_with_its_reason_in_the_docs() -> None:
