@@ -123,6 +123,35 @@ def _has_unknown_class(call: RecordedCall) -> bool:
     return "could not be found" in json.dumps(call.body)
 
 
+_JAVA_NULL_MESSAGE = re.compile(r', "Invalid value null for configuration [^"]*Cannot invoke (?:[^"\\]|\\.)*"')
+
+
+def _without_java_null(text: str) -> str:
+    """``text``, the result of a validation in JSON, without the messages of checks that got Java's null."""
+    count = len(_JAVA_NULL_MESSAGE.findall(text))
+    text = _JAVA_NULL_MESSAGE.sub("", text)
+    return re.sub(r'"error_count": (\d+)', lambda found: f'"error_count": {int(found[1]) - count}', text)
+
+
+def _without_wrong_class(text: str) -> str:
+    """``text``, the result of a validation in JSON, with one message and the value null for a class that is missing or
+    of another kind."""
+    text = re.sub(r"Class class ([\w.]+) does not implement the \w+ interface", r"no plug-in \1", text)
+    text = re.sub(r'"value": "java\.[\w.]+"', '"value": null', text)
+    return re.sub(r"Invalid value ([\w.]+) for [\w. ]+: Class \1 could not be found\.[^\"]*", r"no plug-in \1", text)
+
+
+def _has_error_at(key: str) -> Callable[[RecordedCall, httpx.Response], bool]:
+    """Whether the response is the result of a validation whose only errors are those of ``key``."""
+
+    def is_expected(_: RecordedCall, response: httpx.Response) -> bool:
+        body = body_of(response)
+        wrong = [info["value"]["name"] for info in body.get("configs", ()) if info["value"]["errors"]]
+        return response.status_code == 200 and wrong == [key]
+
+    return is_expected
+
+
 def _without_prefix(text: str) -> str:
     """``text`` in JSON, without the prefixes of the keys of a transform or converter in its messages."""
     return re.sub(r"for configuration (transforms\.\w+|value\.converter)\.(?!type)", "for configuration ", text)
@@ -249,6 +278,21 @@ DEVIATIONS = (
         title="an error about the name of a class",
         applies=_has_unknown_class,
         is_expected=_is_equal_after(_without_class_list),
+    ),
+    Deviation(
+        title="a required key without a value that has a check",
+        applies=lambda call: _JAVA_NULL_MESSAGE.search(json.dumps(call.body)) is not None,
+        is_expected=_is_equal_after(_without_java_null),
+    ),
+    Deviation(
+        title="a Java class that is no plug-in, as the value of a key",
+        applies=lambda call: "does not implement the" in json.dumps(call.body),
+        is_expected=_is_equal_after(_without_wrong_class),
+    ),
+    Deviation(
+        title="an invalid value of a key with the prefix `producer.override.`",
+        applies=lambda call: "configuration linger.ms" in call.message,
+        is_expected=_has_error_at("producer.override.linger.ms"),
     ),
     Deviation(
         title="an `Authorization` header that cannot be decoded",

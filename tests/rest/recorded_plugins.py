@@ -203,6 +203,9 @@ def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
             "This worker does not have exactly-once source support enabled.",
             "The connector does not support exactly-once semantics with the provided configuration.",
         ]
+    if not (linger_ms := config.get("producer.override.linger.ms", "0")).isdigit():
+        message = f"Invalid value {linger_ms} for configuration linger.ms: Not a number of type LONG"
+        errors["producer.override.linger.ms"] = [message]
     is_sink = "Sink" in config["connector.class"]
     if is_sink and "topics" not in config and "topics.regex" not in config:
         message = "Must configure one of topics or topics.regex"
