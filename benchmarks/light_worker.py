@@ -21,6 +21,7 @@ from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 
 TICK_S = 0.1
 """The duration of a simulated batch: a task stops at the end of a batch, as Connect's source tasks stop when their poll
@@ -57,6 +58,12 @@ class LightRuntime:
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "source"
+
+    async def logger_levels(self) -> Mapping[str, LoggerLevel]:
+        return {}
+
+    async def set_logger_level(self, name: str, level: LoggerLevel) -> None:
+        pass
 
     def missing_jars(self) -> Mapping[str, str]:
         return {}

@@ -1,5 +1,7 @@
 """A runtime that has the connectors of the recorded Kafka Connect worker."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +12,7 @@ from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, Offse
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.logger_levels import LoggerLevel, is_same_or_descendant
 from coterie.spark.sources.kafka_positions import (
     KAFKA_OFFSET,
     KAFKA_PARTITION,
@@ -18,12 +21,15 @@ from coterie.spark.sources.kafka_positions import (
     parse_topic_partition,
 )
 from coterie.spark.sources.offset_values import partition_field, whole_number_offset
+from tests.rest.recorded_calls import RECORDINGS, read_recording
 from tests.rest.recorded_plugins import PLUGINS, RecordedPluginsRuntime
 from tests.worker.simulated import DEFINITION
 
 POSITION_MAX = 2**63 - 1
 FILE = "/data/in.txt"
 """The only file that the recorded sources could read."""
+QUIET_LOGGERS = ("org.apache.kafka.clients", "org.apache.kafka.common.config.AbstractConfig")
+"""The loggers to which the logging configuration of the recorded workers gave the level WARN; the others had INFO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +53,26 @@ class RecordedData:
 RECORDED_DATA = {
     "connect-rest.json": RecordedData(file_size=792, topic="dmp-lines", end_offset=100),
     "connect-rest-2.json": RecordedData(
-        file_size=692, topic="rec-lines", end_offset=5600, read_before=frozenset({"src1"})
+        file_size=692,
+        topic="rec-lines",
+        end_offset=5600,
+        read_before=frozenset({"src1"}),
     ),
 }
 """What the connectors could read, by recording."""
+
+
+def recorded_jvm_loggers() -> set[str]:
+    """The loggers of the recorded worker: the names in the responses that contain loggers, long ones of which are cut.
+    Those that a call has created are not among them."""
+    calls = [call for name in RECORDINGS for call in read_recording(name) if call.path.startswith("/admin/loggers")]
+    names = {
+        name
+        for call in calls
+        if call.method in ("GET", "PUT") and call.status == 200
+        for name in re.findall(r"org\.[\w.$]+", json.dumps(call.body))
+    }
+    return names - {call.path.rpartition("/")[2].partition("?")[0] for call in calls if call.method == "PUT"}
 
 
 class RecordedRuntime(RecordedPluginsRuntime):
@@ -60,6 +82,12 @@ class RecordedRuntime(RecordedPluginsRuntime):
     def __init__(self, data: RecordedData) -> None:
         super().__init__()
         self._data = data
+        self.loggers = {
+            name: LoggerLevel.WARN
+            if any(is_same_or_descendant(name, quiet) for quiet in QUIET_LOGGERS)
+            else LoggerLevel.INFO
+            for name in ("root", *recorded_jvm_loggers())
+        }
         self._read_all = set(data.read_before)
         """Connectors that have read all data. As in Connect, a connector that is deleted and created again continues at
         its old offsets."""

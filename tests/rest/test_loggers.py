@@ -1,15 +1,18 @@
 """The levels of loggers, at workers over real HTTP: the calls recorded from a Kafka Connect 4.3.1, and the scopes."""
 
+import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
 
+from coterie.nouns.errors import WorldError
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster, ServedWorker
-from tests.worker.simulated import until
+from tests.worker.simulated import SimulatedRuntime, until
 
 PARENT, CHILD = "tests.levels", "tests.levels.child"
 PATH = f"/admin/loggers/{PARENT}"
@@ -111,7 +114,7 @@ async def test_a_level_with_the_scope_cluster_is_written_by_any_worker_and_set_b
 
             async def is_set(one: ServedWorker = one, name: str = name) -> bool:
                 states = one.running.worker.logger_levels
-                return states.state(PARENT) is not None and await level(one) == name
+                return await states.state(PARENT) is not None and await level(one) == name
 
             await until(is_set)
 
@@ -124,3 +127,71 @@ async def test_a_level_that_cannot_be_written_is_refused(cluster: ServedCluster)
     assert isinstance(body, dict)
     assert body["message"].startswith("Failed to write to the config topic")
     cluster.config_log.broken = False
+
+
+JVM_LEVELS = {"root": LoggerLevel.WARN, "org.apache.spark.sql.Dataset": LoggerLevel.WARN, CHILD: LoggerLevel.ERROR}
+
+
+async def serve_with_jvm(cluster: ServedCluster) -> tuple[ServedWorker, SimulatedRuntime]:
+    runtime = SimulatedRuntime()
+    runtime.loggers = dict(JVM_LEVELS)
+    return await cluster.serve(runtime=runtime), runtime
+
+
+async def test_loggers_of_the_jvm_are_listed_and_set(cluster: ServedCluster) -> None:
+    worker, runtime = await serve_with_jvm(cluster)
+    listed = (await worker.get("/admin/loggers")).json()
+    assert listed["org.apache.spark.sql.Dataset"] == {"level": "WARN", "last_modified": None}
+    assert listed[CHILD]["level"] == listed["root"]["level"] == "INFO", "Python's, of two with one name"
+    spark_path = "/admin/loggers/org.apache.spark"
+    assert (await worker.get(spark_path)).status_code == 404
+    answer = await worker.ask("PUT", spark_path, {"level": "DEBUG"})
+    assert answer.json() == ["org.apache.spark", "org.apache.spark.sql.Dataset"]
+    assert runtime.loggers["org.apache.spark.sql.Dataset"] is LoggerLevel.DEBUG
+    assert (await worker.get(spark_path)).json()["last_modified"] is not None
+    assert "org.apache.spark" not in logging.root.manager.loggerDict
+
+
+async def test_a_new_logger_with_the_name_of_a_java_class_is_one_of_the_jvm(cluster: ServedCluster) -> None:
+    worker, runtime = await serve_with_jvm(cluster)
+    assert (await worker.ask("PUT", "/admin/loggers/org.example.New", {"level": "ERROR"})).json() == ["org.example.New"]
+    assert runtime.loggers["org.example.New"] is LoggerLevel.ERROR
+    assert (await put(worker, '{"level": "DEBUG"}')) == (200, [PARENT, CHILD])
+    assert runtime.loggers[CHILD] is LoggerLevel.DEBUG, "a name of both is set in both"
+
+
+async def test_a_level_of_root_is_that_of_both_roots(cluster: ServedCluster) -> None:
+    worker, runtime = await serve_with_jvm(cluster)
+    changed = (await worker.ask("PUT", "/admin/loggers/root", {"level": "ERROR"})).json()
+    assert {"root", CHILD, "org.apache.spark.sql.Dataset"} <= set(changed)
+    assert set(runtime.loggers.values()) == {LoggerLevel.ERROR}
+    assert logging.root.level == logging.ERROR
+
+
+async def test_levels_with_the_scope_cluster_are_set_in_the_jvm_in_their_order(cluster: ServedCluster) -> None:
+    worker, runtime = await serve_with_jvm(cluster)
+    runtime.blocked["set logger org.apache"] = asyncio.Event()
+    for name in ("DEBUG", "ERROR"):
+        answer = await worker.ask("PUT", "/admin/loggers/org.apache?scope=cluster", {"level": name})
+        assert answer.status_code == 204, "nothing waits for the JVM"
+    runtime.blocked["set logger org.apache"].set()
+
+    async def is_set() -> bool:
+        return runtime.loggers.get("org.apache") is LoggerLevel.ERROR
+
+    await until(is_set)
+    assert (await level(worker, "/admin/loggers/org.apache.spark.sql.Dataset")) == "ERROR"
+
+
+async def test_a_jvm_that_does_not_answer_is_an_error_in_words(cluster: ServedCluster) -> None:
+    class DeafRuntime(SimulatedRuntime):
+        async def logger_levels(self) -> Mapping[str, LoggerLevel]:
+            raise WorldError("The loggers of Spark's JVM cannot be read: it hangs")
+
+    worker = await cluster.serve(runtime=DeafRuntime())
+    answer = await worker.get("/admin/loggers")
+    assert (answer.status_code, answer.json()["message"]) == (
+        500,
+        "The loggers of Spark's JVM cannot be read: it hangs",
+    )
+    assert (await worker.get("/admin/loggers/root")).status_code == 200, "Python's loggers need no JVM"

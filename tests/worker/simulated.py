@@ -42,6 +42,7 @@ from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, Offse
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.logger_levels import LoggerLevel, is_same_or_descendant
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     AssignmentsRequested,
@@ -194,6 +195,8 @@ class SimulatedRuntime:
         """Tasks for which the worker called `end_start`."""
         self._failing_starts: set[ConnectorTaskId] = set()
         self.progressing = True
+        self.loggers: dict[str, LoggerLevel] = {}
+        """The levels of the loggers of a simulated JVM, by name; empty: no JVM runs."""
         self.opened = asyncio.Event()
         self.opens = asyncio.Event()
         self.opens.set()
@@ -243,6 +246,15 @@ class SimulatedRuntime:
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "sink" if "Sink" in config.get("connector.class", "") else "source"
+
+    async def logger_levels(self) -> Mapping[str, LoggerLevel]:
+        await self._pass("loggers", "")
+        return dict(self.loggers)
+
+    async def set_logger_level(self, name: str, level: LoggerLevel) -> None:
+        await self._pass("set logger", name)
+        names = [other for other in self.loggers if is_same_or_descendant(other, name)]
+        self.loggers.update(dict.fromkeys([name, *names], level))
 
     def missing_jars(self) -> Mapping[str, str]:
         return {"kafka": "There are no jars for Kafka here"}

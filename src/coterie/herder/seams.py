@@ -13,6 +13,7 @@ from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupEpoch, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.membership import (
     InstallTarget,
     LeaveAndRejoin,
@@ -273,6 +274,21 @@ class TaskRuntime(Protocol):
 
         :raises UnknownPluginError: when no plug-in has this name.
         :raises PluginVersionError: when the plug-in has no version in ``version_range``.
+        """
+        ...
+
+    async def logger_levels(self) -> Mapping[str, LoggerLevel]:
+        """The levels of the loggers of the runtime's JVM, by name. Empty when no JVM runs: none is started.
+
+        :raises WorldError: when the JVM does not answer.
+        """
+        ...
+
+    async def set_logger_level(self, name: str, level: LoggerLevel) -> None:
+        """Set the level of a logger of the runtime's JVM, which is created if it does not exist, and of its
+        descendants. Does nothing when no JVM runs.
+
+        :raises WorldError: when the JVM does not answer.
         """
         ...
 

@@ -1,6 +1,12 @@
-"""The levels of loggers, as Kafka Connect names them."""
+"""The levels of loggers, as Kafka Connect names them, and the names of loggers."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+ROOT = "root"
+"""The name of the logger of which all loggers are descendants."""
+_JAVA_DOMAINS = frozenset({"com", "edu", "io", "java", "javax", "jdk", "net", "org", "scala", "sun"})
+"""The first parts of the names of Java's packages: domains in reverse, and those of the languages themselves."""
 
 
 class LoggerLevel(StrEnum):
@@ -13,3 +19,21 @@ class LoggerLevel(StrEnum):
     ERROR = "ERROR"
     FATAL = "FATAL"
     OFF = "OFF"
+
+
+def is_same_or_descendant(name: str, ancestor: str) -> bool:
+    """Whether the logger ``name`` is ``ancestor`` or a descendant of it."""
+    return ancestor in (ROOT, name) or name.startswith(f"{ancestor}.")
+
+
+def level_in_effect(levels: Mapping[str, LoggerLevel], name: str) -> LoggerLevel:
+    """The level of the logger ``name``, or of its nearest ancestor in ``levels``, which contains the root."""
+    while name not in levels:
+        name = name.rpartition(".")[0] or ROOT
+    return levels[name]
+
+
+def is_java_logger(name: str) -> bool:
+    """Whether a logger of this name is one of Java: its name begins with a package such as ``org.apache.spark``."""
+    first, dot, _ = name.partition(".")
+    return bool(dot) and first in _JAVA_DOMAINS

@@ -20,6 +20,7 @@ from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.spark import user_code
 from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, check_checkpoint_location
@@ -27,6 +28,7 @@ from coterie.spark.events import EventQueue
 from coterie.spark.fence import Fence
 from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
 from coterie.spark.jars import jar_packages, jar_settings, missing_package_messages
+from coterie.spark.jvm_loggers import read_logger_levels, set_logger_level
 from coterie.spark.offset_committer import OffsetCommitter
 from coterie.spark.pipeline import resolve_references
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
@@ -46,6 +48,7 @@ T = TypeVar("T")
 CONNECTOR_CALLS = CallQueue(name="connector", concurrent_max=16)
 """The calls for connectors: they validate a config, split a connector, or finish a checkpoint generation. Separate from
 starts and stops, which must not wait for them."""
+LOGGER_CALLS = CallQueue(name="loggers", concurrent_max=1)
 OPEN_CALLS = CallQueue(name="open", concurrent_max=1)
 ENDED_SPLIT_TIMEOUT_S = 5
 """How long a split may take to end after :meth:`SparkTaskRuntime.stop_connector`. Then it is abandoned."""
@@ -119,6 +122,21 @@ class SparkTaskRuntime:
         return await self._calls.call(
             CONNECTOR_CALLS, f"plug-in {name}", lambda: plugin_keys(name, version_range), stage="definition"
         )
+
+    async def logger_levels(self) -> Mapping[str, LoggerLevel]:
+        driver = self._loggers_driver()
+        if driver is None:
+            return {}
+        return await self._calls.call(
+            LOGGER_CALLS, "the loggers of Spark's JVM", lambda: read_logger_levels(driver.spark), stage="read"
+        )
+
+    async def set_logger_level(self, name: str, level: LoggerLevel) -> None:
+        driver = self._loggers_driver()
+        if driver is not None:
+            await self._calls.call(
+                LOGGER_CALLS, f"logger {name}", lambda: set_logger_level(driver.spark, name, level), stage="set level"
+            )
 
     def missing_jars(self) -> Mapping[str, str]:
         return self._missing_jars
@@ -315,6 +333,11 @@ class SparkTaskRuntime:
         self._splitter.close_fences_nowait()
         self._supervisor.end_runs_with_query()
         self._events.put(RuntimeDied(reason=reason))
+
+    def _loggers_driver(self) -> SparkDriver | None:
+        """The Spark session whose JVM has loggers to show; None when no JVM runs on this worker, or it is being
+        closed."""
+        return None if self._jvm_exit_reason is not None or self._closing.is_set() else self._driver
 
     def _running_driver(self) -> SparkDriver:
         """The Spark session of this worker, with its JVM.

@@ -1,13 +1,15 @@
-"""The levels of the loggers of this process: those of Python's ``logging``, with Connect's names of levels."""
+"""The levels of a worker's loggers: those of Python's ``logging``, and those of the JVM in which its tasks run, with
+Connect's names of levels. The two roots have one name, ``root``."""
 
+import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.nouns.logger_levels import LoggerLevel
+from coterie.herder.seams import TaskRuntime
+from coterie.nouns.logger_levels import ROOT, LoggerLevel, is_java_logger, is_same_or_descendant, level_in_effect
 
-ROOT = "root"
-"""The name of the logger of which all loggers are descendants."""
 _NUMBER_BY_LEVEL = {
     LoggerLevel.TRACE: 5,
     LoggerLevel.DEBUG: logging.DEBUG,
@@ -32,47 +34,89 @@ class LoggerState:
 
 
 class LoggerLevels:
-    """Reads and sets the levels of this process's loggers."""
+    """Reads and sets the levels of one worker's loggers.
 
-    def __init__(self) -> None:
+    Where Python and the JVM have a logger of the same name, Python's is shown, and both are set.
+    """
+
+    def __init__(self, runtime: TaskRuntime) -> None:
+        self._runtime = runtime
         self._last_modified_ms: dict[str, int] = {}
+        self._setting = asyncio.Lock()
+        """Held while levels are set: they are set in the order in which they were requested."""
 
-    def states(self) -> dict[str, LoggerState]:
-        """All loggers that exist, by name."""
-        return {name: self._state(name, known) for name, known in sorted(_existing_loggers().items())}
+    async def states(self) -> dict[str, LoggerState]:
+        """All loggers that exist, by name.
 
-    def state(self, name: str) -> LoggerState | None:
-        """The logger ``name``; None if it does not exist."""
-        known = _existing_loggers().get(name)
-        return None if known is None else self._state(name, known)
+        :raises WorldError: when the JVM does not answer.
+        """
+        levels = {**await self._runtime.logger_levels(), **_python_levels()}
+        return {name: self._state(name, level) for name, level in sorted(levels.items())}
 
-    def set_level(self, name: str, level: LoggerLevel) -> list[str]:
-        """Set the level of the logger ``name``, which is created if it does not exist, and of its descendants. Returns
-        the names of those that had another level, sorted."""
-        logging.getLogger(name)
-        loggers = {
-            other: known
-            for other, known in _existing_loggers().items()
-            if name in (ROOT, other) or other.startswith(f"{name}.")
-        }
-        changed = sorted(other for other, known in loggers.items() if _level_of(known) is not level)
-        now_ms = time.time_ns() // 1_000_000
-        for known in loggers.values():
-            known.setLevel(_NUMBER_BY_LEVEL[level])
-        self._last_modified_ms.update(dict.fromkeys(changed, now_ms))
-        return changed
+    async def state(self, name: str) -> LoggerState | None:
+        """The logger ``name``; None if it does not exist.
 
-    def _state(self, name: str, known: logging.Logger) -> LoggerState:
-        return LoggerState(level=_level_of(known), last_modified_ms=self._last_modified_ms.get(name))
+        :raises WorldError: when the JVM does not answer.
+        """
+        level = _python_levels().get(name) or (await self._runtime.logger_levels()).get(name)
+        return None if level is None else self._state(name, level)
+
+    async def set_level(self, name: str, level: LoggerLevel) -> list[str]:
+        """Set the level of the logger ``name`` and of its descendants. A logger that does not exist, and of which there
+        are no descendants, is created: in the JVM, if there is one and the name is that of a Java class, else in
+        Python. Returns the names of the loggers that had another level, sorted.
+
+        :raises WorldError: when the JVM does not answer.
+        """
+        async with self._setting:
+            in_python, in_jvm = _python_levels(), await self._runtime.logger_levels()
+            is_known_in_python, is_known_in_jvm = (
+                any(is_same_or_descendant(other, name) for other in levels) for levels in (in_python, in_jvm)
+            )
+            is_new_in_jvm = not is_known_in_python and bool(in_jvm) and is_java_logger(name)
+            changed: set[str] = set()
+            if is_known_in_jvm or is_new_in_jvm:
+                changed |= _changed(in_jvm, name, level)
+                await self._runtime.set_logger_level(name, level)
+            if is_known_in_python or not (is_known_in_jvm or is_new_in_jvm):
+                changed |= _changed(in_python, name, level)
+                _set_python_level(name, level)
+            self._last_modified_ms.update(dict.fromkeys(changed, time.time_ns() // 1_000_000))
+            return sorted(changed)
+
+    def _state(self, name: str, level: LoggerLevel) -> LoggerState:
+        return LoggerState(level=level, last_modified_ms=self._last_modified_ms.get(name))
 
 
-def _existing_loggers() -> dict[str, logging.Logger]:
+def _changed(levels: Mapping[str, LoggerLevel], name: str, level: LoggerLevel) -> set[str]:
+    """The names of the loggers that get another level when that of ``name``, which need not exist, and of its
+    descendants is set."""
+    affected = {other: before for other, before in levels.items() if is_same_or_descendant(other, name)}
+    affected.setdefault(name, level_in_effect(levels, name))
+    return {other for other, before in affected.items() if before is not level}
+
+
+# -- Python's loggers -------------------------------------------------------------------------------------------------
+
+
+def _python_loggers() -> dict[str, logging.Logger]:
     """All loggers by name, without the names that only descendants of loggers use."""
     loggers = dict(logging.root.manager.loggerDict)  # Another thread may create a logger meanwhile.
     return {ROOT: logging.root, **{name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}}
 
 
-def _level_of(known: logging.Logger) -> LoggerLevel:
-    """The level in effect. A number between two levels counts as the higher: a logger with 25 writes warnings."""
-    number = known.getEffectiveLevel()
-    return next((level for level, least in _NUMBER_BY_LEVEL.items() if number <= least), LoggerLevel.OFF)
+def _python_levels() -> dict[str, LoggerLevel]:
+    """The levels in effect. A number between two levels counts as the higher: a logger with 25 writes warnings."""
+    levels = {}
+    for name, one in _python_loggers().items():
+        number = one.getEffectiveLevel()
+        levels[name] = next((level for level, least in _NUMBER_BY_LEVEL.items() if number <= least), LoggerLevel.OFF)
+    return levels
+
+
+def _set_python_level(name: str, level: LoggerLevel) -> None:
+    """Set the level of a logger, which is created if it does not exist, and of its descendants."""
+    logging.getLogger(name)
+    for other, one in _python_loggers().items():
+        if is_same_or_descendant(other, name):
+            one.setLevel(_NUMBER_BY_LEVEL[level])

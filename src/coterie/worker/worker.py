@@ -49,6 +49,7 @@ from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.membership import (
     Handover,
     InstallTarget,
@@ -123,7 +124,7 @@ class Worker:
         self.boot_id = uuid.uuid4().hex[:12]
         """A random id of this process start. A client that waits for a restart compares it with the earlier id."""
         self.stall = StallMeter()
-        self.logger_levels = LoggerLevels()
+        self.logger_levels = LoggerLevels(runtime)
         self.phase = WorkerPhase.STARTING
         self.startup_step = "awaiting startup"
         """What the worker does while it starts, in Kafka Connect's wording where Connect has the same step."""
@@ -410,7 +411,7 @@ class Worker:
             case StopConnector() | EndStart():
                 self._order_end(effect)
             case SetLoggerLevel(logger=name, level=level):
-                self.logger_levels.set_level(name, level)
+                group.create_task(self._set_logger_level(name, level))
             case NotifyListeners(news=news):
                 if self._listeners is not None:
                     self._listeners.notify(news)
@@ -437,6 +438,13 @@ class Worker:
                 self._runtime.stop_connector(connector)
             case EndStart(task=task, grace_ms=grace_ms):
                 self._runtime.end_start(task, grace_ms=grace_ms)
+
+    async def _set_logger_level(self, name: str, level: LoggerLevel) -> None:
+        """Set the level of a logger, because a line of the config log says so; an error is logged."""
+        try:
+            await self.logger_levels.set_level(name, level)
+        except WorldError as error:
+            logger.error("The level %s of logger %s was not set: %s", level, name, error)
 
     async def _perform_chore(self, chore: Chore) -> None:
         """Perform a chore and give the herder its result."""

@@ -35,13 +35,13 @@ class LoggersResource:
 
     async def list_loggers(self, _: Request) -> Response:
         """All loggers of this worker."""
-        states = self._herder.worker.logger_levels.states()
+        states = await self._herder.worker.logger_levels.states()
         return JSONResponse({name: _state_json(state) for name, state in states.items()})
 
     async def describe_logger(self, request: Request) -> Response:
         """One logger of this worker."""
         name = request.path_params["logger"]
-        state = self._herder.worker.logger_levels.state(name)
+        state = await self._herder.worker.logger_levels.state(name)
         if state is None:
             raise NotFoundError(f"Logger {name} not found.")
         return JSONResponse(_state_json(state))
@@ -60,7 +60,7 @@ class LoggersResource:
             return Response(status_code=204)
         if scope.lower() != "worker":
             logger.warning("The scope %r of a logger's level is unknown; the level is set on this worker", scope)
-        return JSONResponse(self._herder.worker.logger_levels.set_level(name, level))
+        return JSONResponse(await self._herder.worker.logger_levels.set_level(name, level))
 
 
 def _state_json(state: LoggerState) -> dict[str, Any]:
