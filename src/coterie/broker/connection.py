@@ -28,7 +28,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import (
     LENGTH_SIZE,
     RequestHeader,
-    decode_request,
+    decode_request_body,
     decode_request_header,
     encode_response,
     encode_response_values,
@@ -420,10 +420,10 @@ class Connection:
             api = self._apis.get(header.api_key)
             if api is None or header.api_version not in api.versions:
                 return _DecodedRequest(header, None)
-            _, body = decode_request(frame, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)
+            body = decode_request_body(frame, header, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)
             return _DecodedRequest(header, api, body, number=number)
         except TooManyElementsError:
-            _, body = await self._broker.codec_thread.run(decode_request, frame)
+            body = await self._broker.codec_thread.run(decode_request_body, frame, header)
             return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
 
     async def _respond(

@@ -5,6 +5,7 @@ A frame here does not include its length; :func:`with_length` adds it. Messages 
 """
 
 import io
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ from coterie.wire.schemas import (
     response_schema,
 )
 
+_HEADER_START = struct.Struct(">hhi")
+"""API key, API version and correlation id, with which the header of every request begins."""
 LENGTH_SIZE = 4
 """The size in bytes of the length, an int32, that precedes each frame on a connection."""
 
@@ -62,28 +65,42 @@ def decode_request_header(frame: bytes) -> RequestHeader:
 
     :raises WireError: when the frame is too short, or the client id is not UTF-8.
     """
-    return _read_request_header(Reader(frame))
+    if len(frame) < _HEADER_START.size:
+        raise WireError(f"a request of {len(frame)} bytes is shorter than the header of a request")
+    api_key, api_version, correlation_id = _HEADER_START.unpack_from(frame)
+    client_id = Reader(frame, _HEADER_START.size).nullable_string()
+    return RequestHeader(api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id)
 
 
-def decode_request(frame: bytes, *, elements_max: int | None = None) -> tuple[RequestHeader, Any]:
+def decode_request(frame: bytes) -> tuple[RequestHeader, Any]:
     """The header and kio's entity of the request in ``frame``, which has no length before it.
+
+    :raises UnknownApiError | WireError: see :func:`decode_request_header` and :func:`decode_request_body`.
+    """
+    header = decode_request_header(frame)
+    return header, decode_request_body(frame, header)
+
+
+def decode_request_body(frame: bytes, header: RequestHeader, *, elements_max: int | None = None) -> Any:
+    """kio's entity of the request in ``frame``, which has this ``header`` and no length before it.
 
     :raises UnknownApiError: when there is no such API or version.
     :raises WireError: when the frame is malformed; `TooManyElementsError` when it has more than ``elements_max`` array
         elements and tagged fields. None: the maximum of the API, see :data:`REQUEST_ELEMENTS_MAX`.
     """
-    reader = Reader(frame)
-    header = _read_request_header(reader)
     if elements_max is None:
         elements_max = ELEMENTS_MAX if header.api_key in CONNECT_GROUP_APIS else REQUEST_ELEMENTS_MAX
     schema = request_schema(header.api_key, header.api_version)
+    reader = Reader(frame, _HEADER_START.size)
+    client_id_size = max(0, reader.int16())
+    reader.position += client_id_size
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
     if header.api_key == CONNECT_GROUP_HEARTBEAT:
         settled = decode_settled_heartbeat(frame, reader.position)
         if settled is not None:
-            return header, settled
-    return header, _decode_entity(frame, reader.position, schema, elements_max)
+            return settled
+    return _decode_entity(frame, reader.position, schema, elements_max)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
@@ -159,16 +176,6 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _read_request_header(reader: Reader) -> RequestHeader:
-    """The request header's fields up to the client id."""
-    return RequestHeader(
-        api_key=reader.int16(),
-        api_version=reader.int16(),
-        correlation_id=reader.int32(),
-        client_id=reader.nullable_string(),
-    )
 
 
 def _decode_entity(frame: bytes, position: int, schema: Any, elements_max: int) -> Any:

@@ -49,6 +49,7 @@ INVALID: Mapping[str, Mapping[str, Any]] = {
     "a version outside of its range": {"client_assignors": (assignor(version=4),)},
     "100,000 assignors": {"client_assignors": tuple(assignor(f"a{number}") for number in range(100_000))},
     "large metadata": {"client_assignors": (assignor(metadata=bytes(100_000)),)},
+    "a negative request number": {"request_number": -1},
     "a negative wait": {"max_wait_ms": -1},
 }
 

@@ -81,7 +81,8 @@ class ConnectMachine:
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
             log_step(group.group_id, event, output.records, before)
-        return Output(records=output.records, effects=tuple(self._to_host_effect(group, one) for one in output.effects))
+        effects = [self._to_host_effect(group, one) for one in output.effects]
+        return Output(records=output.records, effects=tuple(effects))
 
     def _to_host_effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
         """The effect in the form that the host performs: a computation becomes a chore."""

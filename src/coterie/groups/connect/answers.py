@@ -10,7 +10,7 @@ from coterie.groups.connect.computation import begin_if_due, end_outdated_choice
 from coterie.groups.connect.messages import NO_MEMBER, Heartbeat, HoldTimer, MemberMetadata, SessionTimer
 from coterie.groups.connect.reconcile import reconcile
 from coterie.groups.connect.revocations import update_revocations
-from coterie.groups.connect.soft_state import Chosen, Sent
+from coterie.groups.connect.soft_state import Chosen, Contents
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -36,12 +36,13 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
     turn.write_group()  # why no member can compute
     if request is not None:
         take_step(turn, request)
-        hold_ms = time_to_hold_ms(group, request) if may_hold else 0
+        contents = contents_for(group, request.member_id)
+        hold_ms = time_to_hold_ms(group, request, contents) if may_hold else 0
         if hold_ms > 0:
             group.sessions[request.member_id].held = request
             turn.set_timer(HoldTimer(member_id=request.member_id), turn.now_ms + hold_ms)
         else:
-            respond(turn, request)
+            respond(turn, request, contents)
     news_of_all = (group.assignment_epoch, group.leader_epoch, group.leader_url)
     if news_of_all != group.announced:
         group.announced = news_of_all
@@ -64,10 +65,11 @@ def respond_if_news(turn: Turn, member_id: MemberId) -> None:
     request = session.held
     if has_step_to_take(turn.group, member_id):
         take_step(turn, request)
-    if has_news(turn.group, request):
+    contents = contents_for(turn.group, member_id)
+    if contents.is_news_after(session.sent):
         session.held = None
         turn.cancel_timer(HoldTimer(member_id=member_id))
-        respond(turn, request)
+        respond(turn, request, contents)
 
 
 def has_step_to_take(group: Group, member_id: MemberId) -> bool:
@@ -102,15 +104,15 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
     update_revocations(turn, member_id)
 
 
-def time_to_hold_ms(group: Group, request: Heartbeat) -> int:
-    """How long the response to ``request`` may be held, in ms; 0 if it must be sent now.
+def time_to_hold_ms(group: Group, request: Heartbeat, contents: Contents) -> int:
+    """How long the response to ``request``, with these ``contents``, may be held, in ms; 0 if it must be sent now.
 
     A request with all fields may follow a response that the member has not received. Such a request is held only in two
     cases. The member has certainly received every response, and its epoch has not changed: this is so while the member
     gives its jobs back one after the other, with one heartbeat for each job. Or the request repeats a join, because the
     member has no target yet: a member allows this only if it has received the response to its join.
     """
-    if has_news(group, request):
+    if contents.is_news_after(group.sessions[request.member_id].sent):
         return 0
     if request.has_all_fields and not (is_up_to_date(group, request) or repeats_join(group, request)):
         return 0
@@ -130,66 +132,47 @@ def repeats_join(group: Group, request: Heartbeat) -> bool:
     return request.member_epoch == JOIN == group.currents[request.member_id].member_epoch
 
 
-def has_news(group: Group, request: Heartbeat) -> bool:
-    """Whether the response to ``request`` would contain something that the member's last response did not."""
-    sent = group.sessions[request.member_id].sent
-    return (
-        sent is None
-        or group.currents[request.member_id].assigned != sent.jobs
-        or is_leader_news(group, sent)
-        or sent.session_timeout_ms != group.settings.session_timeout_ms
-        or (computation_of(group, request.member_id) not in (None, sent.computation))
+def contents_for(group: Group, member_id: MemberId) -> Contents:
+    """What a response to the member tells it now."""
+    chosen = group.computation if isinstance(group.computation, Chosen) else None
+    return Contents(
+        jobs=group.currents[member_id].assigned,
+        leader_epoch=group.leader_epoch,
+        leader_url=group.leader_url,
+        session_timeout_ms=group.settings.session_timeout_ms,
+        computation=chosen if chosen is not None and chosen.member_id == member_id else None,
     )
 
 
-def is_leader_news(group: Group, sent: Sent) -> bool:
-    """Whether the leader or its URL has changed since the last response to the member."""
-    return (sent.leader_epoch, sent.leader_url) != (group.leader_epoch, group.leader_url)
-
-
-def computation_of(group: Group, member_id: MemberId) -> Chosen | None:
-    """The computation for which the member was chosen, until the member has requested the state of the group; else
-    None."""
-    computation = group.computation
-    return computation if isinstance(computation, Chosen) and computation.member_id == member_id else None
-
-
-def respond(turn: Turn, request: Heartbeat) -> None:
-    """Respond to ``request``."""
+def respond(turn: Turn, request: Heartbeat, contents: Contents) -> None:
+    """Send the response to ``request``, with these ``contents``. It leaves out what the member knows."""
     group = turn.group
     member_id = request.member_id
     session, current = group.sessions[member_id], group.currents[member_id]
-    if has_news(group, request) or request.member_epoch != current.member_epoch:
+    sent = session.sent
+    if request.member_epoch != current.member_epoch or contents.is_news_after(sent):
         session.is_up_to_date = False  # until a request shows that the member has received this response
-    is_full = request.has_all_fields or request.member_epoch == JOIN
-    sent, timeout_ms = session.sent, group.settings.session_timeout_ms
-    reported = request.owned if request.owned is not None or sent is None else sent.jobs
-    has_assignment = is_full or reported is None or current.assigned != reported
-    has_leader = is_full or sent is None or is_leader_news(group, sent)
-    has_timeout = is_full or sent is None or sent.session_timeout_ms != timeout_ms
+    # A response to a join, or to a request with all fields, leaves nothing out.
+    known = None if request.member_epoch == JOIN or request.has_all_fields else sent
+    has_assignment = known is None or contents.jobs != (request.owned if request.owned is not None else known.jobs)
+    has_leader = known is None or (contents.leader_epoch, contents.leader_url) != (known.leader_epoch, known.leader_url)
+    has_timeout = known is None or contents.session_timeout_ms != known.session_timeout_ms
     if has_timeout:
-        allow_session_timeout(turn, group.members[member_id], timeout_ms)
-    computation = computation_of(group, member_id)
+        allow_session_timeout(turn, group.members[member_id], contents.session_timeout_ms)
     turn.reply(
         request.reply_to,
         HeartbeatResponse(
-            error=ConnectErrorCode.COMPUTE_ASSIGNMENT if computation is not None else ConnectErrorCode.NONE,
+            error=ConnectErrorCode.NONE if contents.computation is None else ConnectErrorCode.COMPUTE_ASSIGNMENT,
             member_epoch=current.member_epoch,
             heartbeat_interval_ms=WAITING_INTERVAL_MS
             if waits(group, member_id)
             else group.settings.heartbeat_interval_ms,
             assignment=assignment_to(group, member_id) if has_assignment else None,
             leader=leader_of(group) if has_leader else None,
-            session_timeout_ms=timeout_ms if has_timeout else None,
+            session_timeout_ms=contents.session_timeout_ms if has_timeout else None,
         ),
     )
-    session.sent = Sent(
-        jobs=current.assigned,
-        leader_epoch=group.leader_epoch,
-        leader_url=group.leader_url,
-        session_timeout_ms=timeout_ms,
-        computation=computation,
-    )
+    session.sent = contents
 
 
 def waits(group: Group, member_id: MemberId) -> bool:

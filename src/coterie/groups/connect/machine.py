@@ -217,11 +217,11 @@ def accept(turn: Turn, request: Heartbeat) -> None:
         # The member acts only on the response to its newest request, so this one contains nothing new.
         end_hold(turn, member_id, HeartbeatResponse(member_epoch=group.currents[member_id].member_epoch))
     session.request_number = max(session.request_number, request.request_number)
-    is_same_connection = isinstance(session.connection, Connected) and session.connection.number == request.connection
+    former = session.connection if isinstance(session.connection, Connected) else None
+    is_same_connection = former is not None and former.number == request.connection
     session.is_up_to_date = is_same_connection and (session.is_up_to_date or not request.has_all_fields)
-    connection = Connected(number=request.connection, resumes=request.resumes)
-    if session.connection != connection:
-        session.connection = connection
+    if former is None or (former.number, former.resumes) != (request.connection, request.resumes):
+        session.connection = Connected(number=request.connection, resumes=request.resumes)
         turn.cancel_timer(ConnectionTimer(member_id=member_id))
     if request.config_offset is not None:
         session.config_offset = request.config_offset

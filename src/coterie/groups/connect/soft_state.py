@@ -2,7 +2,7 @@
 written to the log; after a reload the members' next requests restore it."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from coterie.groups.connect.messages import Heartbeat
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
@@ -90,16 +90,20 @@ class Closure:
 # -- the session of a member -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """What the responses to a member have contained. A response that leaves a field out confirms its last value."""
+class Contents(NamedTuple):
+    """What responses tell a member. A response that leaves a field out confirms its last value."""
 
     jobs: Jobs
     leader_epoch: LeaderEpoch
     leader_url: WorkerUrl
     session_timeout_ms: int
     computation: Chosen | None
-    """The computation for which the last response asked the member to compute."""
+    """The computation for which the member was chosen, until it has requested the state of the group."""
+
+    def is_news_after(self, sent: "Contents | None") -> bool:
+        """Whether a response with these contents tells the member something that its responses so far, ``sent``, have
+        not told it. The end of a computation is no news."""
+        return sent is None or (self != sent and self != sent._replace(computation=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +128,8 @@ class Session:
     connection: ConnectionState = NotConnected()
     held: Heartbeat | None = None
     """The heartbeat whose response is held."""
-    sent: Sent | None = None
-    """None before the first response."""
+    sent: Contents | None = None
+    """What the responses to the member have told it; None before the first response."""
     is_up_to_date: bool = False
     """Whether the last request of the member shows that it has processed all responses so far. A member sends all
     fields on a new connection, and while it waits for a response."""

@@ -180,13 +180,11 @@ def test_a_describe_asks_for_the_members() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (HEARTBEAT, {"RequestNumber": -1}, "RequestNumber is -1; the lowest value is 0"),
         (HEARTBEAT, {"RebalanceTimeoutMs": -2}, "RebalanceTimeoutMs is -2; the lowest value is -1"),
         (HEARTBEAT, {"ConfigOffset": -3}, "ConfigOffset is -3; the lowest value is -2"),
         (HEARTBEAT, {"Configured": {"ConfigOffset": -2, **arrays("c")}}, "Configured.ConfigOffset is -2"),
         (HEARTBEAT, {"Draining": 2}, "Draining is 2; the highest value is 1"),
         (HEARTBEAT, {"Draining": -2}, "Draining is -2; the lowest value is -1"),
-        (HEARTBEAT, {"MaxWaitMs": -1}, "MaxWaitMs is -1; the lowest value is 0"),
         (HEARTBEAT, {"ConnectionGraceMs": -2}, "ConnectionGraceMs is -2; the lowest value is -1"),
         (HEARTBEAT, {"Claims": {"Wildcard": True, **arrays("c")}}, "Claims has Wildcard, but also lists jobs"),
         (HEARTBEAT, {"ConnectorsAndTasks": arrays("")}, "the name of a connector is empty"),

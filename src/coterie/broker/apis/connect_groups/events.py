@@ -1,7 +1,8 @@
 """Converts the requests of connect groups into events.
 
 In a request, null or a number such as -1 means that a field has not changed; in the event it is None. This module
-checks only the values of single fields; the coordinator checks them against the group.
+refuses numbers below the one that means "unchanged", and structs that contradict themselves; the group's machine checks
+everything else.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         client_host=client_host,
         member_id=MemberId(body.member_id),
         member_epoch=MemberEpoch(body.member_epoch),
-        request_number=_check_at_least(0, "RequestNumber", body.request_number),
+        request_number=body.request_number,
         instance_id=None if body.instance_id is None else InstanceId(body.instance_id),
         rebalance_timeout_ms=_none_if_unchanged("RebalanceTimeoutMs", body.rebalance_timeout_ms),
         server_assignor=body.server_assignor,
@@ -44,7 +45,7 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         configured=_to_configured(body.configured.value),
         claims=_to_claims(body.claims.value),
         draining=_to_draining(body.draining),
-        max_wait_ms=_check_at_least(0, "MaxWaitMs", body.max_wait_ms),
+        max_wait_ms=body.max_wait_ms,
         connection_grace_ms=_none_if_unchanged("ConnectionGraceMs", body.connection_grace_ms),
         resumes=body.resumes,
     )
@@ -158,7 +159,7 @@ def _none_if_unchanged(field: str, value: int) -> int | None:
 
     :raises InvalidFieldError: when it is below -1.
     """
-    return None if _check_at_least(_UNCHANGED, field, value) == _UNCHANGED else value
+    return None if value == _UNCHANGED else _check_at_least(_UNCHANGED, field, value)
 
 
 def _to_config_offset(value: int) -> ConfigOffset | None:
@@ -166,8 +167,9 @@ def _to_config_offset(value: int) -> ConfigOffset | None:
 
     :raises InvalidFieldError: when it is below -2.
     """
-    _check_at_least(_UNCHANGED_CONFIG_OFFSET, "ConfigOffset", value)
-    return None if value == _UNCHANGED_CONFIG_OFFSET else ConfigOffset(value)
+    if value == _UNCHANGED_CONFIG_OFFSET:
+        return None
+    return ConfigOffset(_check_at_least(_UNCHANGED_CONFIG_OFFSET, "ConfigOffset", value))
 
 
 def _to_draining(value: int) -> bool | None:
@@ -177,7 +179,7 @@ def _to_draining(value: int) -> bool | None:
     """
     if value > 1:
         raise InvalidFieldError(f"Draining is {value}; the highest value is 1")
-    return None if _check_at_least(_UNCHANGED, "Draining", value) == _UNCHANGED else bool(value)
+    return None if value == _UNCHANGED else bool(_check_at_least(_UNCHANGED, "Draining", value))
 
 
 def _check_at_least(lowest: int, field: str, value: int) -> int:
