@@ -80,7 +80,12 @@ def test_the_example_file_is_valid_as_it_is_and_with_all_commented_keys(text: st
 
 def test_the_example_file_contains_every_key() -> None:
     shown = set(re.findall(r"(?m)^#?([a-z.]+)=", EXAMPLE.read_text()))
-    assert {name.replace("_", ".") for name in WorkerSettings.model_fields} - shown == {"spark", "security", "rest.tls"}
+    assert {name.replace("_", ".") for name in WorkerSettings.model_fields} - shown == {
+        "spark",
+        "security",
+        "rest.tls",
+        "providers",
+    }
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,17 @@ def _has_error_at(key: str) -> Callable[[RecordedCall, httpx.Response], bool]:
     return is_expected
 
 
+def _is_unresolved_config_refused(call: RecordedCall, response: httpx.Response) -> bool:
+    """Whether a write is refused with the reason, after which reads have the previous config; a validation has one
+    error."""
+    if call.path.endswith("/validate"):
+        return _has_error_at("topic")(call, response)
+    if call.method == "PUT":
+        reason = call.message if call.status == 500 else "no environment variable NO_SUCH"
+        return _is_error(response, 400) and reason in body_of(response)["message"]
+    return response.status_code == call.status and "NO_SUCH" not in response.text
+
+
 def _without_prefix(text: str) -> str:
     """``text`` in JSON, without the prefixes of the keys of a transform or converter in its messages."""
     return re.sub(r"for configuration (transforms\.\w+|value\.converter)\.(?!type)", "for configuration ", text)
@@ -207,6 +218,11 @@ DEVIATIONS = (
             and ("/" in _sent_name(call) or len(_sent_name(call).encode()) > 255)
         ),
         is_expected=lambda call, response: _is_error(response, 400 if call.method == "POST" else 404),
+    ),
+    Deviation(
+        title="a config with a reference that its config provider cannot resolve",
+        applies=lambda call: "${env:NO_SUCH}" in str(call.body) or call.note == "a provider that fails",
+        is_expected=_is_unresolved_config_refused,
     ),
     Deviation(
         title="a config with the value null",

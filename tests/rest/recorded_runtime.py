@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import UnknownPluginError, find_plugin
+from coterie.config.providers import ConfigProviders, EnvVarConfigProvider, FileConfigProvider
 from coterie.herder.seams import TaskProgressed, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.logger_levels import LoggerLevel, is_same_or_descendant
@@ -75,6 +76,22 @@ def recorded_jvm_loggers() -> set[str]:
     return names - {call.path.rpartition("/")[2].partition("?")[0] for call in calls if call.method == "PUT"}
 
 
+class RecordedFileProvider(FileConfigProvider):
+    """The file provider of the recorded worker, which had one file."""
+
+    def value_of(self, path: str, key: str) -> str:
+        return "recorded" if path == "/data/secrets.properties" else super().value_of(path, key)
+
+
+RECORDED_PROVIDERS = ConfigProviders(
+    by_name={
+        "env": EnvVarConfigProvider.from_parameters({}),
+        "file": RecordedFileProvider.from_parameters({}),
+    }
+)
+"""The config providers of the recorded worker."""
+
+
 class RecordedRuntime(RecordedPluginsRuntime):
     """Validates, splits and starts as the recorded connectors did, reads what they read, and accepts the offsets that
     they accepted."""
@@ -102,6 +119,10 @@ class RecordedRuntime(RecordedPluginsRuntime):
             return make_config_infos(
                 name, DEFINITION, config, {"connector.class": [f"Failed to find any class {name}"]}
             )
+        try:
+            RECORDED_PROVIDERS.resolve(config)
+        except ConfigError as error:
+            return make_config_infos(name, DEFINITION, config, error.errors)
         return await super().validate(config, checkpointed_task_configs)
 
     async def start(self, spec: TaskSpec) -> None:

@@ -41,7 +41,7 @@ def configs_of(config: Mapping[str, str]) -> list[Mapping[str, str]]:
     plan = GenerationPlan(
         generation=GenerationId(number=1, id="a"), split=split, config=config, inferred_values={}, initial_positions={}
     )
-    return task_configs("c", config, plan.to_manifest({}))
+    return task_configs("c", config, plan.to_manifest({}), config)
 
 
 def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:

@@ -4,16 +4,27 @@ import logging
 
 import typer
 
+from coterie.config.secrets import hide_secrets
+
 
 def print_errors(*messages: str) -> None:
     """Print each of ``messages`` to standard error, on a line that begins with "coterie: "."""
     for message in messages:
-        typer.echo(f"coterie: {message}", err=True)
+        typer.echo(f"coterie: {hide_secrets(message)}", err=True)
+
+
+class _HidingFormatter(logging.Formatter):
+    """A formatter of log lines without the values of references to secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_secrets(super().format(record))
 
 
 def log_to_stderr(level: str) -> None:
     """Send log messages of ``level`` and above to standard error, without known noise of libraries."""
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_HidingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     for logger_name in ("httpx", "httpcore", "py4j", "uvicorn"):
         logging.getLogger(logger_name).setLevel(logging.WARNING)
     # A peer may close its side right after the TLS handshake. asyncio's streams set their TLS flag only after that turn

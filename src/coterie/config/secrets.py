@@ -1,18 +1,24 @@
-"""Which values of a config are secret, for readers that may not see them."""
+"""Which values of a config are secret, for readers that may not see them; and the removal of secrets from texts."""
 
+import json
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
 
 MASK = "[hidden]"
 """What stands in the place of a secret value, as in Kafka."""
-_SECRET_NAME = re.compile(
-    r"(password|passwd|passphrase|secret|token|credential|jaas\.config|(access|private|api|account|shared)[._-]?key)",
-    re.IGNORECASE,
+SECRET_NAME_PATTERN = (
+    r"(password|passwd|passphrase|secret|token|credential|jaas\.config|(access|private|api|account|shared)[._-]?key)"
 )
-"""Names of keys whose values are secret, in any key: options of Spark's sources and sinks have no definitions."""
+"""Names of keys whose values are secret, in any key: options of Spark's sources and sinks have no definitions. It means
+the same in Python and in Java, without regard to case."""
+_SECRET_NAME = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{[^}:]+:[^}]+\}")
 """A reference to a secret, ``${provider:path:key}``: the reference itself is not secret."""
+HIDDEN_SIZE_MIN = 4
+"""Number of characters from which the value of a reference is hidden in texts: a shorter one is in many words."""
 
 
 def masked_config(config: Mapping[str, str]) -> dict[str, str]:
@@ -26,3 +32,60 @@ def _is_secret(key: str, value: str) -> bool:
     if _REFERENCE.fullmatch(value.strip()):
         return False
     return bool(_SECRET_NAME.search(key)) or bool(_URL_WITH_PASSWORD.search(value))
+
+
+class _KnownSecrets:
+    """The values of references that this process has resolved. Safe on any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        """A pattern of all texts; None while there is none."""
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Add the texts that are long enough (:data:`HIDDEN_SIZE_MIN`)."""
+        with self._lock:
+            new_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN} - self._texts
+            if new_texts:
+                self._texts |= new_texts
+                # The longest first: a text may contain another one.
+                in_order = sorted(self._texts, key=lambda text: (-len(text), text))
+                self._pattern = re.compile("|".join(map(re.escape, in_order)))
+
+    def hide(self, text: str) -> str:
+        """``text`` with :data:`MASK` for each of the texts."""
+        pattern = self._pattern
+        return text if pattern is None else pattern.sub(MASK, text)
+
+
+# One object for the process: the log, which must not contain the secrets, belongs to the process too.
+_known_secrets = _KnownSecrets()
+
+
+def remember_secret(value: str) -> None:
+    """Hide ``value`` in all texts from now on (:func:`hide_secrets`): also without the white space around it, each of
+    its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL."""
+    plain_texts = {value, value.strip(), *(line.strip() for line in value.splitlines())}
+    escaped_texts = {
+        escape(text)
+        for text in plain_texts
+        for escape in (_in_json, _in_repr, quote, lambda text: quote(text, safe=""))
+    }
+    _known_secrets.add(plain_texts | escaped_texts)
+
+
+def hide_secrets(text: str) -> str:
+    """``text`` with :data:`MASK` for each value of a reference that this process has resolved. Apply it before a text
+    is cut off: a part of a secret is not found."""
+    return _known_secrets.hide(text)
+
+
+def _in_json(text: str) -> str:
+    """``text`` as it stands in a string of JSON."""
+    return json.dumps(text)[1:-1]
+
+
+def _in_repr(text: str) -> str:
+    """``text`` as it stands in Python's ``repr``."""
+    return repr(text)[1:-1]

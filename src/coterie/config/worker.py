@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError, field_validator
 
 from coterie.config import defaults
 from coterie.config.definition import split_list
 from coterie.config.inter_worker import InterWorkerSettings
+from coterie.config.providers import PROVIDERS_KEY, ConfigProviders
 from coterie.config.rest import CLIENT_AUTH_KEY, HTTPS_PREFIX, RestSettings, RestTls
 from coterie.config.security import SECURITY_KEYS as SECURITY_KEYS
 from coterie.config.security import TLS_FILE_KEYS, KafkaSecurity
@@ -190,13 +191,18 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     """Every `spark.…` key with its value, passed to the Spark session unchanged."""
     security: KafkaSecurity = Field(default=KafkaSecurity(), exclude=True)
     """How this worker connects to its brokers: the keys of `config.security`."""
+    providers: InstanceOf[ConfigProviders] = Field(default=ConfigProviders(), exclude=True)
+    """The config providers: the keys of `config.providers`."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """The settings from the keys and values of a worker file; unknown keys are ignored.
+        """The settings from the keys and values of a worker file; unknown keys are ignored. As in Kafka (KIP-421),
+        values may refer to the file's own config providers.
 
         :raises ConfigError: lists each invalid or missing key, with its value and the reason.
         """
+        providers = ConfigProviders.from_properties(properties)
+        properties = providers.resolve(properties)
         spark_settings = {key: value for key, value in properties.items() if key.startswith("spark.")}
         settings_by_key = {key: value for key, value in properties.items() if key in _config_keys(cls)}
         security_errors: dict[str, Sequence[str]] = {}
@@ -209,7 +215,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
             rest_tls = RestTls.from_properties(properties)
         except ConfigError as error:
             security_errors |= error.errors
-        parsed_fields = {"spark": spark_settings, "security": security, "rest.tls": rest_tls}
+        parsed_fields = {"spark": spark_settings, "security": security, "rest.tls": rest_tls, "providers": providers}
         try:
             settings = cls.model_validate({**settings_by_key, **parsed_fields})
         except ValidationError as error:
@@ -226,7 +232,11 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
         with a warning."""
         https_keys = {HTTPS_PREFIX + key for key in {*TLS_FILE_KEYS, CLIENT_AUTH_KEY}}
         known_keys = _config_keys(cls) | SECURITY_KEYS | https_keys | {CLIENT_AUTH_KEY}
-        return sorted(key for key in properties if key not in known_keys and not key.startswith("spark."))
+        return sorted(
+            key
+            for key in properties
+            if key not in known_keys and not key.startswith(("spark.", f"{PROVIDERS_KEY}.")) and key != PROVIDERS_KEY
+        )
 
     def ineffective_keys(self) -> Mapping[str, str]:
         """The keys that are set but have no effect because of the other settings, each with the reason."""
@@ -475,7 +485,7 @@ def parse_static_task(text: str) -> ConnectorTaskId:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-_FIELDS_OF_SEVERAL_KEYS = ("spark", "security", "rest_tls")
+_FIELDS_OF_SEVERAL_KEYS = ("spark", "security", "rest_tls", "providers")
 """The fields of :class:`WorkerSettings` that hold the values of several config keys; their own names are no keys."""
 
 

@@ -5,10 +5,12 @@ import threading
 from collections import deque
 from dataclasses import replace
 
+from coterie.config.secrets import hide_secrets
 from coterie.herder.seams import (
     PluginThreadsLost,
     RuntimeDied,
     SourcePartsChanged,
+    TaskDied,
     TaskEvent,
     TaskProgressed,
     TaskRetrying,
@@ -39,7 +41,11 @@ class EventQueue:
     def put(self, event: TaskEvent) -> None:
         """Append an event. Safe on any thread. If ``event`` is a :class:`TaskProgressed` or :class:`TaskRetrying`, an
         unread event of the same task is removed: the last one if it is of the same class, else the oldest of
-        :data:`UNREAD_REPORTS_MAX` such events in a row. A :class:`PluginThreadsLost` replaces an unread one."""
+        :data:`UNREAD_REPORTS_MAX` such events in a row. A :class:`PluginThreadsLost` replaces an unread one.
+
+        The values of references to secrets are hidden in a trace: it becomes a status."""
+        if isinstance(event, TaskDied | TaskRetrying):
+            event = replace(event, trace=hide_secrets(event.trace))
         with self._lock:
             if isinstance(event, PluginThreadsLost):
                 self._unread = deque(unread for unread in self._unread if not isinstance(unread, PluginThreadsLost))

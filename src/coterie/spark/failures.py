@@ -1,4 +1,5 @@
-"""Error texts of a failed query: its cause in one line, then the stack trace."""
+"""Error texts of a failed query: its cause in one line, then the stack trace. The values of references to secrets are
+hidden in all of them."""
 
 import re
 import traceback
@@ -8,7 +9,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from coterie.nouns.errors import CoterieError
+from coterie.config.secrets import hide_secrets
+from coterie.nouns.errors import ConfigError, CoterieError
 
 _MESSAGE_LENGTH_MAX = 600
 """Number of characters after which a message is cut off."""
@@ -25,22 +27,41 @@ _JAVA_MESSAGES_MAX = 3
 name the file, the error in the file and the value."""
 
 
+def without_secrets(error: Exception) -> Exception:
+    """``error`` itself if neither it nor its causes quote the value of a reference to a secret; else an exception with
+    the same message, in which these values are hidden, and without causes. It is of the same class if this is one of
+    Coterie's, else a RuntimeError that names the class."""
+    text = "".join(traceback.format_exception(error))
+    if hide_secrets(text) == text:
+        return error
+    if isinstance(error, ConfigError):
+        return ConfigError({key: [*map(hide_secrets, messages)] for key, messages in error.errors.items()})
+    message = hide_secrets(str(error))
+    if isinstance(error, CoterieError) and error.args == (str(error),):
+        return type(error)(message).with_traceback(error.__traceback__)
+    return RuntimeError(f"{type(error).__name__}: {message}").with_traceback(error.__traceback__)
+
+
 def message_with_trace(error: BaseException) -> str:
     """The text about ``error``: its message in one line (:func:`error_message`), then Python's stack trace; for a
     :class:`CoterieError` only its message."""
     if isinstance(error, CoterieError):
-        return str(error)
-    return f"{error_message(error)}\n\n{''.join(traceback.format_exception(error))}"
+        return hide_secrets(str(error))
+    return f"{error_message(error)}\n\n{hide_secrets(''.join(traceback.format_exception(error)))}"
 
 
 def error_message(error: BaseException) -> str:
     """The message of ``error`` in one line. For an error of Spark, see :func:`java_error_message`; for an OSError, the
     system's message and the file; for other errors that are not Coterie's, the type and the message."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+        return hide_secrets(error.strerror if error.filename is None else f"{error.strerror}: {error.filename}")
     if (java_exception := java_exception_of(error)) is not None:
         return java_error_message(java_exception)
-    return str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {_one_line(str(error))}"
+    return (
+        hide_secrets(str(error))
+        if isinstance(error, CoterieError)
+        else f"{type(error).__name__}: {_one_line(str(error))}"
+    )
 
 
 def java_error_message(java_exception: Any) -> str:
@@ -49,7 +70,7 @@ def java_error_message(java_exception: Any) -> str:
     (:func:`_python_failure_message`)."""
     messages: list[str] = []
     while java_exception is not None and len(messages) < _JAVA_MESSAGES_MAX:
-        full_message = java_exception.getMessage() or ""
+        full_message = hide_secrets(java_exception.getMessage() or "")
         if (python_message := _python_failure_message(full_message)) is not None:
             return python_message
         message = _one_line(full_message)
@@ -104,6 +125,6 @@ def java_exception_of(error: BaseException) -> Any | None:
 def _one_line(message: str) -> str:
     """``message`` in one line, without the stack trace and the SQLSTATE that some of Spark's messages contain, and cut
     off after :data:`_MESSAGE_LENGTH_MAX` characters."""
-    text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", message)[0].split())
+    text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", hide_secrets(message))[0].split())
     text = re.sub(r" SQLSTATE: \w+$", "", text)
     return text if len(text) <= _MESSAGE_LENGTH_MAX else f"{text[:_MESSAGE_LENGTH_MAX]}…"

@@ -75,14 +75,13 @@ class Pipeline:
         return frozenset(topic for user in users for topic in user.used_topics)
 
     @classmethod
-    def of(cls, task_config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]) -> "Pipeline":
-        """The pipeline of the task with the config ``task_config``.
+    def of(cls, config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]) -> "Pipeline":
+        """The pipeline of the task with the config ``config``, whose references are resolved.
 
         ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
-        config = resolve_references(task_config)
         task_input = TaskInput(
             task_number=TASK_DEFINITION.required_value(config, "task.index", int),
             task_count=TASK_DEFINITION.required_value(config, "task.count", int),
@@ -110,14 +109,16 @@ class Pipeline:
         )
 
 
-def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) -> list[Mapping[str, str]]:
+def task_configs(
+    connector: str, config: Mapping[str, str], manifest: Manifest, resolved_config: Mapping[str, str]
+) -> list[Mapping[str, str]]:
     """The configs of the tasks of the checkpoint generation ``manifest``, by task number. ``config`` is the connector's
-    config. References to secrets stay unresolved. The configs contain the generation's inferred values of the source
-    keys that ``config`` does not set.
+    config, and ``resolved_config`` the same with resolved references. The task configs contain the references, not
+    their values; and the generation's inferred values of the source keys that ``config`` does not set.
 
     :raises ConfigError: when the connector's source is missing or unknown.
     """
-    inferred = configured_source(resolve_references(config), {}).config.by_user_key(manifest.inferred_values)
+    inferred = configured_source(resolved_config, {}).config.by_user_key(manifest.inferred_values)
     return [
         {
             **inferred,
@@ -148,8 +149,3 @@ def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> 
         function=source.plugin.split_function,
         partitions_by_task=tuple(tuple(source_partitions) for source_partitions in partitions_by_task),
     )
-
-
-def resolve_references(config: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``config`` unchanged: references to secrets are not supported yet."""
-    return config

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, ExpiredCall, Stage
+from coterie.spark.failures import without_secrets
 from coterie.spark.fence import FencedError
 
 log = logging.getLogger(__name__)
@@ -329,8 +330,14 @@ def in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def result_of(call: PluginCall) -> Any:
-    """Await the result of ``call``. Raises its exception, and those of :meth:`PluginCalls.call`."""
-    return await asyncio.wrap_future(call.future)
+    """Await the result of ``call``. Raises its exception, without the values of references to secrets
+    (:func:`without_secrets`), and those of :meth:`PluginCalls.call`."""
+    try:
+        return await asyncio.wrap_future(call.future)
+    except Exception as error:
+        if (shown_error := without_secrets(error)) is error:
+            raise
+        raise shown_error from None
 
 
 def as_exception(error: BaseException) -> Exception:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from coterie.config.secrets import hide_secrets
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.error_columns import bad_rows, good_rows
@@ -21,7 +22,13 @@ from coterie.spark.bad_records.report import BadRecordLogReporter
 from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, rows_evaluated_once, summarize_bad_rows
 from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
 from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over, last_batch_id
-from coterie.spark.failures import error_message, java_error_message, message_of_raise_error, message_with_trace
+from coterie.spark.failures import (
+    error_message,
+    java_error_message,
+    message_of_raise_error,
+    message_with_trace,
+    without_secrets,
+)
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import plugin_stage
@@ -57,7 +64,7 @@ class TaskQuery:
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
-        """The number of the running batch, and the monotonic second in which :meth:`_process_batch` began; None between
+        """The number of the running batch, and the monotonic second in which it began; None between
         batches."""
         self._last_failure: str | None = None
         """Why the last batch failed, in one line; None if no batch has failed since the last start. Spark's own message
@@ -162,6 +169,12 @@ class TaskQuery:
             self._stop_spark_query()
             self._close_sinks()
 
+    def use_pipeline(self, pipeline: Pipeline) -> None:
+        """Close the sinks, and use ``pipeline``, the task's pipeline with newly resolved references, from the next
+        start on."""
+        self._close_sinks()
+        self._pipeline = pipeline
+
     @property
     def timeouts(self) -> TaskTimeouts:
         return self._pipeline.timeouts
@@ -218,12 +231,13 @@ class TaskQuery:
         """Why the query ended: the cause in one line, followed by Spark's stack trace; or only
         :attr:`permanent_failure`, if that is set; or that the query ended without an error."""
         if self.permanent_failure is not None:
-            return self.permanent_failure
+            return hide_secrets(self.permanent_failure)
         spark_failure = self._query.exception() if self._query is not None else None
         if spark_failure is None:
             return "The query ended without an error"
         assert self._query is not None
-        return f"{self._last_failure or java_error_message(self._query._jsq.exception().get())}\n\n{spark_failure}"
+        cause = self._last_failure or java_error_message(self._query._jsq.exception().get())
+        return hide_secrets(f"{cause}\n\n{spark_failure}")
 
     def stop(self, *, grace_ms: int) -> None:
         """Stop the query and close its fence: afterwards this run commits nothing. The running batch, and a batch that
@@ -293,8 +307,18 @@ class TaskQuery:
             pass
 
     def _process_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """The function of foreachBatch: the source checks the planned batch, the sinks stage the rows, the source
-        checks that the rows read are the planned ones, and the staged rows are committed unless the fence is closed.
+        """The function of foreachBatch: process one batch (:meth:`_stage_and_commit`). Spark shows the exceptions that
+        it raises in its UI and event log, so they contain no value of a reference to a secret."""
+        try:
+            self._stage_and_commit(batch, batch_id)
+        except Exception as error:
+            if (shown_error := without_secrets(error)) is error:
+                raise
+            raise shown_error from None
+
+    def _stage_and_commit(self, batch: DataFrame, batch_id: int) -> None:
+        """Process one batch: the source checks the planned batch, the sinks stage the rows, the source checks that the
+        rows read are the planned ones, and the staged rows are committed unless the fence is closed.
 
         Every exception makes the query fail. Before that, the cause is kept for :meth:`end_reason` and for the
         supervisor; a FencedError is only logged.

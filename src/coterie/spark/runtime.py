@@ -30,7 +30,6 @@ from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
 from coterie.spark.jars import jar_packages, jar_settings, missing_package_messages
 from coterie.spark.jvm_loggers import read_logger_levels, set_logger_level
 from coterie.spark.offset_committer import OffsetCommitter
-from coterie.spark.pipeline import resolve_references
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
 from coterie.spark.plugin_list import all_plugins, plugin_keys
 from coterie.spark.plugins import connector_type, source_by_name
@@ -99,15 +98,16 @@ class SparkTaskRuntime:
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
+        providers = self._config.providers
         return await self._calls.call(
             CONNECTOR_CALLS,
             f"connector {config.get('name', 'without a name')}",
             lambda: validate_config(
                 self._running_driver().spark,
                 config,
-                resolve_references,
+                providers.resolve,
                 self._config.worker_kafka_properties,
-                checkpointed_task_configs,
+                [providers.resolve_where_possible(task_config) for task_config in checkpointed_task_configs],
             ),
             stage="validate",
         )

@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 from coterie.nouns.errors import WorldError
 from coterie.spark.class_archive import with_archive_option
 from coterie.spark.java import find_java_home, write_signal_ignoring_launcher
+from coterie.spark.jvm_log import open_jvm_log
+from coterie.spark.redaction import REDACTION_SETTINGS
 from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ DEFAULT_SPARK_SETTINGS = {
     # Coterie stages the output and commits it by its own rename: Spark's cheap committer is sufficient.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    **REDACTION_SETTINGS,
 }
 LOOPBACK_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """Settings for a Spark whose executors run in the driver's JVM: other machines cannot connect to the driver."""
@@ -142,7 +145,7 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
             ).items()
         )
     )
-    with _launch_lock, jvm_log_file.open("ab") as jvm_output:
+    with _launch_lock, open_jvm_log(jvm_log_file) as jvm_output:
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; a process can have only one")
         try:

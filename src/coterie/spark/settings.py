@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.config.defaults import MAVEN_CENTRAL, OFFSET_FLUSH_INTERVAL_MS, PLUGIN_CALL_TIMEOUT_MS
+from coterie.config.providers import ConfigProviders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class SparkConfig:
     """The user's ``spark.*`` settings, which override Coterie's."""
     worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of Kafka's clients: the defaults of Kafka sources and sinks, which a connector can override."""
+    providers: ConfigProviders = field(default_factory=ConfigProviders)
+    """The providers that resolve the references in configs of connectors and tasks."""
     jars: JarSettings | None = None
     """None means that Coterie adds no jars to Spark's own and to those of ``user_settings``."""
     python: PythonSettings = PythonSettings()

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from py4j.protocol import Py4JError
@@ -36,10 +36,11 @@ from coterie.spark.generations.updater import (
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import GENERATION_KEY, Pipeline, resolve_references, split_source, task_configs
+from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, in_plugin_stage, plugin_stage
-from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
+from coterie.spark.plugins import configured_sink, configured_source, sink_identity
 from coterie.spark.query import TaskQuery
+from coterie.spark.redaction import redacting_session
 from coterie.spark.seams import HasConsumerGroup, TaskLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
@@ -64,7 +65,8 @@ class WatchedSource:
     """The source of a connector that this worker has split. Its partitions are listed again at intervals, to detect new
     and removed ones."""
 
-    source: ConfiguredSource
+    config: Mapping[str, str] = field(repr=False)
+    """The connector's config, with unresolved references: their values may change."""
     source_partitions: Sequence[str]
     """The source partitions at the time of the split."""
     check_interval_s: float
@@ -128,14 +130,16 @@ class Splitter:
         (:meth:`watch_source_partitions`)."""
         with self._fenced_operation(fence, connector):
             with plugin_stage("validate"):
-                source = configured_source(resolve_references(config), self._config.worker_kafka_properties)
-                if errors := source_errors(source, checkpointed_task_configs) | sink_errors(
-                    source, checkpointed_task_configs
-                ):
+                resolved_config = self._resolve(config)
+                source = configured_source(resolved_config, self._config.worker_kafka_properties)
+                resolved_task_configs = [
+                    self._config.providers.resolve_where_possible(task) for task in checkpointed_task_configs
+                ]
+                if errors := source_errors(source, resolved_task_configs) | sink_errors(source, resolved_task_configs):
                     raise ConfigError(errors)
             listed_at_s, max_age_ms = (
                 time.monotonic(),
-                common_definition().required_value(config, METADATA_MAX_AGE_KEY.name, int),
+                common_definition().required_value(resolved_config, METADATA_MAX_AGE_KEY.name, int),
             )
             with plugin_stage("list_source_partitions"):
                 source_partitions = source.plugin.list_source_partitions(source.config)
@@ -143,7 +147,7 @@ class Splitter:
                 split = split_source(source, source_partitions)
                 keys_to_infer = frozenset(source.plugin.keys_to_infer(source.config))
             if source.plugin.has_fixed_split and (
-                errors := split_errors(config, len(split.partitions_by_task), checkpointed_task_configs)
+                errors := split_errors(resolved_config, len(split.partitions_by_task), resolved_task_configs)
             ):
                 raise ConfigError(errors)
             has_generation = any(GENERATION_KEY in task for task in checkpointed_task_configs)
@@ -158,7 +162,8 @@ class Splitter:
                 infer_values=in_plugin_stage(
                     "infer_values",
                     lambda known_values: source.plugin.infer_values(
-                        self._running_driver().spark, source.config.with_defaults(known_values)
+                        redacting_session(self._running_driver().spark, config, resolved_config),
+                        source.config.with_defaults(known_values),
                     ),
                 ),
                 is_split_fixed=source.plugin.has_fixed_split,
@@ -173,12 +178,12 @@ class Splitter:
             with self._lock:
                 if not fence.is_closed:
                     self._watched_sources[connector] = WatchedSource(
-                        source=source,
+                        config=config,
                         source_partitions=source_partitions,
                         check_interval_s=max_age_ms / 1000,
                         last_checked_at_s=listed_at_s,
                     )
-            return task_configs(connector, config, manifest)
+            return task_configs(connector, config, manifest, resolved_config)
 
     def finish_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
@@ -199,13 +204,15 @@ class Splitter:
             ).finish_if_abandoned()
             # Use the checkpoint generation's config and not the connector's: if the generation does not match the
             # connector's config, the worker that has the connector creates another one.
-            return None if manifest is None else task_configs(connector, manifest.config, manifest)
+            if manifest is None:
+                return None
+            return task_configs(connector, manifest.config, manifest, self._resolve(manifest.config))
 
     def read_offsets(
         self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
     ) -> Sequence[ConnectorOffset]:
         """The connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes."""
-        plugin = configured_source(resolve_references(config), self._config.worker_kafka_properties).plugin
+        plugin = configured_source(self._resolve(config), self._config.worker_kafka_properties).plugin
         if isinstance(plugin.position_store, UnmovablePositions):
             return ()
         folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
@@ -224,7 +231,7 @@ class Splitter:
         ``fence``: a new fence from :meth:`open_fence`."""
         with self._fenced_operation(fence, connector):
             source = configured_source(
-                resolve_references({**config, "name": connector}), self._config.worker_kafka_properties
+                self._resolve({**config, "name": connector}), self._config.worker_kafka_properties
             )
             # An unmovable source refuses every change, also one without offsets.
             is_movable = not isinstance(source.plugin.position_store, UnmovablePositions)
@@ -303,9 +310,10 @@ class Splitter:
         watched_after = replace(watched_before, last_checked_at_s=time.monotonic())
         has_changed = False
         try:
-            has_changed = sorted(
-                watched_before.source.plugin.list_source_partitions(watched_before.source.config)
-            ) != sorted(watched_before.source_partitions)
+            source = configured_source(self._resolve(watched_before.config), self._config.worker_kafka_properties)
+            has_changed = sorted(source.plugin.list_source_partitions(source.config)) != sorted(
+                watched_before.source_partitions
+            )
         except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report their own failures
             log.warning(
                 "Connector %s: listing the source's partitions failed, so new and removed partitions are not found; "
@@ -368,7 +376,7 @@ class Splitter:
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
             position_store=configured_source(
-                resolve_references(config), self._config.worker_kafka_properties
+                self._resolve(config), self._config.worker_kafka_properties
             ).plugin.position_store,
             run_batch_in_flight=partial(
                 self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
@@ -376,6 +384,13 @@ class Splitter:
             fence=fence,
             remove_commit_markers=partial(self._remove_commit_markers, connector),
         )
+
+    def _resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
+        """``config`` with resolved references (:meth:`coterie.config.providers.ConfigProviders.resolve`).
+
+        :raises ConfigError: when a reference cannot be resolved.
+        """
+        return self._config.providers.resolve(config)
 
     def _generation_zero_manifest(self, task_configs_: Sequence[Mapping[str, str]]) -> Manifest:
         """The manifest of generation 0: the checkpoints of a version of Coterie without checkpoint generations.
@@ -386,9 +401,7 @@ class Splitter:
         :raises ConfigError: when a value in the first task's config is not valid.
         :raises WorldError: when the source cannot be reached.
         """
-        source = configured_source(
-            resolve_references(task_configs_[0]), self._config.worker_kafka_properties, "task.class"
-        )
+        source = configured_source(self._resolve(task_configs_[0]), self._config.worker_kafka_properties, "task.class")
         split_function = source.plugin.split_function
         partitions_by_task = source.plugin.divide_partitions(
             source.plugin.list_source_partitions(source.config), len(task_configs_)
@@ -408,7 +421,7 @@ class Splitter:
     def _sink_identity(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
         """The identity of the place to which a connector with this config writes: :func:`sink_identity` with the
         worker's Kafka properties."""
-        return sink_identity(resolve_references(config), self._config.worker_kafka_properties)
+        return sink_identity(self._resolve(config), self._config.worker_kafka_properties)
 
     def _remove_commit_markers(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
         """Remove the data that the sink and the dead letter queue of the old checkpoint generation ``manifest`` keep to
@@ -420,7 +433,7 @@ class Splitter:
         ]
         try:
             with plugin_stage("remove_commit_markers"):
-                sink = configured_sink(resolve_references(manifest.config), self._config.worker_kafka_properties)
+                sink = configured_sink(self._resolve(manifest.config), self._config.worker_kafka_properties)
                 sink.plugin.remove_commit_markers(sink.config, task_lineages)
                 queue.remove_commit_markers(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
@@ -465,13 +478,19 @@ class Splitter:
             f"Connector {connector} cannot be split again: batch {held_checkpoint.batch_id_in_flight} of task "
             f"{task_number} must be"
         )
-        spark = self._running_driver().spark.newSession()
+        spark = self._running_driver().spark
         try:
+            resolved_config = self._resolve(config)
+            spark = redacting_session(spark, config, resolved_config)
             batch_config = config_for_batch_in_flight(
-                resolve_references(config), manifest, source_partitions, self._config.worker_kafka_properties
+                resolved_config,
+                replace(manifest, config=self._resolve(manifest.config)),
+                source_partitions,
+                self._config.worker_kafka_properties,
             )
             pipeline = Pipeline.of(
-                task_configs(connector, batch_config, manifest)[task_number], self._config.worker_kafka_properties
+                task_configs(connector, batch_config, manifest, batch_config)[task_number],
+                self._config.worker_kafka_properties,
             )
             query = TaskQuery(spark, task_id, pipeline, held_checkpoint, fence)
             query.run_batch_in_flight()

@@ -26,7 +26,7 @@ checkpoint's path."""
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ from coterie.spark.generations.resplit import record_task_stopped
 from coterie.spark.pipeline import GENERATION_KEY, Pipeline
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, PluginTimeoutError, result_of
 from coterie.spark.query import TaskQuery
+from coterie.spark.redaction import redacting_session
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import Outage
@@ -167,6 +168,10 @@ class QueryRun:
         """An event that is set when the state becomes QueryEnded."""
         self.start_call: PluginCall | None = None
         """The call that starts or restarts the query; None before the first."""
+        self.config: Mapping[str, str] = {}
+        """The task's config, with unresolved references; empty before the start."""
+        self.resolved_config: Mapping[str, str] = {}
+        """:attr:`config` with the values of the references at the last start of the query."""
         self.outage: Outage | None = None
         """Set while a server that the task needs cannot be reached; None again after the query's next progress."""
         self.state: QueryState = QueryStarting()
@@ -407,7 +412,9 @@ class Supervisor:
         """
         try:
             driver = self._running_driver()
-            pipeline = Pipeline.of(spec.config, self._config.worker_kafka_properties)
+            run.config = spec.config
+            run.resolved_config = self._config.providers.resolve(spec.config)
+            pipeline = Pipeline.of(run.resolved_config, self._config.worker_kafka_properties)
             held_checkpoint = self._take_over(run, spec)
             log.info(
                 "Task %s: start %d has taken over the checkpoint; batch in flight: %s",
@@ -415,7 +422,8 @@ class Supervisor:
                 held_checkpoint.start_number,
                 held_checkpoint.batch_id_in_flight,
             )
-            self._start_query(run, TaskQuery(driver.spark.newSession(), run.task, pipeline, held_checkpoint, run.fence))
+            session = redacting_session(driver.spark, run.config, run.resolved_config)
+            self._start_query(run, TaskQuery(session, run.task, pipeline, held_checkpoint, run.fence))
         except FencedError:
             self._running_driver()
             self._report_from_start(
@@ -488,14 +496,18 @@ class Supervisor:
         query.stop(grace_ms=0)
 
     def _try_start_query(self, run: QueryRun, query: TaskQuery) -> TaskDied | None:
-        """Start the query. Returns None when the query runs, else the event for the failed start, which the caller
-        reports.
+        """Start the query, with the present values of the references in the task's config. Returns None when the query
+        runs, else the event for the failed start, which the caller reports.
 
         :raises FencedError: when the run was stopped or halted while the query started, or a later start of the task
             has taken over in a sink.
         :raises WorldError: when the start failed and Spark is not running any more.
         """
         try:
+            resolved_config = self._config.providers.resolve(run.config)
+            if resolved_config != run.resolved_config:
+                query.use_pipeline(Pipeline.of(resolved_config, self._config.worker_kafka_properties))
+                run.resolved_config = resolved_config
             query.start()
         except FencedError:
             raise

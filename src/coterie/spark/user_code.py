@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from coterie.config.definition import split_list
+from coterie.config.secrets import hide_secrets
 from coterie.spark.settings import PythonSettings
 
 MODULES_SETTING = "spark.coterie.pipeline.modules"
@@ -62,7 +63,7 @@ def load_function(spark: SparkSession, function_name: str) -> Callable[..., Any]
 def exception_message(error: BaseException) -> str:
     """One line about an exception: its type, the first line of its message and, if it was raised, the innermost file
     and line number of its traceback."""
-    lines = str(error).strip().splitlines()
+    lines = hide_secrets(str(error)).strip().splitlines()
     message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     return f"{message} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else message

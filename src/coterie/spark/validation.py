@@ -16,6 +16,7 @@ from coterie.config.definition import (
     split_list,
 )
 from coterie.config.infos import ConfigInfos, make_config_infos
+from coterie.config.secrets import hide_secrets
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark import rotation, transforms, unsupported_connect_keys
 from coterie.spark.bad_records import keys as bad_records
@@ -37,6 +38,7 @@ from coterie.spark.plugins import (
 )
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn
+from coterie.spark.redaction import redacting_session
 from coterie.spark.seams import TaskInput
 from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
@@ -68,20 +70,31 @@ def validate_config(
     """The definitions, values and errors of all keys of a connector with ``written_config``.
 
     ``resolve`` returns a config with its references to secrets resolved. The result has the references, not the
-    secrets. The other parameters, and the exceptions, are those of :func:`config_errors`.
+    secrets. If a reference cannot be resolved, only that is an error. The other parameters, and the exceptions, are
+    those of :func:`config_errors`.
     """
+    name = written_config.get("connector.class", "")
     try:
         config = resolve(written_config)
+    except ConfigError as error:
+        definition = connector_definition(
+            written_config, *_configured_ends(written_config, worker_kafka_properties)[:2]
+        )
+        return make_config_infos(name, definition, written_config, error.listed)
+    spark = redacting_session(spark, written_config, config)
+    try:
         errors = config_errors(spark, config, worker_kafka_properties, checkpointed_task_configs)
     except ConfigError as error:
-        config, errors = written_config, error.listed
+        errors = error.listed
     source, sink, _ = _configured_ends(config, worker_kafka_properties)
     definition = connector_definition(config, source, sink)
     errors |= version_errors(config) | wrong_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
-    shown_errors = {key: _with_references(messages, written_config, config) for key, messages in errors.items()}
-    name = written_config.get("connector.class", "")
+    shown_errors = {
+        key: [hide_secrets(message) for message in _with_references(messages, written_config, config)]
+        for key, messages in errors.items()
+    }
     return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
 
 

@@ -71,6 +71,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             scratch_folder=scratch,
             jvm_log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
             user_settings=settings.spark,
+            providers=settings.providers,
             jars=jar_settings(settings),
             python=PythonSettings(allowed_modules=settings.pipeline_modules, executable=settings.python_executable),
             offset_flush_interval_ms=settings.offset_flush_interval_ms,

@@ -1,0 +1,246 @@
+"""Config providers, with Kafka's keys: they replace the references ``${provider:path:key}`` in values of configs.
+
+    config.providers=env,file,directory
+    config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider
+    config.providers.env.param.allowlist.pattern=PG_.*                       (KIP-887)
+    config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
+    config.providers.file.param.allowed.paths=/run/secrets,/etc/coterie      (KIP-993)
+    config.providers.directory.class=org.apache.kafka.common.config.provider.DirectoryConfigProvider
+
+A reference is ``${env:PG_PASSWORD}``, ``${file:/run/secrets/pg.properties:password}`` or
+``${directory:/run/secrets:password}`` (KIP-297, KIP-421). As in Kafka, a reference to a provider that the worker does
+not have stays as it is. Every value that replaces a reference is hidden in texts (:func:`remember_secret`).
+"""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+from coterie.config.definition import split_list
+from coterie.config.properties import parse_properties
+from coterie.config.secrets import remember_secret
+from coterie.nouns.errors import ConfigError, WorldError
+
+log = logging.getLogger(__name__)
+
+PROVIDERS_KEY = "config.providers"
+"""The key with the names of the providers; the other keys of the providers begin with it and a dot."""
+REFERENCE_PATTERN = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+"""A reference, as in Kafka: the provider's name, the path, which may be absent, and the key."""
+_CLASS_PREFIX = "org.apache.kafka.common.config.provider."
+
+
+class ConfigProvider(Protocol):
+    """Looks up the values of references. Its methods may be called on any thread."""
+
+    def value_of(self, path: str, key: str) -> str:
+        """The value of the reference with ``path``, empty if the reference has none, and ``key``. It is read at
+        each call.
+
+        :raises WorldError: when there is no such value, or the provider may not read it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvVarConfigProvider:
+    """Kafka's provider of environment variables: ``${env:NAME}``."""
+
+    allowed_names: re.Pattern[str]
+    """The names of the variables that references may read."""
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
+        """The provider with Kafka's parameter ``allowlist.pattern``, by default all names.
+
+        :raises ValueError: when the pattern is no regular expression.
+        """
+        pattern = parameters.get("allowlist.pattern", "").strip() or ".*"
+        try:
+            return cls(allowed_names=re.compile(pattern))
+        except re.error as error:
+            raise ValueError(f"allowlist.pattern {pattern} is not a regular expression: {error}") from None
+
+    def value_of(self, path: str, key: str) -> str:
+        if path:
+            raise WorldError(f"A reference to an environment variable has no path, but this one has the path {path}")
+        if not self.allowed_names.fullmatch(key):
+            raise WorldError(f"The worker's allowlist.pattern does not allow the environment variable {key}")
+        if (value := os.environ.get(key)) is None:
+            raise WorldError(f"The worker has no environment variable {key}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedPaths:
+    """The files and folders that references may read."""
+
+    paths: tuple[Path, ...] | None
+    """Absolute paths, each with everything below it; None: every path is allowed."""
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
+        """The paths of Kafka's parameter ``allowed.paths``, by default all.
+
+        :raises ValueError: when a path is not absolute or does not exist.
+        """
+        if not (texts := [text for text in split_list(parameters.get("allowed.paths", "")) if text]):
+            return cls(paths=None)
+        for text in texts:
+            if not os.path.isabs(text):
+                raise ValueError(f"the path {text} of allowed.paths is not absolute")
+            if not os.path.exists(text):
+                raise ValueError(f"the path {text} of allowed.paths does not exist")
+        return cls(paths=tuple(Path(os.path.normpath(text)) for text in texts))
+
+    def check(self, path: str) -> Path:
+        """The path ``path`` without ``..``.
+
+        :raises WorldError: when it is not absolute or not allowed.
+        """
+        if not os.path.isabs(path):
+            raise WorldError(f"The path {path or '(empty)'} is not absolute")
+        # As in Kafka, the same normalized path is checked and read, so that `..` after a link leads nowhere else.
+        normalized = Path(os.path.normpath(path))
+        if self.paths is not None and not any(normalized.is_relative_to(allowed) for allowed in self.paths):
+            raise WorldError(f"The worker's allowed.paths do not allow the path {path}")
+        return normalized
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileConfigProvider:
+    """Kafka's provider of values in properties files: ``${file:/path/to/file.properties:key}``."""
+
+    allowed_paths: AllowedPaths
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
+        """The provider with Kafka's parameter ``allowed.paths``. Raises the exceptions of
+        :meth:`AllowedPaths.from_parameters`."""
+        return cls(allowed_paths=AllowedPaths.from_parameters(parameters))
+
+    def value_of(self, path: str, key: str) -> str:
+        file = self.allowed_paths.check(path)
+        try:
+            values = parse_properties(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            # The system's reason only: a message about the text could quote a secret.
+            reason = f": {error.strerror}" if isinstance(error, OSError) else ": it is not a properties file in UTF-8"
+            raise WorldError(f"Could not read properties from file {path}{reason}") from None
+        if key not in values:
+            raise WorldError(f"The file {path} has no key {key}")
+        return values[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryConfigProvider:
+    """Kafka's provider of values that are each the content of one file, as Kubernetes mounts secrets:
+    ``${directory:/path/to/folder:file}``."""
+
+    allowed_paths: AllowedPaths
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
+        """The provider with Kafka's parameter ``allowed.paths``. Raises the exceptions of
+        :meth:`AllowedPaths.from_parameters`."""
+        return cls(allowed_paths=AllowedPaths.from_parameters(parameters))
+
+    def value_of(self, path: str, key: str) -> str:
+        folder = self.allowed_paths.check(path)
+        if not key or key in (".", "..") or "/" in key or "\0" in key:
+            raise WorldError(f"{key or '(empty)'} is not the name of a file")
+        try:
+            return (folder / key).read_text(encoding="utf-8")
+        except OSError as error:
+            raise WorldError(f"Could not read file {key} in {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise WorldError(f"Could not read file {key} in {path}: it is not UTF-8") from None
+
+
+_PROVIDER_CLASSES: Mapping[str, type[EnvVarConfigProvider | FileConfigProvider | DirectoryConfigProvider]] = {
+    _CLASS_PREFIX + provider.__name__: provider
+    for provider in (EnvVarConfigProvider, FileConfigProvider, DirectoryConfigProvider)
+}
+"""The classes of providers, by the names that they have in Kafka."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigProviders:
+    """The config providers of a worker."""
+
+    by_name: Mapping[str, ConfigProvider] = field(default_factory=dict)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """The providers that the keys of a worker file define; other keys are ignored.
+
+        :raises ConfigError: lists each invalid or missing key, with the reason.
+        """
+        providers: dict[str, ConfigProvider] = {}
+        errors: dict[str, list[str]] = {}
+        for name in split_list(properties.get(PROVIDERS_KEY, "")):
+            class_key = f"{PROVIDERS_KEY}.{name}.class"
+            class_name = properties.get(class_key, "").strip()
+            if (provider_class := _PROVIDER_CLASSES.get(class_name)) is None:
+                errors[class_key] = [
+                    f"Invalid value {class_name or chr(39) * 2} for configuration {class_key}: must be one of "
+                    f"{', '.join(_PROVIDER_CLASSES)}"
+                ]
+                continue
+            prefix = f"{PROVIDERS_KEY}.{name}.param."
+            parameters = {
+                key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)
+            }
+            try:
+                providers[name] = provider_class.from_parameters(parameters)
+            except ValueError as error:
+                errors[prefix.removesuffix(".")] = [f"Invalid parameter of the config provider {name}: {error}"]
+        if errors:
+            raise ConfigError(errors)
+        return cls(by_name=providers)
+
+    def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
+        """``config`` with the values of its references in their places. The values are hidden in texts from now on
+        (:func:`coterie.config.secrets.hide_secrets`). May block, because it reads files.
+
+        :raises ConfigError: when a provider of this worker has no value for a reference, or may not read it; names each
+            key whose value has such a reference.
+        """
+        resolved: dict[str, str] = {}
+        errors: dict[str, list[str]] = {}
+        for key, value in config.items():
+            try:
+                resolved[key] = REFERENCE_PATTERN.sub(self._value_of, value) if "${" in value else value
+            except WorldError as error:
+                errors[key] = [f"The value of {key} refers to a value that cannot be read: {error}"]
+        if errors:
+            raise ConfigError(errors)
+        return resolved
+
+    def resolve_where_possible(self, config: Mapping[str, str]) -> dict[str, str]:
+        """``config`` like :meth:`resolve`, but a value whose reference cannot be resolved any more stays as it is. For
+        former configs, which are only compared."""
+        resolved: dict[str, str] = {}
+        for key, value in config.items():
+            try:
+                resolved |= self.resolve({key: value})
+            except ConfigError:
+                resolved[key] = value
+        return resolved
+
+    def _value_of(self, reference: re.Match[str]) -> str:
+        """The value that replaces ``reference``.
+
+        :raises WorldError: see :meth:`ConfigProvider.value_of`.
+        """
+        name, path, key = reference[1], reference[2] or "", reference[3]
+        if (provider := self.by_name.get(name)) is None:
+            log.warning("%s stays as it is: the worker's %s has no provider %s", reference[0], PROVIDERS_KEY, name)
+            return reference[0]
+        value = provider.value_of(path, key)
+        remember_secret(value)
+        return value

@@ -1,0 +1,53 @@
+"""The log file of Spark's JVM, without the values of references to secrets.
+
+The JVM writes to a pipe, and a thread of this process copies the pipe to the file. So an exception of a plug-in or of a
+Java library that quotes a config brings no secret into the file. If this process is killed, the JVM ends too, and what
+is in the pipe then is lost.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from coterie.config.secrets import hide_secrets
+
+log = logging.getLogger(__name__)
+
+_LINE_SIZE_MAX_BYTES = 1_048_576
+"""Number of bytes after which a line that has not ended is written."""
+
+
+@contextmanager
+def open_jvm_log(file: Path) -> Iterator[int]:
+    """Context manager: a file descriptor for the output of a process, which is appended to ``file``. The copying
+    continues after the block, until that process and its children have closed the descriptor.
+
+    :raises OSError: when ``file`` cannot be opened.
+    """
+    output = file.open("ab", buffering=0)
+    read_end, write_end = os.pipe()
+    threading.Thread(
+        target=_copy_lines, args=(os.fdopen(read_end, "rb"), output), name="coterie-jvm-log", daemon=True
+    ).start()
+    try:
+        yield write_end
+    finally:
+        os.close(write_end)
+
+
+def _copy_lines(pipe: BinaryIO, output: BinaryIO) -> None:
+    """Copy the lines of ``pipe`` to ``output`` until the end of ``pipe``. If the disk refuses a line, it is dropped: a
+    full pipe would stop the JVM."""
+    with pipe, output:
+        has_failed = False
+        while line := pipe.readline(_LINE_SIZE_MAX_BYTES):
+            try:
+                output.write(hide_secrets(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+            except OSError as error:
+                if not has_failed:
+                    log.warning("Lines of the JVM's log %s are lost: %s", output.name, error)
+                has_failed = True

@@ -1,0 +1,45 @@
+"""Keeps the values of references to secrets out of Spark's UI, event log and plans.
+
+Spark redacts an option of a reader or writer, or a setting, whose name or value matches one of two patterns: a static
+one of the application, and one of the session. Coterie's static pattern has the names of secrets; the one of a task's
+session has the names of those options whose values come from references.
+"""
+
+import re
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from coterie.config.secrets import SECRET_NAME_PATTERN
+from coterie.spark.prefixed_config import OPTION_PREFIX, SINK_PREFIX, SOURCE_PREFIX
+
+_OPTIONS_PATTERN_KEY = "spark.sql.redaction.options.regex"
+_SPARK_OPTIONS_PATTERN = "(?i)url"
+"""Spark's default of :data:`_OPTIONS_PATTERN_KEY`."""
+REDACTION_SETTINGS: Mapping[str, str] = {
+    "spark.redaction.regex": f"(?i){SECRET_NAME_PATTERN}",
+    _OPTIONS_PATTERN_KEY: _SPARK_OPTIONS_PATTERN,
+}
+"""The settings of a worker's Spark session."""
+_PREFIXES = (SOURCE_PREFIX, SINK_PREFIX, OPTION_PREFIX, "consumer.override.", "producer.override.")
+"""Prefixes, in their order, that a connector's key has and the option of Spark that it becomes has not."""
+
+
+def redacting_session(
+    spark: SparkSession, config: Mapping[str, str], resolved_config: Mapping[str, str]
+) -> SparkSession:
+    """A new session of the application of ``spark`` that redacts the options whose values come from references: those
+    whose values in ``config`` and in ``resolved_config`` differ."""
+    session = spark.newSession()
+    names = sorted({_option_name(key) for key, value in config.items() if resolved_config[key] != value})
+    if names:
+        pattern = "|".join(re.escape(name) for name in names)
+        session.conf.set(_OPTIONS_PATTERN_KEY, rf"{_SPARK_OPTIONS_PATTERN}|(^|\.)({pattern})$")
+    return session
+
+
+def _option_name(key: str) -> str:
+    """The end of the name of the option of Spark that the connector's key ``key`` becomes."""
+    for prefix in _PREFIXES:
+        key = key.removeprefix(prefix)
+    return key
