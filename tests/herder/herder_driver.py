@@ -21,9 +21,11 @@ from coterie.herder.messages import (
     Effect,
     Event,
     FindConfigEnd,
+    LeaderLogOpened,
     MakeSessionKey,
     OffsetsChanged,
     OffsetsRead,
+    OpenLeaderLog,
     PluginsAnswered,
     ReadOffsets,
     Reply,
@@ -51,8 +53,10 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentsRequested,
     ComputedAssignments,
+    ConfirmLeadership,
     GroupProtocolName,
     Handover,
+    LeadershipConfirmed,
     LeaseRenewed,
     MemberReport,
     MemberStateChanged,
@@ -133,10 +137,17 @@ class HerderDriver:
         self._keys = 0
         self._begun_wall_ms = WALL_MS
         self.generation = 0
+        self.confirms_leadership = True
+        """Whether the leader's log is opened and the leadership confirmed as soon as the herder orders that."""
 
     def feed(self, event: Event) -> None:
         self.effects += step(self.herder, event, now_ms=self.now_ms).effects
         check_all(self.herder)
+        if self.confirms_leadership:
+            for opening in self.pop_effects(OpenLeaderLog):
+                self.feed(LeaderLogOpened(number=opening.number))
+            for order in self.pop_effects(ConfirmLeadership):
+                self.feed(LeadershipConfirmed(token=order.token))
 
     def pop_effects(self, kind: type[EffectT]) -> list[EffectT]:
         """Remove and return the effects of one kind."""

@@ -25,6 +25,7 @@ PARTS = (
     "requests",
     "lifecycle",
     "rotation",
+    "leader_log",
     "run",
     "split",
     "write",

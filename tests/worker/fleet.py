@@ -19,6 +19,7 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.group_admin import GroupAdmin
+from coterie.kafka.leader_log import transactional_id
 from coterie.kafka.topics import Topics
 from coterie.member.classic.machine import step
 from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS, Member, MemberSettings
@@ -215,6 +216,7 @@ class Fleet:
                 group_protocol=self.group_protocol,
             ),
             config_log=config_log,
+            leader_log=topics.open_leader_log(config_log, transactional_id=transactional_id(self.group_id)),
             status_log=await topics.open_log(
                 f"{self.group_id}-statuses", partitions=2, replication_factor=1, setting_key="status.storage.topic"
             ),

@@ -39,7 +39,7 @@ from coterie.herder.session_keys import SessionKeySettings, SigningKey
 from coterie.herder.state import HerderSettings
 from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
-from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.nouns.errors import UnreachableError, WorldError, WriterFencedError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.logger_levels import LoggerLevel, is_same_or_descendant
@@ -47,7 +47,9 @@ from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     AssignmentsRequested,
     ComputedAssignments,
+    ConfirmLeadership,
     GroupProtocolName,
+    LeadershipConfirmed,
     LeaseRenewed,
     LeaveAndRejoin,
     MembershipEvent,
@@ -102,6 +104,8 @@ class MemoryLog:
         """Whether reading the end offset fails."""
         self.truncated = False
         """Whether lines that followers had not read were deleted."""
+        self.leader_openings = 0
+        """How often the workers have opened the log as the leader."""
         self.end_lookups = 0
         """How often the end offset was read."""
         self._grown = asyncio.Event()
@@ -150,6 +154,23 @@ class MemoryLog:
     def keys(self) -> list[str]:
         """The keys of the lines about connectors, without the session keys that some protocols write."""
         return [(line.key or b"").decode() for line in self.lines if line.key != b"session-key"]
+
+
+class MemoryLeaderLog:
+    """`LeaderLog` of one worker on a log in memory."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._opening = 0
+
+    async def open(self, *, transaction_timeout_ms: int) -> None:
+        self._log.leader_openings += 1
+        self._opening = self._log.leader_openings
+
+    async def append(self, lines: Sequence[NewTopicRecord]) -> int:
+        if self._opening != self._log.leader_openings:
+            raise WriterFencedError("another worker writes as the leader")
+        return await self._log.append(lines)
 
 
 class RuntimeRegistry:
@@ -485,6 +506,9 @@ class SimulatedMembership:
                     self._group.begin_rebalance()
             case SendAssignments(token=token, computed=computed):
                 self._group.install(self.id, self._url, token, computed)
+            case ConfirmLeadership(token=token):
+                if self.id == next(iter(self._group.members), None):
+                    self.emit(LeadershipConfirmed(token=token))
             case LeaveAndRejoin(reason=reason):
                 self.lose(reason)
             case other:
@@ -661,6 +685,7 @@ class Cluster:
         worker = Worker(
             settings=settings,
             config_log=self.config_log,
+            leader_log=MemoryLeaderLog(self.config_log),
             status_log=self.status_log,
             membership=membership,
             runtime=runtime,

@@ -76,3 +76,25 @@ class Log(Protocol):
         :raises WorldError: when records were deleted before they were read, or when the log was closed.
         """
         ...
+
+
+class LeaderLog(Protocol):
+    """Appends the lines that only the leader may write to the config log. All workers of a group share one right to do
+    so: the worker that opened the log last has it."""
+
+    async def open(self, *, transaction_timeout_ms: int) -> None:
+        """Take the right to append: the appends of all workers that opened the log before fail from now on, and what
+        one of them has appended in part is never read. The time limit of this worker's own unfinished appends, which
+        hide later lines, is ``transaction_timeout_ms``.
+
+        :raises WorldError: when the log cannot be reached, or this worker may not write it.
+        """
+        ...
+
+    async def append(self, records: Sequence[NewTopicRecord]) -> int:
+        """Append all of ``records`` or none, and wait until they are durable; return the offset after the last one.
+
+        :raises WriterFencedError: when another worker has opened the log since; none of the records is ever read.
+        :raises WorldError: when it is unknown whether the records were appended. The log must be opened again.
+        """
+        ...

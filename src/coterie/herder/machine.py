@@ -20,6 +20,7 @@ from coterie.herder import (
     closed_checkpoints,
     connectors,
     draining,
+    leader_log,
     lifecycle,
     logger_levels,
     lost_threads,
@@ -55,6 +56,8 @@ from coterie.herder.messages import (
     ForSessionKey,
     ForWrite,
     GroupLeft,
+    LeaderLogOpened,
+    LeaderLogOpenFailed,
     OffsetsChanged,
     OffsetsRead,
     PluginsAnswered,
@@ -126,6 +129,7 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentsRequested,
     GroupDescribed,
+    LeadershipConfirmed,
     LeaseRenewed,
     MembershipLost,
     MembershipRefused,
@@ -190,9 +194,9 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         ):
             _on_connector(turn, event)
             _reconcile(turn)
-        case SessionKeyMade():
-            signing.on_made(turn, event)
-            signing.advance(turn)
+        case SessionKeyMade() | LeaderLogOpened() | LeaderLogOpenFailed() | LeadershipConfirmed():
+            _on_leader_event(turn, event)
+            _reconcile(turn)
         case TimerFired(timer=timer):
             _on_timer(turn, timer)
             _reconcile(turn)
@@ -220,6 +224,7 @@ def _reconcile(turn: Turn) -> None:
     protocol.compute(turn)
     writes.end_forbidden_changes(turn)
     connectors.reconcile(turn)
+    leader_log.advance(turn)
     _advance_requests(turn)
     protocol.notify_listeners(turn)
     place.advance(turn)
@@ -289,6 +294,21 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
             case None:
                 pass
     turn.herder.config.advance_to(event.position)
+
+
+def _on_leader_event(
+    turn: Turn, event: SessionKeyMade | LeaderLogOpened | LeaderLogOpenFailed | LeadershipConfirmed
+) -> None:
+    """Process an event of a duty that only the leader has."""
+    match event:
+        case SessionKeyMade():
+            signing.on_made(turn, event)
+        case LeaderLogOpened():
+            leader_log.on_opened(turn, event)
+        case LeaderLogOpenFailed():
+            leader_log.on_open_failed(turn, event)
+        case LeadershipConfirmed():
+            leader_log.on_confirmed(turn, event)
 
 
 def _on_lifecycle(
@@ -405,14 +425,21 @@ def _on_request(
                     signing.on_appended(turn, number, end)
                 case ForLoggerLevel(id=request_id):
                     logger_levels.on_appended(turn, request_id)
-        case ConfigAppendFailed(purpose=purpose, reason=reason):
-            match purpose:
-                case ForWrite(id=id_):
-                    writes.on_append_failed(turn, id_, reason)
-                case ForSessionKey(number=number):
-                    signing.on_append_failed(turn, number, reason)
-                case ForLoggerLevel(id=request_id):
-                    logger_levels.on_append_failed(turn, request_id, reason)
+        case ConfigAppendFailed():
+            _on_append_failed(turn, event)
+
+
+def _on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
+    """Lines could not be appended: pass this to the module that appended them; a leader opens its log again."""
+    if event.leader_log is not None:
+        leader_log.on_append_failed(turn, event.leader_log)
+    match event.purpose:
+        case ForWrite(id=id_):
+            writes.on_append_failed(turn, id_, event.reason, is_fenced=event.is_fenced)
+        case ForSessionKey(number=number):
+            signing.on_append_failed(turn, number, event.reason)
+        case ForLoggerLevel(id=request_id):
+            logger_levels.on_append_failed(turn, request_id, event.reason)
 
 
 def _on_runtime_answer(
@@ -501,6 +528,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             protocol_of(turn.herder).on_timer(turn, timer)
         case "behind":
             place.on_config_lag_timeout(turn)
+        case "leader log":
+            pass  # `_reconcile`, which follows, checks the deadline.
         case "session key":
             signing.on_due(turn)
         case "statuses":

@@ -278,6 +278,21 @@ class ConfigEndFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderLogOpened:
+    """The leader's log is open: all workers that opened it before can append no more lines with it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderLogOpenFailed:
+    """The leader's log could not be opened."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAppended:
     """Lines were appended to the config log and are durable."""
 
@@ -292,6 +307,10 @@ class ConfigAppendFailed:
 
     purpose: AppendPurpose
     reason: str
+    leader_log: int | None = None
+    """The opening of the leader's log with which the lines were to be appended (:class:`AppendConfig`)."""
+    is_fenced: bool = False
+    """Whether another worker has opened the leader's log since: certainly no line was appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +358,8 @@ ChoreResult: TypeAlias = (
     | OffsetsChanged
     | ConfigEndFound
     | TargetComputed
+    | LeaderLogOpened
+    | LeaderLogOpenFailed
     | ConfigAppended
     | ConfigAppendFailed
     | StatusesAppended
@@ -567,11 +588,25 @@ class ComputeTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLeaderLog:
+    """Take the right to append lines as the leader, from all workers that had it
+    → LeaderLogOpened | LeaderLogOpenFailed"""
+
+    number: int
+    """The number of this opening, as counted by this worker."""
+    transaction_timeout_ms: int
+    """The time limit of an append that does not end, which hides later lines: the session timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendConfig:
     """Append lines to the config log → ConfigAppended | ConfigAppendFailed"""
 
     purpose: AppendPurpose
     lines: tuple[NewTopicRecord, ...]
+    leader_log: int | None = None
+    """The number of the opening of the leader's log (:class:`OpenLeaderLog`) with which the lines are appended, all or
+    none; None for lines that any worker may append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -600,6 +635,7 @@ Chore: TypeAlias = (
     | ApplyOffsetChange
     | FindConfigEnd
     | ComputeTarget
+    | OpenLeaderLog
     | AppendConfig
     | AppendStatuses
     | Leave

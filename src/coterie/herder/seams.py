@@ -15,6 +15,7 @@ from coterie.nouns.ids import GroupEpoch, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.membership import (
+    ConfirmLeadership,
     InstallTarget,
     LeaveAndRejoin,
     MembershipEvent,
@@ -43,6 +44,7 @@ class Membership(Protocol):
         order: SetWorkerState
         | Rejoin
         | SendAssignments
+        | ConfirmLeadership
         | SetConfiguredJobs
         | UpdateAssignor
         | InstallTarget

@@ -158,7 +158,9 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
     rotation.keys_made += 1
     rotation.state = AppendsKey(number=rotation.keys_made)
     line = config_records.session_key_line(made)
-    turn.emit(AppendConfig(purpose=ForSessionKey(number=rotation.keys_made), lines=(line,)))
+    opening = herder.leader_log.write_number
+    assert opening is not None, "only a leader that may write needs a key"
+    turn.emit(AppendConfig(purpose=ForSessionKey(number=rotation.keys_made), lines=(line,), leader_log=opening))
 
 
 def on_appended(turn: Turn, number: int, end_offset: LogPosition) -> None:
@@ -189,11 +191,12 @@ def on_due(turn: Turn) -> None:
 
 
 def _rotates_key(herder: Herder) -> bool:
-    """Whether this worker makes keys: it is the leader, has read the config log up to the last assignment, and the
-    group uses session keys."""
+    """Whether this worker makes keys: it is the leader and may write as the leader, has read the config log up to the
+    last assignment, and the group uses session keys."""
     # A leader that has read the config log to its members' offsets has also read a key that is stored there.
     return (
         herder.place.is_leader
+        and herder.leader_log.write_number is not None
         and herder.is_caught_up
         and protocol_of(herder).are_requests_signed(herder)
         and not herder.lifecycle.is_leaving

@@ -14,6 +14,7 @@ from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
+from coterie.herder.leader_log_state import LeaderLogAccess
 from coterie.herder.messages import Effect
 from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
@@ -117,6 +118,8 @@ class FindingEnd:
 
     validated: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
+    leader_log: int | None
+    """The opening of the leader's log before the lookup; None for a write that any worker may append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,8 @@ class CatchingUp:
 
     validated: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
+    leader_log: int | None
+    """The opening of the leader's log before the lookup; None for a write that any worker may append."""
     end_offset: LogPosition
     """The end offset that the log had when the write began."""
 
@@ -473,6 +478,7 @@ class Herder:
         self.rounds = Rounds(handover if isinstance(handover, PlaceHandover) else None)
         self.leader_state = LeaderState()
         self.targets = Targets(handover if isinstance(handover, ConnectPlaceHandover) else None)
+        self.leader_log = LeaderLogAccess()
         self.rotation = SessionKeyRotation()
         self.work = Work(self.place.assigned)
         self.requests = Requests()

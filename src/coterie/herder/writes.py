@@ -52,7 +52,7 @@ from coterie.herder.state import (
     Validating,
 )
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
-from coterie.herder.write_kinds import ConfigToValidate, ConnectorWrite, OffsetsWrite, TaskConfigsWrite, kind_of
+from coterie.herder.write_kinds import ConnectorWrite, OffsetsWrite, TaskConfigsWrite, kind_of
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -140,12 +140,15 @@ def _advance_head(turn: Turn, write: PendingWrite) -> bool:
     """Advance the write at the head of the queue by one phase. Returns whether :func:`advance` may continue; False
     means that the write waits for an event."""
     match write.phase:
+        case Queued() if write.kind.needs_leader and _awaits_leader_log(turn.herder):
+            return False
         case Queued(validated=validated):
-            write.phase = FindingEnd(validated=validated)
+            opening = turn.herder.leader_log.write_number if write.kind.needs_leader else None
+            write.phase = FindingEnd(validated=validated, leader_log=opening)
             turn.emit(FindConfigEnd(purpose=ForWrite(id=write.id)))
             return False
-        case CatchingUp(validated=validated, end_offset=end) if turn.herder.has_read(end):
-            return _append(turn, write, validated)
+        case CatchingUp(end_offset=end) as stage if turn.herder.has_read(end):
+            return _append(turn, write, stage)
         case Appended(created=created, end_offset=end) if turn.herder.has_read(end):
             _answer(turn, write, write.kind.answer(turn.herder.config, turn.herder.statuses, created=created))
             return True
@@ -153,10 +156,16 @@ def _advance_head(turn: Turn, write: PendingWrite) -> bool:
             return False
 
 
-def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None) -> bool:
+def _awaits_leader_log(herder: Herder) -> bool:
+    """Whether this worker is the leader and may not write as the leader yet. (A write of another worker is refused
+    later.)"""
+    return herder.place.is_leader and herder.leader_log.write_number is None
+
+
+def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
     """Check the write against the current state of the log, then append its lines, or refuse it. If tasks were
-    committed since the validation began, validate the config again. Returns whether the write is no longer at the head
-    of the queue."""
+    committed since the validation began, validate the config again; if the leader's log was opened again since the
+    lookup of the log's end, look that up again. Returns whether :func:`advance` may continue."""
     herder, kind = turn.herder, write.kind
     if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.has_known_leader:
@@ -166,14 +175,18 @@ def _append(turn: Turn, write: PendingWrite, validated: ConfigToValidate | None)
     if (refusal := kind.refusal(herder.config)) is not None:
         _answer(turn, write, refusal)
         return True
-    if kind.config_to_validate(herder.config) != validated:
+    if kind.needs_leader and (stage.leader_log is None or stage.leader_log != herder.leader_log.write_number):
+        write.phase = Queued(validated=stage.validated)
+        return True
+    if kind.config_to_validate(herder.config) != stage.validated:
         _begin_write(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
         return True
     if isinstance(kind, OffsetsWrite):
         _begin_change(turn, write, kind)
         return True
     write.phase = Appending(created=kind.creates_connector(herder.config))
-    turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
+    lines = kind.lines(herder.config)
+    turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=lines, leader_log=stage.leader_log))
     return False
 
 
@@ -288,7 +301,7 @@ def on_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> No
         # Nothing has been written, so the lookup can be retried: after a short outage the client has only waited.
         turn.emit(SetTimer(timer=EndLookupDue(id=id_), at_ms=turn.now_ms + END_LOOKUP_RETRY_MS))
         return
-    write.phase = CatchingUp(validated=write.phase.validated, end_offset=end_offset)
+    write.phase = CatchingUp(validated=write.phase.validated, leader_log=write.phase.leader_log, end_offset=end_offset)
 
 
 def on_end_lookup_due(turn: Turn, id_: WriteId) -> None:
@@ -308,10 +321,16 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
         )
 
 
-def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
-    """The write's lines could not be appended: refuse the write."""
+def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
+    """The write's lines could not be appended: refuse the write. If the append was fenced, nothing was appended, and
+    the write begins again, unless its request has timed out."""
     write = turn.herder.requests.writes.get(id_)
-    if write is not None:
+    if write is None:
+        return
+    assert isinstance(write.phase, Appending)
+    if is_fenced and not write.phase.has_timed_out:
+        write.phase = AwaitingGroup()
+    else:
         message = f"Error writing connector configuration to Kafka: {reason}"
         _answer(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
 

@@ -6,9 +6,18 @@ import logging
 from collections.abc import Sequence
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import DESCRIBE_GROUPS, Address, BrokerAccessError, BrokerConnection, NoResponseError
+from coterie.kafka.connection import (
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    Address,
+    BrokerAccessError,
+    BrokerConnection,
+    NoResponseError,
+)
+from coterie.kafka.coordinator_finder import TRANSACTION_KEY, found_coordinator
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
+from coterie.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -17,20 +26,28 @@ _RETRY_DELAY_S = 1.0
 
 
 async def check_broker_access(
-    bootstrap_servers: Sequence[str], *, client_id: str, security: KafkaSecurity, timeout_ms: int = 10_000
+    bootstrap_servers: Sequence[str],
+    *,
+    client_id: str,
+    security: KafkaSecurity,
+    transactional_id: str | None = None,
+    timeout_ms: int = 10_000,
 ) -> None:
     """Log in once, at the first of the servers that responds to a request. A server that cannot be reached, or does not
     respond within ``timeout_ms``, is skipped with a log message. Returns without a check if all are skipped: later
-    requests wait for them.
+    requests wait for them. With ``transactional_id``, also check the right to use this transactional id.
 
-    :raises BrokerAccessError: when a broker is not trusted, rejects the user, or for ``timeout_ms`` closes each
-        connection without a response, as a broker does if its listener has another security.protocol.
+    :raises BrokerAccessError: when a broker is not trusted, rejects the user or the transactional id, or for
+        ``timeout_ms`` closes each connection without a response, as a broker does if its listener has another
+        security.protocol.
     :raises WorldError: when a file with certificates is missing or invalid.
     """
     await tls_context(security)
     for server in bootstrap_servers:
         try:
-            await _check_broker(Address.parse(server), client_id, security, timeout_s=timeout_ms / 1000)
+            await _check_broker(
+                Address.parse(server), client_id, security, transactional_id, timeout_s=timeout_ms / 1000
+            )
         except BrokerAccessError:
             raise
         except (WorldError, TimeoutError) as error:
@@ -41,7 +58,9 @@ async def check_broker_access(
             return
 
 
-async def _check_broker(address: Address, client_id: str, security: KafkaSecurity, *, timeout_s: float) -> None:
+async def _check_broker(
+    address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None, *, timeout_s: float
+) -> None:
     """Return when the broker has accepted this client. If it closes the connection without a response, or its response
     is not valid, try again, for ``timeout_s``.
 
@@ -54,7 +73,7 @@ async def _check_broker(address: Address, client_id: str, security: KafkaSecurit
     while True:
         try:
             async with asyncio.timeout(timeout_s):
-                return await _request_once(address, client_id, security)
+                return await _request_once(address, client_id, security, transactional_id)
         except NoResponseError:
             # The broker may be stopping, or may be starting behind a proxy.
             if asyncio.get_running_loop().time() + _RETRY_DELAY_S > deadline_s:
@@ -66,10 +85,13 @@ async def _check_broker(address: Address, client_id: str, security: KafkaSecurit
         await asyncio.sleep(_RETRY_DELAY_S)
 
 
-async def _request_once(address: Address, client_id: str, security: KafkaSecurity) -> None:
-    """Open a connection, send one request that needs a login, and close the connection after the response.
+async def _request_once(
+    address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None
+) -> None:
+    """Open a connection, send one request that needs a login, and one that needs the right to ``transactional_id`` if
+    there is one, and close the connection after the responses.
 
-    :raises BrokerAccessError: when the broker is not trusted, or rejects this client.
+    :raises BrokerAccessError: when the broker is not trusted, or rejects this client or its transactional id.
     :raises WorldError: when the broker cannot be reached, or sends no valid response (`NoResponseError`).
     """
     connection = await BrokerConnection.open(address, client_id=client_id, security=security)
@@ -77,5 +99,24 @@ async def _request_once(address: Address, client_id: str, security: KafkaSecurit
         # A listener with SASL sends its API versions to any client. Only the response to another request shows whether
         # it requires a login.
         await connection.ask(DESCRIBE_GROUPS, {"groups": (), "include_authorized_operations": False})
+        if transactional_id is not None:
+            await _check_transactional_id(connection, transactional_id)
     finally:
         connection.close()
+
+
+async def _check_transactional_id(connection: BrokerConnection, transactional_id: str) -> None:
+    """Look up the coordinator of ``transactional_id``, which needs the right to use it. Any other error is ignored: a
+    later request will have it again.
+
+    :raises BrokerAccessError: when the broker does not allow this client to use the transactional id.
+    """
+    values = {"key": transactional_id, "key_type": TRANSACTION_KEY, "coordinator_keys": (transactional_id,)}
+    if found_coordinator(await connection.ask(FIND_COORDINATOR, values)).error_code == (
+        ErrorCode.transactional_id_authorization_failed
+    ):
+        raise BrokerAccessError(
+            f"the brokers do not allow this worker to write with the transactional id {transactional_id}, with which "
+            "the leader of the group writes to the config topic: give the worker's user the operations Write and "
+            "Describe for this transactional id"
+        )

@@ -1,6 +1,7 @@
 """Finds the coordinator of a group, of either group protocol, among the brokers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.bootstrap import BootstrapServers
@@ -8,8 +9,8 @@ from coterie.kafka.connection import FIND_COORDINATOR, Address, BrokerConnection
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 
-_GROUP_KEY = 0
-"""FindCoordinator's key type for groups."""
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""FindCoordinator's key types for groups and for transactional ids."""
 MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 """The error codes of a broker that is no longer the coordinator: the next request searches for the coordinator."""
 
@@ -28,9 +29,9 @@ class CoordinatorFinder:
         :raises WorldError: when no server responds; the message contains the reason for each server.
         """
         # Up to version 3 request and response have fields for one key; from version 4 on they have a list of keys.
-        values = {"key": group_id, "key_type": _GROUP_KEY, "coordinator_keys": (group_id,)}
+        values = {"key": group_id, "key_type": GROUP_KEY, "coordinator_keys": (group_id,)}
         answer = await self._servers.ask(FIND_COORDINATOR, values, timeout_s)
-        found = answer.coordinators[0] if getattr(answer, "coordinators", ()) else answer
+        found = found_coordinator(answer)
         error: ErrorCode = found.error_code
         return Address(found.host, found.port) if error == ErrorCode.none else error
 
@@ -40,3 +41,9 @@ class CoordinatorFinder:
         :raises WorldError: when the broker cannot be reached, sends no valid response, or rejects this client.
         """
         return await self._servers.open(server)
+
+
+def found_coordinator(answer: Any) -> Any:
+    """The fields of the one coordinator in a response to FindCoordinator: up to version 3 the response itself has
+    them."""
+    return answer.coordinators[0] if getattr(answer, "coordinators", ()) else answer

@@ -33,6 +33,7 @@ from confluent_kafka.admin import (
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import LogProgress, NewTopicRecord
 from coterie.kafka.client_log import ClientLog, logger
+from coterie.kafka.leader_log import LeaderTopicLog
 from coterie.kafka.security import PLAINTEXT, librdkafka_settings
 from coterie.kafka.topic_reader import TopicReader
 from coterie.nouns.errors import WorldError
@@ -95,7 +96,7 @@ class Topics:
         self._producer_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-kafka-producer")
         self._closing = threading.Event()
         self._callbacks_served = self._producer_thread.submit(self._serve_callbacks)
-        self._logs: list[TopicLog] = []
+        self._logs: list[TopicLog | LeaderTopicLog] = []
 
     async def open_log(
         self, topic: str, *, partitions: int, replication_factor: int, setting_key: str, is_ordered: bool = False
@@ -121,6 +122,15 @@ class Topics:
         log = TopicLog(self, topic, partition_count)
         self._logs.append(log)
         return log
+
+    def open_leader_log(self, log: "TopicLog", *, transactional_id: str) -> LeaderTopicLog:
+        """The topic of ``log`` as the group's leader writes it, with this transactional id. The topic must have one
+        partition."""
+        leader_log = LeaderTopicLog(
+            self._client_config, log.topic, transactional_id, on_committed=log.on_own_transaction
+        )
+        self._logs.append(leader_log)
+        return leader_log
 
     async def cluster_id(self) -> str:
         """The id of the Kafka cluster.
@@ -318,12 +328,18 @@ class TopicLog:
     """One topic as a log (the seam `Log`). Created by :meth:`Topics.open`."""
 
     def __init__(self, topics: Topics, topic: str, partition_count: int) -> None:
+        self.topic = topic
         self._topics = topics
-        self._topic = topic
         self._partition_count = partition_count
         self._readers: set[TopicReader] = set()
         self._in_flight_slots = asyncio.Semaphore(RECORDS_IN_FLIGHT_MAX)
         """The number of records that may still be passed to the producer."""
+        self._own_transaction_offset: int | None = None
+        """The offset of the last line of this worker's last committed transaction."""
+
+    def on_own_transaction(self, last_offset: int) -> None:
+        """Note that this worker has committed a transaction whose last line has this offset."""
+        self._own_transaction_offset = last_offset
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
         """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset after the last
@@ -343,7 +359,7 @@ class TopicLog:
                 deliveries.append(delivery)
                 await self._in_flight_slots.acquire()
                 try:
-                    self._topics.produce(self._topic, record, self._delivery_callback(delivery, loop))
+                    self._topics.produce(self.topic, record, self._delivery_callback(delivery, loop))
                 except WorldError:
                     self._in_flight_slots.release()
                     raise
@@ -364,14 +380,20 @@ class TopicLog:
 
         :raises WorldError: when a leader of the topic's partitions does not respond in time.
         """
-        return max((await self._topics.end_offsets(self._topic, self._partition_count)).values())
+        end_offset = max((await self._topics.end_offsets(self.topic, self._partition_count)).values())
+        if self._own_transaction_offset is not None and end_offset == self._own_transaction_offset + 2:
+            # What follows the last line of this worker's own transaction is the marker of that transaction: the end is
+            # beyond it, so the transaction has ended before the end. A reader reports its position after a marker only
+            # with the next response of the broker, for which a write would wait.
+            return end_offset - 1
+        return end_offset
 
     async def topic_id(self) -> bytes:
         """The topic id, 16 bytes.
 
         :raises WorldError: when the topic cannot be described.
         """
-        return await self._topics.topic_id(self._topic)
+        return await self._topics.topic_id(self.topic)
 
     async def follow(self) -> AsyncGenerator[LogProgress, None]:
         """Yield all records from the beginning in sequences, then new records as they come, without end; also each
@@ -379,7 +401,7 @@ class TopicLog:
 
         :raises WorldError: when records that follow those already yielded were deleted, or the log was closed.
         """
-        reader = self._topics.open_reader(self._topic, self._partition_count)
+        reader = self._topics.open_reader(self.topic, self._partition_count)
         self._readers.add(reader)
         try:
             end_offsets = await self._end_offsets()
@@ -406,7 +428,7 @@ class TopicLog:
         """The current end offsets, by partition; retries every second until the brokers respond."""
         while True:
             try:
-                return await self._topics.end_offsets(self._topic, self._partition_count)
+                return await self._topics.end_offsets(self.topic, self._partition_count)
             except WorldError as error:
                 logger.warning("%s; retrying", error)
                 await asyncio.sleep(1)
@@ -426,7 +448,7 @@ class TopicLog:
             offset = message.offset()
             if error is not None or offset is None:
                 failure = self._topics.to_world_error(
-                    f"cannot write to topic {self._topic}", error or KafkaError(KafkaError._FAIL)
+                    f"cannot write to topic {self.topic}", error or KafkaError(KafkaError._FAIL)
                 )
                 loop.call_soon_threadsafe(complete_delivery, failure)
             else:

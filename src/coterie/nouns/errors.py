@@ -18,6 +18,7 @@
     │   ├── UnsupportedApiError    in `kafka.connection`: the broker and Coterie have no version of an API in common
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
+    │   ├── WriterFencedError      another worker has opened the leader's log since; nothing was appended
     │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system
@@ -81,3 +82,7 @@ class WorldError(CoterieError):
 class UnreachableError(WorldError):
     """A server cannot be reached, does not respond in time, or has closed the connection; another attempt may
     succeed."""
+
+
+class WriterFencedError(WorldError):
+    """Another writer has taken the right to append since: none of the records of the call is ever read."""

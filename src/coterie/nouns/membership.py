@@ -138,6 +138,15 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmLeadership:
+    """Confirm that this worker is the leader → `LeadershipConfirmed`. The member sends a heartbeat as soon as it can
+    send one after this order. A later order replaces one that is not confirmed yet."""
+
+    token: int
+    """Identifies the order; the member returns it in the event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetConfiguredJobs:
     """Sets the jobs that are configured, as this worker has read them from the config log; the herder sends this order
     again after each change. Only in a connect group. The member sends them to the coordinator while this worker is the
@@ -175,10 +184,17 @@ class SuspendMembership:
     process, and the next process must continue the numbers of the requests."""
 
 
-ClassicOrder: TypeAlias = SetWorkerState | Rejoin | SendAssignments | LeaveAndRejoin | Leave
+ClassicOrder: TypeAlias = SetWorkerState | Rejoin | SendAssignments | ConfirmLeadership | LeaveAndRejoin | Leave
 """The orders to the member of a classic group."""
 ConnectOrder: TypeAlias = (
-    SetWorkerState | SetConfiguredJobs | InstallTarget | RequestDescription | SuspendMembership | LeaveAndRejoin | Leave
+    SetWorkerState
+    | SetConfiguredJobs
+    | InstallTarget
+    | RequestDescription
+    | ConfirmLeadership
+    | SuspendMembership
+    | LeaveAndRejoin
+    | Leave
 )
 """The orders to the member of a connect group."""
 MembershipOrder: TypeAlias = ClassicOrder | ConnectOrder
@@ -375,6 +391,15 @@ class LeaseRenewed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipConfirmed:
+    """The coordinator has accepted a heartbeat that was sent after the `ConfirmLeadership` order with this ``token``,
+    and this worker was the leader then: in a classic group of the generation of the heartbeat, in a connect group
+    according to the response."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipLost:
     """This worker must stop all jobs: the coordinator or this worker ended its membership, or its lease ended. The
     member joins again when the herder has sent a `SetWorkerState` with an empty ``owned``."""
@@ -401,6 +426,7 @@ MembershipEvent: TypeAlias = (
     | MembershipSuspended
     | Assigned
     | LeaseRenewed
+    | LeadershipConfirmed
     | MembershipLost
     | MembershipRefused
 )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import PluginVersionError, UnknownPluginError
-from coterie.engine.log import Log
+from coterie.engine.log import LeaderLog, Log
 from coterie.herder.messages import (
     AppendConfig,
     AppendStatuses,
@@ -32,9 +32,12 @@ from coterie.herder.messages import (
     FindConfigEnd,
     FinishCheckpointGeneration,
     GroupLeft,
+    LeaderLogOpened,
+    LeaderLogOpenFailed,
     MakeSessionKey,
     OffsetsChanged,
     OffsetsRead,
+    OpenLeaderLog,
     PluginsAnswered,
     PublishTaskConfigs,
     ReadOffsets,
@@ -57,7 +60,7 @@ from coterie.herder.requests.questions import DescribePlugin, ListPlugins, Plugi
 from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
 from coterie.nouns.connector_offsets import OffsetsRefusedError
-from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
+from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError, WriterFencedError
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
 from coterie.nouns.target_assignments import Assign
@@ -72,6 +75,7 @@ class Chores:
         self,
         *,
         config_log: Log,
+        leader_log: LeaderLog,
         status_log: Log,
         membership: Membership,
         runtime: TaskRuntime,
@@ -80,6 +84,7 @@ class Chores:
     ) -> None:
         self._assignors = assignors
         self._config_log = config_log
+        self._leader_log = leader_log
         self._status_log = status_log
         self._membership = membership
         self._runtime = runtime
@@ -110,10 +115,10 @@ class Chores:
                 return await self._find_config_end(chore)
             case ComputeTarget():
                 return await self._compute_target(chore)
-            case AppendConfig():
-                return await self._append_config(chore)
-            case AppendStatuses():
-                return await self._append_statuses(chore)
+            case OpenLeaderLog():
+                return await self._open_leader_log(chore)
+            case AppendConfig() | AppendStatuses():
+                return await self._append(chore)
             case Leave(reason=reason, is_permanent=is_permanent):
                 await self._membership.leave(reason, is_permanent=is_permanent)
                 return GroupLeft()
@@ -309,14 +314,37 @@ class Chores:
             text = "".join(traceback.format_exception_only(error)).strip()
             return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
 
-    async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
-        """Append lines to the config log. After ConfigAppendFailed the lines may be in the log all the same."""
+    async def _append(
+        self, chore: AppendConfig | AppendStatuses
+    ) -> ConfigAppended | ConfigAppendFailed | StatusesAppended:
+        """Append lines to one of the two logs."""
+        match chore:
+            case AppendConfig():
+                return await self._append_config(chore)
+            case AppendStatuses():
+                return await self._append_statuses(chore)
+
+    async def _open_leader_log(self, chore: OpenLeaderLog) -> LeaderLogOpened | LeaderLogOpenFailed:
+        """Open the leader's log. A WorldError becomes ``reason`` of the result."""
         try:
-            return ConfigAppended(
-                purpose=chore.purpose, end_offset=LogPosition(await self._config_log.append(chore.lines))
-            )
+            await self._leader_log.open(transaction_timeout_ms=chore.transaction_timeout_ms)
         except WorldError as error:
-            return ConfigAppendFailed(purpose=chore.purpose, reason=str(error))
+            return LeaderLogOpenFailed(number=chore.number, reason=str(error))
+        return LeaderLogOpened(number=chore.number)
+
+    async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
+        """Append lines to the config log. After ConfigAppendFailed the lines may be in the log all the same, unless the
+        append was fenced."""
+        log = self._config_log if chore.leader_log is None else self._leader_log
+        try:
+            return ConfigAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
+        except WorldError as error:
+            return ConfigAppendFailed(
+                purpose=chore.purpose,
+                reason=str(error),
+                leader_log=chore.leader_log,
+                is_fenced=isinstance(error, WriterFencedError),
+            )
 
     async def _append_statuses(self, chore: AppendStatuses) -> StatusesAppended:
         """Append lines to the status log. A WorldError becomes ``failure`` of the result."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum, auto
 from types import MappingProxyType
 
-from coterie.engine.log import Log, LogProgress
+from coterie.engine.log import LeaderLog, Log, LogProgress
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
@@ -51,6 +51,7 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.membership import (
+    ConfirmLeadership,
     Handover,
     InstallTarget,
     LeaseRenewed,
@@ -102,6 +103,7 @@ class Worker:
         *,
         settings: HerderSettings,
         config_log: Log,
+        leader_log: LeaderLog,
         status_log: Log,
         membership: Membership,
         runtime: TaskRuntime,
@@ -141,6 +143,7 @@ class Worker:
         self._listeners = listeners
         self._chores = Chores(
             config_log=config_log,
+            leader_log=leader_log,
             status_log=status_log,
             membership=membership,
             runtime=runtime,
@@ -422,6 +425,7 @@ class Worker:
                 | SetConfiguredJobs()
                 | InstallTarget()
                 | RequestDescription()
+                | ConfirmLeadership()
                 | SuspendMembership()
                 | LeaveAndRejoin()
             ):

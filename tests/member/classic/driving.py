@@ -185,9 +185,10 @@ def synced(
     revoked: Jobs = NO_JOBS,
     delay_ms: int = 0,
     protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+    leader: str = "x",
 ) -> SyncResponse:
     assignment = WorkerAssignment(
-        leader=MemberId("x"),
+        leader=MemberId(leader),
         leader_url=WorkerUrl("http://x:8083/"),
         config_offset=ConfigOffset(4),
         assigned=assigned,

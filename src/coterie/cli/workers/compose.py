@@ -31,6 +31,7 @@ from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.leader_log import transactional_id
 from coterie.kafka.security import java_settings
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, MemberSettings
@@ -309,6 +310,7 @@ async def serve_worker(
                     ),
                 ),
                 config_log=config_log,
+                leader_log=topics.open_leader_log(config_log, transactional_id=transactional_id(settings.group_id)),
                 status_log=status_log,
                 membership=membership,
                 runtime=runtime,
@@ -419,7 +421,12 @@ async def _open_topics(settings: WorkerSettings, client_id: str) -> AsyncIterato
 
     :raises WorldError: when the broker cannot be reached, or a topic cannot be opened or created.
     """
-    await check_broker_access(settings.bootstrap_servers, client_id=client_id, security=settings.security)
+    await check_broker_access(
+        settings.bootstrap_servers,
+        client_id=client_id,
+        security=settings.security,
+        transactional_id=transactional_id(settings.group_id),
+    )
     topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
         config_log = await topics.open_log(

@@ -44,6 +44,7 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.presence import (
     end_lease_if_over,
+    on_confirm_leadership,
     on_event_while_leaving,
     on_heartbeat,
     on_leave,
@@ -87,6 +88,7 @@ from coterie.member.events import (
 )
 from coterie.member.in_flight import InFlight
 from coterie.nouns.membership import (
+    ConfirmLeadership,
     InstallTarget,
     Leave,
     LeaveAndRejoin,
@@ -133,8 +135,8 @@ def on_event(turn: Turn, event: Event) -> None:
         case Rejoin(reason=reason):
             if not is_worker_state_in_join(member):
                 member.rejoin_reason = member.rejoin_reason or reason
-        case SendAssignments():
-            on_send_assignments(turn, event)
+        case SendAssignments() | ConfirmLeadership():
+            on_order_to_leader(turn, event)
         case RequestFailed():
             on_failure(turn, event)
         case LeaveAndRejoin(reason=reason):
@@ -143,6 +145,15 @@ def on_event(turn: Turn, event: Event) -> None:
             on_leave(turn, reason, is_permanent=is_permanent)
         case SetConfiguredJobs() | UpdateAssignor() | InstallTarget() | RequestDescription() | SuspendMembership():
             raise AssertionError(f"{type(event).__name__} is an order to the member of a connect group")
+
+
+def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -> None:
+    """Process an order that the herder gives only as the leader."""
+    match order:
+        case SendAssignments():
+            on_send_assignments(turn, order)
+        case ConfirmLeadership(token=token):
+            on_confirm_leadership(turn, token)
 
 
 def on_started(turn: Turn) -> None:

@@ -31,7 +31,8 @@ from coterie.member.events import (
     WriteLogMessage,
 )
 from coterie.member.in_flight import InFlight
-from coterie.nouns.membership import LeaseRenewed, MembershipLost, MembershipRefused
+from coterie.member.leadership import LeadershipCheck
+from coterie.nouns.membership import LeadershipConfirmed, LeaseRenewed, MembershipLost, MembershipRefused
 from coterie.wire.errors import ErrorCode
 
 LEAVE_TIMEOUT_MS = 1_000
@@ -96,6 +97,7 @@ def on_heartbeat(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: He
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, in_flight)
+            _confirm_leadership(turn, in_flight)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
             if error is ErrorCode.rebalance_in_progress:
                 renew_lease(turn, in_flight)  # ILLEGAL_GENERATION is also sent to members only, but renews no session.
@@ -113,6 +115,28 @@ def on_heartbeat(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: He
             lose_membership_permanently(turn, reason)
         case error:
             turn.emit(WriteLogMessage(text=f"The group's coordinator responded to a heartbeat with {error.name}"))
+
+
+def on_confirm_leadership(turn: Turn, token: int) -> None:
+    """Send a heartbeat at once, or when the last one is answered: its response confirms that this worker is the
+    leader."""
+    member = turn.member
+    member.leadership_check = LeadershipCheck(token=token, ordered_at=next(member.request_ids))
+    send_heartbeat(turn)
+
+
+def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
+    """Confirm that this worker is the leader, if the herder has asked for it and this heartbeat, which was accepted,
+    was sent after that, in the generation that this worker leads. If it was sent before, send the next one at once."""
+    member, check = turn.member, turn.member.leadership_check
+    assert isinstance(member.place, InGroup)
+    if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:
+        return
+    if check.covers(in_flight.id):
+        member.leadership_check = None
+        turn.emit(LeadershipConfirmed(token=check.token))
+    else:
+        send_heartbeat(turn)
 
 
 def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:

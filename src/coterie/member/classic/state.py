@@ -17,6 +17,7 @@ from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, Leave
 from coterie.member.events import RequestId
 from coterie.member.failure_log import FailureLog
 from coterie.member.in_flight import InFlight
+from coterie.member.leadership import LeadershipCheck
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import PlaceHandover, SetWorkerState
@@ -279,6 +280,8 @@ class Member:
         must differ from the one before."""
         self.failures = FailureLog()
         """Cleared when a response renews the lease."""
+        self.leadership_check: LeadershipCheck | None = None
+        """The check that the herder has ordered; None when a heartbeat has confirmed it."""
         self.logged_protocol: ConnectProtocol | None = None
         """The group's protocol that was logged last."""
         if place is not None:
@@ -288,6 +291,15 @@ class Member:
     def member_id(self) -> MemberId:
         """This worker's member id; empty when it has none."""
         return self.place.member_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads its generation, whose assignment it has received."""
+        match self.place, self.round:
+            case InGroup(member_id=member_id, assignment=WorkerAssignment(leader=leader)), AssignmentReceived():
+                return leader == member_id
+            case _:
+                return False
 
     @property
     def owned(self) -> Jobs:

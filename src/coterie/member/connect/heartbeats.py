@@ -17,6 +17,7 @@ from coterie.member.connect.requests import (
     has_to_report,
     heartbeat_request,
     leave_request,
+    must_confirm_leadership,
     report_of_configured,
     reported_now,
 )
@@ -36,7 +37,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode, error_text
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignmentToMember, HeartbeatResponse, LeaderOfGroup
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned, AssignmentDetails, MemberStateChanged
+from coterie.nouns.membership import Assigned, AssignmentDetails, LeadershipConfirmed, MemberStateChanged
 
 INTERVAL_MIN_MS = 100
 """The minimum time between two heartbeats of which the first had no effect. It applies even if the coordinator states a
@@ -68,10 +69,12 @@ def advance(turn: Turn) -> None:
             send_heartbeat(turn)
         case InGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms:
             send_heartbeat(turn)
-        case InGroup() as place, HeartbeatDue(is_backoff=False) if has_to_report(member, place.reported, None):
+        case InGroup() as place, HeartbeatDue(is_backoff=False) if has_to_report(
+            member, place.reported, None
+        ) or must_confirm_leadership(member):
             send_heartbeat(turn)
-        case _, HeartbeatSent(may_be_held=True) as sent if not member.older_heartbeats and has_to_report(
-            member, sent.reported, sent.configured_report
+        case _, HeartbeatSent(may_be_held=True) as sent if not member.older_heartbeats and (
+            has_to_report(member, sent.reported, sent.configured_report) or must_confirm_leadership(member)
         ):
             send_heartbeat(turn)
         case _:
@@ -178,12 +181,22 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
     member.failures.clear()
     member.retries = 0
     has_changed = emit_assignment(turn, before)
+    confirm_leadership(turn, sent)
     is_chosen = response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
     if is_chosen:
         on_chosen(turn)
     else:
         send_again_if_due(turn)
     set_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
+
+
+def confirm_leadership(turn: Turn, sent: HeartbeatSent) -> None:
+    """Confirm that this worker is the leader, if the herder has asked for it, the accepted heartbeat was sent after
+    that, and its response has not named another leader."""
+    member, check = turn.member, turn.member.leadership_check
+    if check is not None and member.is_leader and check.covers(sent.in_flight.id):
+        member.leadership_check = None
+        turn.emit(LeadershipConfirmed(token=check.token))
 
 
 def take_back_reasons(member: Member, accepted: Reported) -> Reported:

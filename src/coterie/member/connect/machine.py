@@ -72,9 +72,11 @@ from coterie.member.connect.state import (
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import MemberStarted, RequestFailed, ResponseReceived, TimerFired
+from coterie.member.leadership import LeadershipCheck
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import HeartbeatResponse, InstallAssignmentResponse, PrepareAssignmentResponse
 from coterie.nouns.membership import (
+    ConfirmLeadership,
     GroupDescribed,
     InstallTarget,
     Leave,
@@ -126,8 +128,8 @@ def on_event(turn: Turn, event: Event) -> None:
             member.assigned_unconfirmed -= event.owned
         case TimerFired():
             pass  # `end_lease_if_over` and `advance` run after every event.
-        case SetConfiguredJobs():
-            member.configured = event
+        case SetConfiguredJobs() | ConfirmLeadership():
+            on_order_to_leader(member, event)
         case UpdateAssignor():
             on_update_assignor(member, event)
         case InstallTarget():
@@ -142,6 +144,16 @@ def on_event(turn: Turn, event: Event) -> None:
             begin_handed_over_lease(turn)
         case Rejoin() | SendAssignments():
             raise AssertionError(f"{type(event).__name__} is an order to the member of a classic group")
+
+
+def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeadership) -> None:
+    """Keep an order that the herder gives only as the leader, for the next heartbeat, which `advance` sends at once if
+    it can."""
+    match order:
+        case SetConfiguredJobs():
+            member.configured = order
+        case ConfirmLeadership(token=token):
+            member.leadership_check = LeadershipCheck(token=token, ordered_at=next(member.request_ids))
 
 
 def on_update_assignor(member: Member, order: UpdateAssignor) -> None:

@@ -56,6 +56,15 @@ def report_of_configured(member: Member) -> ConfiguredReport | None:
     return None if report == place.configured_report else report
 
 
+def must_confirm_leadership(member: Member) -> bool:
+    """Whether a heartbeat must be sent at once to confirm that this worker is the leader: no heartbeat without a
+    response was sent after the herder's order."""
+    check = member.leadership_check
+    if check is None or not member.is_leader:
+        return False
+    return not (isinstance(member.heartbeat, HeartbeatSent) and check.covers(member.heartbeat.in_flight.id))
+
+
 def must_send_all_fields(member: Member) -> bool:
     """Whether the next heartbeat must contain all fields. These heartbeats must: a join, the first one on a connection,
     one after an error, and one that is sent while another one is unanswered."""
@@ -78,7 +87,8 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
-        wait_ms = longest_hold_ms(member) if not resumes and may_hold_all_fields(member) else 0
+        may_be_held = not resumes and may_hold_all_fields(member) and not must_confirm_leadership(member)
+        wait_ms = longest_hold_ms(member) if may_be_held else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -104,7 +114,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     assert isinstance(member.place, InGroup)
     last = member.place.reported
     assert last is not None
-    wait_ms = longest_hold_ms(member)
+    wait_ms = 0 if must_confirm_leadership(member) else longest_hold_ms(member)
     return HeartbeatRequest(
         group_id=settings.group_id,
         member_id=settings.member_id,

@@ -15,6 +15,7 @@ from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, Pr
 from coterie.member.events import RequestId
 from coterie.member.failure_log import FailureLog
 from coterie.member.in_flight import InFlight
+from coterie.member.leadership import LeadershipCheck
 from coterie.nouns.connect_groups import JOIN, AssignmentToMember, LeaderOfGroup
 from coterie.nouns.ids import (
     ConfigOffset,
@@ -349,6 +350,8 @@ class Member:
         """The number of retries since the last heartbeat that was accepted, which determines the back-off."""
         self.failures = FailureLog()
         """Cleared when a heartbeat is accepted."""
+        self.leadership_check: LeadershipCheck | None = None
+        """The check that the herder has ordered; None when a heartbeat has confirmed it."""
         self.reported_state = MemberState.UNJOINED
         """The member state that the herder received last."""
         if place is not None:

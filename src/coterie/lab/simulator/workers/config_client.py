@@ -10,6 +10,9 @@ from coterie.lab.simulator.workers.cluster import WorkersCluster
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.ids import LogPosition
 
+FENCED = LogPosition(-1)
+"""The result of an append of leader's lines by a worker that has lost the right to append them."""
+
 
 class ConfigClient:
     """The client of the config log in one process."""
@@ -26,6 +29,8 @@ class ConfigClient:
         self._cluster = cluster
         self._feed_herder = feed_herder
         self._wake_readers = wake_readers
+        self._opening = 0
+        """The number of this process's last opening of the leader's log among those of all workers."""
 
     def read_new_lines(self) -> None:
         """Pass all lines that the herder has not received to the herder."""
@@ -50,6 +55,16 @@ class ConfigClient:
             on_failure=lambda _: process.call_after(500, self.poll_config_log),
         )
 
+    def begin_chore(self, chore: herder.FindConfigEnd | herder.OpenLeaderLog | herder.AppendConfig) -> None:
+        """Begin a chore of the herder at the config log; the herder receives the result later."""
+        match chore:
+            case herder.FindConfigEnd():
+                self.find_end(chore)
+            case herder.OpenLeaderLog():
+                self.open_leader_log(chore)
+            case herder.AppendConfig():
+                self.append_lines(chore)
+
     def find_end(self, chore: herder.FindConfigEnd) -> None:
         """Pass the log's end offset to the herder; None if the request failed."""
         self._call_broker(
@@ -58,14 +73,47 @@ class ConfigClient:
             lambda _: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=None)),
         )
 
+    def open_leader_log(self, chore: herder.OpenLeaderLog) -> None:
+        """Take the right to append the leader's lines from all other workers, and pass the result to the herder."""
+
+        def open_log() -> LogPosition:
+            self._cluster.config_log.leader_openings += 1
+            return LogPosition(self._cluster.config_log.leader_openings)
+
+        def on_opened(opening: LogPosition) -> None:
+            self._opening = opening
+            self._feed_herder(herder.LeaderLogOpened(number=chore.number))
+
+        self._call_broker(
+            open_log,
+            on_opened,
+            lambda reason: self._feed_herder(herder.LeaderLogOpenFailed(number=chore.number, reason=reason)),
+        )
+
     def append_lines(self, chore: herder.AppendConfig) -> None:
         """Append lines, and pass the log's end offset or the failure to the herder. After a failure the lines may have
-        been appended."""
-        self._call_broker(
-            lambda: self._append_and_record(chore.lines),
-            lambda end: self._feed_herder(herder.ConfigAppended(purpose=chore.purpose, end_offset=end)),
-            lambda reason: self._feed_herder(herder.ConfigAppendFailed(purpose=chore.purpose, reason=reason)),
-        )
+        been appended, unless another worker has opened the leader's log since."""
+        opening = None if chore.leader_log is None else self._opening
+
+        def append() -> LogPosition:
+            if opening is not None and opening != self._cluster.config_log.leader_openings:
+                return FENCED
+            return self._append_and_record(chore.lines)
+
+        def on_failure(reason: str, *, is_fenced: bool = False) -> None:
+            self._feed_herder(
+                herder.ConfigAppendFailed(
+                    purpose=chore.purpose, reason=reason, leader_log=chore.leader_log, is_fenced=is_fenced
+                )
+            )
+
+        def on_appended(end: LogPosition) -> None:
+            if end == FENCED:
+                on_failure("another worker has opened the leader's log", is_fenced=True)
+            else:
+                self._feed_herder(herder.ConfigAppended(purpose=chore.purpose, end_offset=end))
+
+        self._call_broker(append, on_appended, on_failure)
 
     def _append_and_record(self, lines: Sequence[NewTopicRecord]) -> LogPosition:
         """Append ``lines`` and record this. Returns the log's end offset."""

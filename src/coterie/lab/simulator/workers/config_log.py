@@ -16,6 +16,8 @@ class ConfigLog:
 
     def __init__(self) -> None:
         self.lines: list[TopicRecord] = []
+        self.leader_openings = 0
+        """How often a worker has opened the leader's log. Only the last opening gives the right to append."""
         self._state = ConfigState()
         self._configured_jobs_at: list[Jobs] = [NO_JOBS]
         self._runnable_tasks_at: list[Mapping[ConnectorTaskId, TaskSpec]] = [{}]

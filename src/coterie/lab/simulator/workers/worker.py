@@ -26,6 +26,7 @@ from coterie.lab.simulator.workers.settings import WorkerSetup, worker_name_of
 from coterie.lab.simulator.world import SimTimers
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.membership import (
+    ConfirmLeadership,
     InstallTarget,
     Leave,
     LeaveAndRejoin,
@@ -150,7 +151,9 @@ class Worker(WorkerProcess):
                 self._order_member(effect)
             case Rejoin() | SendAssignments():
                 self._order_member(effect)
-            case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+            case (
+                SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership() | ConfirmLeadership()
+            ):
                 self._order_member(effect)
             case herder.NotifyListeners():
                 self._notify_listeners(effect)
@@ -226,10 +229,8 @@ class Worker(WorkerProcess):
                     rng.randint(1, 20),
                     lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
                 )
-            case herder.FindConfigEnd():
-                self.config_client.find_end(chore)
-            case herder.AppendConfig():
-                self.config_client.append_lines(chore)
+            case herder.FindConfigEnd() | herder.OpenLeaderLog() | herder.AppendConfig():
+                self.config_client.begin_chore(chore)
             case herder.AppendStatuses(lines=lines):
                 self._record(RecordKind.STATUSES, *map(_status_text, lines))
                 self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusesAppended()))

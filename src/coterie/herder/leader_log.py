@@ -1,0 +1,86 @@
+"""The fence around the lines that only the leader may write: configs, deletions, task configs and session keys.
+
+A worker that was paused (SIGSTOP, a long garbage collection) may be replaced as the leader without noticing it, and its
+writes may leave late. So a leader writes with a transactional producer whose id all workers of the group share: a
+worker that initialises its producer fences the producers of all others. That alone is not enough, because a replaced
+leader that wakes up before it initialises its producer would fence its successor. So a leader writes only with a
+producer that was initialised before the *sending* of a heartbeat that confirmed it as the leader:
+
+    named leader ──► OpenLeaderLog ──► LeaderLogOpened ──► ConfirmLeadership ──► LeadershipConfirmed ──► may write
+                         ▲                                                                                 │
+                         └──────────────── an append was fenced, or its result is unknown ◄────────────────┘
+
+A replaced leader that initialises its producer late gets no such confirmation, so it writes nothing; the leader that it
+has fenced opens the log again. Each write reads the log to its end after the log was opened (module `writes`), so it
+sees all lines of earlier leaders. Target states are written by any worker, without the fence, as in Connect.
+"""
+
+from coterie.herder.leader_log_state import AwaitsRetry, Closed, MayWrite, Opening, Unconfirmed
+from coterie.herder.messages import (
+    LeaderLogOpened,
+    LeaderLogOpenFailed,
+    OpenLeaderLog,
+    SetTimer,
+    WriteLogMessage,
+)
+from coterie.herder.state import Turn
+from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed
+
+RETRY_MS = 1_000
+"""The wait after the leader's log could not be opened."""
+
+
+def advance(turn: Turn) -> None:
+    """Open the log if this worker is the leader and may not write yet; give the right up if another worker is the
+    leader."""
+    herder, leader_log = turn.herder, turn.herder.leader_log
+    if not herder.place.is_named_leader or herder.lifecycle.is_leaving:
+        if not isinstance(leader_log.state, Opening):
+            leader_log.state = Closed()
+        return
+    if isinstance(leader_log.state, AwaitsRetry) and turn.now_ms >= leader_log.state.until_ms:
+        leader_log.state = Closed()
+    if isinstance(leader_log.state, Closed) and herder.place.is_leader:
+        leader_log.last_number += 1
+        leader_log.state = Opening(number=leader_log.last_number)
+        turn.emit(OpenLeaderLog(number=leader_log.last_number, transaction_timeout_ms=herder.lease.session_timeout_ms))
+
+
+def on_opened(turn: Turn, event: LeaderLogOpened) -> None:
+    """The log is open: let the member check whether this worker is still the leader."""
+    leader_log = turn.herder.leader_log
+    if leader_log.state != Opening(number=event.number):
+        return
+    leader_log.logged_failure = None
+    if turn.herder.place.is_named_leader:
+        leader_log.state = Unconfirmed(number=event.number)
+        turn.emit(ConfirmLeadership(token=event.number))
+    else:
+        leader_log.state = Closed()
+
+
+def on_open_failed(turn: Turn, event: LeaderLogOpenFailed) -> None:
+    """The log could not be opened: open it again after :data:`RETRY_MS`. Each new reason is logged once."""
+    leader_log = turn.herder.leader_log
+    if leader_log.state != Opening(number=event.number):
+        return
+    leader_log.state = AwaitsRetry(until_ms=turn.now_ms + RETRY_MS)
+    turn.emit(SetTimer(timer="leader log", at_ms=turn.now_ms + RETRY_MS))
+    if event.reason != leader_log.logged_failure:
+        leader_log.logged_failure = event.reason
+        text = f"This worker is the leader, but cannot write to the config topic yet; it retries: {event.reason}"
+        turn.emit(WriteLogMessage(text=text, warns=True))
+
+
+def on_confirmed(turn: Turn, event: LeadershipConfirmed) -> None:
+    """This worker is the leader, and was it when it opened the log: it may write."""
+    leader_log = turn.herder.leader_log
+    if leader_log.state == Unconfirmed(number=event.token):
+        leader_log.state = MayWrite(number=event.token)
+
+
+def on_append_failed(turn: Turn, number: int) -> None:
+    """An append under the opening ``number`` has failed: open the log again before the next one."""
+    if turn.herder.leader_log.state == MayWrite(number=number):
+        turn.herder.leader_log.state = Closed()
+    advance(turn)

@@ -1,0 +1,59 @@
+"""Whether this worker may write the lines that only the leader may write to the config log."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """This worker is not the leader, or has lost the right to write and has not asked for it again yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The leader's log is being opened. Only a leader orders that, but it may have been replaced since."""
+
+    number: int
+    """The number of this opening, as counted by this worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitsRetry:
+    """The leader's log could not be opened; it is opened again at ``until_ms``."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unconfirmed:
+    """The log is open, but this worker may have been replaced as the leader before it opened the log, and would then
+    write after the present leader. The member checks that with a heartbeat."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MayWrite:
+    """A heartbeat that was sent after the log was opened has confirmed that this worker is the leader. If another
+    worker has opened the log since, an append fails."""
+
+    number: int
+
+
+LeaderLogState: TypeAlias = Closed | Opening | AwaitsRetry | Unconfirmed | MayWrite
+
+
+class LeaderLogAccess:
+    """This worker's right to write as the leader; only module `leader_log` assigns to the fields."""
+
+    def __init__(self) -> None:
+        self.state: LeaderLogState = Closed()
+        self.last_number = 0
+        """The number of the last opening."""
+        self.logged_failure: str | None = None
+        """Why the log could not be opened, as it was logged; None when it was opened since."""
+
+    @property
+    def write_number(self) -> int | None:
+        """The number of the opening under which this worker may write; None when it may not write."""
+        return self.state.number if isinstance(self.state, MayWrite) else None

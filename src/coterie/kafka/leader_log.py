@@ -1,0 +1,244 @@
+"""The config topic as the group's leader writes it: each append is one transaction of a producer whose transactional id
+all workers of the group share.
+
+Initialising the producer (InitProducerId) aborts the transaction that an earlier leader has left open, and fences that
+leader's producer. librdkafka's transactional calls block, so they run on a thread.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from coterie.engine.log import NewTopicRecord
+from coterie.kafka.client_log import ClientLog
+from coterie.nouns.errors import WorldError, WriterFencedError
+from coterie.nouns.ids import GroupId
+
+ResultT = TypeVar("ResultT")
+
+CALL_TIMEOUT_S = 30.0
+"""The time limit of opening the log, and of each of the two parts of an append: sending the lines, and the commit."""
+CALL_STEP_S = 0.5
+"""How long one call of librdkafka blocks at most; a log that is being closed ends its thread within this time."""
+TRANSACTION_TIMEOUT_MIN_MS = 1_000
+"""librdkafka's lower limit of ``transaction.timeout.ms``."""
+
+_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+"""The error codes of a producer whose right to write another one has taken, or whose transaction has timed out."""
+
+
+def transactional_id(group_id: GroupId) -> str:
+    """The transactional id that all workers of the group share: the same as Kafka Connect's, so that a leader of
+    Connect with exactly-once support and a leader of Coterie fence each other."""
+    return f"connect-cluster-{group_id}"
+
+
+class LeaderTopicLog:
+    """One topic as the leader's log (the seam `LeaderLog`). Created by `Topics.open_leader_log`, which also closes
+    it."""
+
+    def __init__(
+        self,
+        client_config: Mapping[str, Any],
+        topic: str,
+        transactional_id: str,
+        *,
+        on_committed: Callable[[int], None],
+    ) -> None:
+        """``client_config`` is the librdkafka config of the worker's handles. ``on_committed`` is called on the event
+        loop with the offset of the last line of each committed transaction."""
+        self._client_config = dict(client_config)
+        self._topic = topic
+        self._transactional_id = transactional_id
+        self._on_committed = on_committed
+        self._log = ClientLog(f"writing topic {topic} as the leader")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-leader-{topic}")
+        self._closing = threading.Event()
+        # Used on the thread only.
+        self._producer: Producer | None = None
+        """The initialised producer; None before the first :meth:`open`, and after an error."""
+
+    async def open(self, *, transaction_timeout_ms: int) -> None:
+        """Make a new producer and initialise it, which fences the producers of all other workers of the group.
+
+        :raises WorldError: when the brokers do not respond within ``CALL_TIMEOUT_S``, or do not allow this worker to
+            use the transactional id; or after :meth:`close`.
+        """
+        await self._run(lambda: self._open(max(transaction_timeout_ms, TRANSACTION_TIMEOUT_MIN_MS)))
+
+    async def append(self, records: Sequence[NewTopicRecord]) -> int:
+        """Append ``records`` in one transaction, and wait until it is committed. Returns the offset after the last one.
+
+        :raises WriterFencedError: when another worker has opened the log since; none of the records is ever read.
+        :raises WorldError: when the records could not be written, when it is unknown whether they were written, or
+            after :meth:`close`. The log must be opened again.
+        """
+        last_offset = await self._run(lambda: self._append(records))
+        self._on_committed(last_offset)
+        return last_offset + 1
+
+    async def close(self) -> None:
+        """Close the producer and end the thread; unfinished calls raise WorldError. Safe to call twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        producer_closed = asyncio.get_running_loop().run_in_executor(self._thread, self._drop_producer)
+        self._thread.shutdown(wait=False)
+        await asyncio.shield(producer_closed)
+        self._thread.shutdown()
+
+    # -- on the thread ------------------------------------------------------------------------------------------------
+
+    def _open(self, transaction_timeout_ms: int) -> None:
+        """Replace the producer by a new one, and initialise it."""
+        self._drop_producer()
+        producer = Producer(
+            {
+                **self._client_config,
+                **self._log.settings(),
+                "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": transaction_timeout_ms,
+                "linger.ms": 0,
+                "partitioner": "murmur2_random",
+            }
+        )
+        try:
+            self._repeat(producer.init_transactions)
+        except KafkaException as error:
+            _discard(producer)
+            raise WorldError(
+                f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: {_text(error)}; "
+                "check that the brokers run, and that this worker may write with this transactional id"
+            ) from None
+        self._producer = producer
+
+    def _append(self, records: Sequence[NewTopicRecord]) -> int:
+        """Write ``records`` in one transaction; returns the offset of the last one. After an error the producer is
+        dropped."""
+        producer = self._producer
+        if producer is None:
+            raise WorldError(f"topic {self._topic} is not open for the leader's lines")
+        assert records, "a transaction has lines"
+        try:
+            offset = self._send(producer, records)
+            self._commit(producer)
+        except WorldError:
+            self._drop_producer()
+            raise
+        self._log.on_response()
+        return offset
+
+    def _send(self, producer: Producer, records: Sequence[NewTopicRecord]) -> int:
+        """Begin a transaction and send ``records``; returns the offset of the last one.
+
+        :raises WriterFencedError: when another worker has opened the log since.
+        :raises WorldError: when a record could not be sent. The transaction is then aborted, at the latest by its time
+            limit: none of the records is ever read.
+        """
+        offsets: list[int] = []
+        errors: list[KafkaError] = []
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                errors.append(error)
+                return
+            offset = message.offset()
+            assert offset is not None
+            offsets.append(offset)
+
+        try:
+            producer.begin_transaction()
+            for record in records:
+                producer.produce(self._topic, value=record.value, key=record.key, on_delivery=on_delivery)
+            self._repeat(lambda timeout_s: _flush(producer, timeout_s))
+        except (KafkaException, BufferError, SystemError) as error:
+            errors.insert(0, _error_of(error))
+        if not errors:
+            return max(offsets)
+        if any(error.code() in _FENCED for error in errors):
+            raise self._fenced(errors[0])
+        raise WorldError(f"cannot write to topic {self._topic}: {errors[0].str()}; check that the brokers run")
+
+    def _commit(self, producer: Producer) -> None:
+        """Commit the transaction.
+
+        :raises WorldError: when the commit has failed, or its result is unknown.
+        """
+        try:
+            self._repeat(producer.commit_transaction)
+        except KafkaException as error:
+            # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
+            raise WorldError(
+                f"it is unknown whether the lines were written to topic {self._topic}: {_text(error)}"
+            ) from None
+
+    def _fenced(self, error: KafkaError) -> WriterFencedError:
+        return WriterFencedError(
+            f"another worker writes to topic {self._topic} with transactional.id={self._transactional_id}: "
+            f"{error.str()}"
+        )
+
+    def _repeat(self, call: Callable[[float], object]) -> None:
+        """Call ``call`` with a short timeout until it returns.
+
+        :raises KafkaException: the last error, when ``call`` has not succeeded within ``CALL_TIMEOUT_S``, when the log
+            is being closed, and when another attempt cannot succeed.
+        """
+        deadline_s = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            try:
+                call(CALL_STEP_S)
+            except KafkaException as error:
+                if not _error_of(error).retriable() or self._closing.is_set() or time.monotonic() > deadline_s:
+                    raise
+            else:
+                return
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            _discard(self._producer)
+            self._producer = None
+
+    async def _run(self, call: Callable[[], ResultT]) -> ResultT:
+        """Run a blocking call on the thread; return the result."""
+        if self._closing.is_set():
+            raise WorldError(f"the Kafka client of topic {self._topic} is closed, because this worker is shutting down")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def _flush(producer: Producer, timeout_s: float) -> None:
+    """Wait until all records are delivered or have failed.
+
+    :raises KafkaException: with a retriable error, after ``timeout_s``.
+    """
+    if producer.flush(timeout_s):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records are not delivered", False, True, False))
+
+
+def _discard(producer: Producer) -> None:
+    """Drop the records of a producer that are not delivered: librdkafka ends its threads with the last reference. A
+    transaction that it has open is aborted by the next initialisation, or by its time limit."""
+    # Not `close`, which would try to abort the transaction.
+    producer.purge()
+    with suppress(KafkaException, SystemError):
+        producer.flush(0)
+
+
+def _error_of(error: KafkaException | BufferError | SystemError) -> KafkaError:
+    """The error of librdkafka in an exception. A fatal error that librdkafka reports while it calls back raises a
+    SystemError, whose cause is the fatal error."""
+    cause: BaseException = error
+    while not isinstance(cause, KafkaException) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    reason = cause.args[0] if cause.args else cause
+    return reason if isinstance(reason, KafkaError) else KafkaError(KafkaError._FAIL, str(reason))
+
+
+def _text(error: KafkaException) -> str:
+    return _error_of(error).str()

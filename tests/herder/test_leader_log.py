@@ -1,0 +1,159 @@
+"""The right to write as the leader: opened, confirmed by a heartbeat sent afterwards, lost, and opened again."""
+
+import pytest
+
+from coterie.herder.messages import (
+    AppendConfig,
+    ConfigAppendFailed,
+    FindConfigEnd,
+    LeaderLogOpened,
+    LeaderLogOpenFailed,
+    MakeSessionKey,
+    OpenLeaderLog,
+    TimerFired,
+    WriteLogMessage,
+)
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.writes import DeleteConnector, SetTargetState
+from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed, MembershipLost
+from coterie.nouns.states import TargetState
+from coterie.wire.connect import ConnectProtocol
+from tests.herder.builders import ORDERS, configured_herder
+from tests.herder.herder_driver import ME, HerderDriver
+
+
+def leader() -> HerderDriver:
+    """A worker that has just become the leader, and whose log is being opened."""
+    herder = configured_herder()
+    herder.confirms_leadership = False
+    herder.assign(leader=ME)
+    return herder
+
+
+def open_log(herder: HerderDriver) -> ConfirmLeadership:
+    """The log is opened; returns the order to confirm the leadership."""
+    (opening,) = herder.pop_effects(OpenLeaderLog)
+    herder.feed(LeaderLogOpened(number=opening.number))
+    (order,) = herder.pop_effects(ConfirmLeadership)
+    return order
+
+
+def confirm(herder: HerderDriver) -> None:
+    herder.feed(LeadershipConfirmed(token=open_log(herder).token))
+
+
+def test_a_leader_writes_nothing_before_a_heartbeat_has_confirmed_it_after_the_opening() -> None:
+    herder = leader()
+    id_ = herder.send_request(DeleteConnector(connector=ORDERS))
+    assert not herder.pop_effects(FindConfigEnd), "the log's end is looked up after the opening"
+    order = open_log(herder)
+    assert not herder.pop_effects(FindConfigEnd)
+    herder.feed(LeadershipConfirmed(token=order.token - 1))
+    assert not herder.pop_effects(FindConfigEnd), "the confirmation of an earlier opening proves nothing"
+    herder.feed(LeadershipConfirmed(token=order.token))
+    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    (append,) = herder.pop_effects(AppendConfig)
+    assert append.leader_log == order.token
+    herder.run_chore(append)
+    assert herder.answer(id_) == Done()
+
+
+def test_a_target_state_is_written_without_the_right_of_the_leader() -> None:
+    herder = configured_herder()
+    herder.confirms_leadership = False
+    herder.assign()
+    herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
+    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    (append,) = herder.pop_effects(AppendConfig)
+    assert append.leader_log is None
+    assert not herder.pop_effects(OpenLeaderLog)
+
+
+def test_a_fenced_write_begins_again_after_the_log_was_opened_again_and_read_to_its_end() -> None:
+    herder = leader()
+    id_ = herder.send_request(DeleteConnector(connector=ORDERS))
+    confirm(herder)
+    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(
+        ConfigAppendFailed(purpose=append.purpose, reason="fenced", leader_log=append.leader_log, is_fenced=True)
+    )
+    assert herder.answer(id_) is None
+    assert not herder.pop_effects(FindConfigEnd)
+    confirm(herder)
+    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    (again,) = herder.pop_effects(AppendConfig)
+    assert (again.lines, again.leader_log) == (append.lines, 2)
+    herder.run_chore(again)
+    assert herder.answer(id_) == Done()
+
+
+def test_an_append_with_unknown_result_is_refused_and_the_log_is_opened_again() -> None:
+    herder = leader()
+    id_ = herder.send_request(DeleteConnector(connector=ORDERS))
+    confirm(herder)
+    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(ConfigAppendFailed(purpose=append.purpose, reason="no response", leader_log=append.leader_log))
+    answer = herder.answer(id_)
+    assert isinstance(answer, RequestRefused)
+    assert answer.problem is Problem.LOG_FAILED
+    assert len(herder.pop_effects(OpenLeaderLog)) == 1
+
+
+def test_a_write_that_read_the_log_before_the_log_was_opened_again_reads_it_again() -> None:
+    herder = leader()
+    confirm(herder)
+    herder.send_request(DeleteConnector(connector=ORDERS))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    herder.assign()
+    herder.assign(leader=ME)
+    confirm(herder)
+    herder.run_chore(lookup)
+    assert not herder.pop_effects(AppendConfig), "another leader may have written since the lookup"
+    herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
+    assert len(herder.pop_effects(AppendConfig)) == 1
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_former_leader_whose_log_is_opened_late_may_not_write(is_lost: bool) -> None:
+    herder = leader()
+    (opening,) = herder.pop_effects(OpenLeaderLog)
+    herder.feed(MembershipLost(reason="paused")) if is_lost else herder.assign()
+    herder.feed(LeaderLogOpened(number=opening.number))
+    assert not herder.pop_effects(ConfirmLeadership)
+    herder.feed(LeadershipConfirmed(token=opening.number))
+    assert herder.herder.leader_log.write_number is None
+    herder.assign(leader=ME)
+    assert [order.number for order in herder.pop_effects(OpenLeaderLog)] == [2], "a new leader opens the log itself"
+
+
+def test_a_leader_keeps_its_right_over_a_rebalance_that_it_leads() -> None:
+    herder = leader()
+    confirm(herder)
+    herder.assign(leader=ME)
+    assert not herder.pop_effects(OpenLeaderLog)
+    assert herder.herder.leader_log.write_number == 1
+
+
+def test_a_log_that_cannot_be_opened_is_opened_again_and_each_reason_is_logged_once() -> None:
+    herder = leader()
+    for reason in ("no broker", "no broker", "no right"):
+        (opening,) = herder.pop_effects(OpenLeaderLog)
+        herder.feed(LeaderLogOpenFailed(number=opening.number, reason=reason))
+        assert not herder.pop_effects(OpenLeaderLog)
+        herder.now_ms += 1_000
+        herder.feed(TimerFired(timer="leader log"))
+    warnings = [message.text for message in herder.pop_effects(WriteLogMessage) if message.warns]
+    assert [text.rpartition(": ")[2] for text in warnings] == ["no broker", "no right"]
+
+
+def test_a_session_key_is_written_with_the_right_of_the_leader() -> None:
+    herder = configured_herder()
+    herder.confirms_leadership = False
+    herder.assign(leader=ME, protocol=ConnectProtocol.SESSIONED)
+    assert not herder.pop_effects(MakeSessionKey)
+    confirm(herder)
+    herder.run_chore(herder.pop_effects(MakeSessionKey)[0])
+    (append,) = herder.pop_effects(AppendConfig)
+    assert append.leader_log == 1

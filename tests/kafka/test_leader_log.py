@@ -1,0 +1,124 @@
+"""The leader's log on both brokers: one writer at a time, whole transactions, and the rest of a fenced writer."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from coterie.engine.log import NewTopicRecord
+from coterie.kafka.leader_log import LeaderTopicLog
+from coterie.kafka.topics import TopicLog, Topics
+from coterie.nouns.errors import WorldError, WriterFencedError
+
+DEADLINE_S = 30
+
+
+class Writers:
+    """The config topic of one group, and any number of workers' leader logs."""
+
+    def __init__(self, topics: Topics, log: TopicLog) -> None:
+        self.log = log
+        self._topics = topics
+
+    def leader_log(self) -> LeaderTopicLog:
+        return self._topics.open_leader_log(self.log, transactional_id=self.log.topic)
+
+    async def opened(self) -> LeaderTopicLog:
+        leader_log = self.leader_log()
+        await leader_log.open(transaction_timeout_ms=60_000)
+        return leader_log
+
+    async def keys(self) -> list[str]:
+        """The keys of all lines that are read up to the end."""
+        keys: list[str] = []
+        async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(self.log.follow()) as follow:
+            async for progress in follow:
+                keys += [(record.key or b"").decode() for record in progress.records]
+                if progress.is_at_end:
+                    break
+        return keys
+
+
+def lines(*keys: str) -> Sequence[NewTopicRecord]:
+    return [NewTopicRecord(key=key.encode(), value=b"value") for key in keys]
+
+
+@pytest.fixture
+async def writers(topics: Topics) -> Writers:
+    name = f"configs-{uuid.uuid4().hex[:8]}"
+    log = await topics.open_log(name, partitions=1, replication_factor=1, setting_key="config.storage.topic")
+    return Writers(topics, log)
+
+
+async def test_a_leader_writes_whole_transactions_whose_end_needs_no_marker(writers: Writers) -> None:
+    first = await writers.opened()
+    assert await first.append(lines("a", "b")) == 2
+    assert await first.append(lines("c")) == 4, "after the marker of the first one"
+    async with asyncio.timeout(DEADLINE_S):
+        while await writers.log.end_offset() != 4:  # noqa: ASYNC110 - Kafka writes the marker after it has answered
+            await asyncio.sleep(0.01)
+    assert await writers.keys() == ["a", "b", "c"]
+    assert await writers.log.append(lines("plain")) == 6
+    assert await writers.log.end_offset() == 6
+
+
+async def test_a_leader_that_opens_the_log_fences_the_one_before_it(writers: Writers) -> None:
+    first = await writers.opened()
+    await first.append(lines("a"))
+    second = await writers.opened()
+    with pytest.raises(WorldError, match=r"another worker writes|unknown whether"):
+        await first.append(lines("late"))
+    await second.append(lines("b"))
+    with pytest.raises(WorldError, match="not open"):
+        await first.append(lines("later"))
+    await first.open(transaction_timeout_ms=60_000)
+    await first.append(lines("c"))
+    with pytest.raises(WriterFencedError):
+        await second.append(lines("late"))
+    assert await writers.keys() == ["a", "b", "c"]
+
+
+async def test_what_a_leader_has_left_in_an_open_transaction_is_never_read(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await writers.opened()
+    sent, may_commit = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    commit: Callable[..., None] = LeaderTopicLog._commit
+
+    def commit_later(self: LeaderTopicLog, producer: object) -> None:
+        if self is first:
+            loop.call_soon_threadsafe(sent.set)
+            asyncio.run_coroutine_threadsafe(may_commit.wait(), loop).result(DEADLINE_S)
+        commit(self, producer)
+
+    monkeypatch.setattr(LeaderTopicLog, "_commit", commit_later)
+    paused = asyncio.ensure_future(first.append(lines("lost-1", "lost-2")))
+    await sent.wait()
+    second = await writers.opened()
+    await second.append(lines("a"))
+    may_commit.set()
+    with pytest.raises(WorldError):
+        await paused
+    await second.append(lines("b"))
+    assert await writers.keys() == ["a", "b"]
+
+
+async def test_a_closed_log_ends_its_calls(writers: Writers) -> None:
+    leader_log = await writers.opened()
+    await leader_log.close()
+    await leader_log.close()
+    with pytest.raises(WorldError, match="is closed"):
+        await leader_log.append(lines("a"))
+
+
+async def test_an_unreachable_broker_fails_the_opening_when_the_worker_shuts_down() -> None:
+    topics = Topics(["127.0.0.1:1"], client_id="tests")
+    leader_log = topics.open_leader_log(TopicLog(topics, "configs", 1), transactional_id="t")
+    opening = asyncio.ensure_future(leader_log.open(transaction_timeout_ms=60_000))
+    await asyncio.sleep(0)
+    await topics.close()
+    with pytest.raises(WorldError, match="cannot open topic configs"):
+        await opening
