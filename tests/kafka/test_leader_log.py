@@ -86,7 +86,7 @@ async def test_what_a_leader_has_left_in_an_open_transaction_is_never_read(
     first = await writers.opened()
     sent, may_commit = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    commit: Callable[..., None] = LeaderTopicLog._commit
+    commit: Callable[..., None] = LeaderTopicLog.commit_blocking
 
     def commit_later(self: LeaderTopicLog, producer: object) -> None:
         if self is first:
@@ -94,7 +94,7 @@ async def test_what_a_leader_has_left_in_an_open_transaction_is_never_read(
             asyncio.run_coroutine_threadsafe(may_commit.wait(), loop).result(DEADLINE_S)
         commit(self, producer)
 
-    monkeypatch.setattr(LeaderTopicLog, "_commit", commit_later)
+    monkeypatch.setattr(LeaderTopicLog, "commit_blocking", commit_later)
     paused = asyncio.ensure_future(first.append(lines("lost-1", "lost-2")))
     await sent.wait()
     second = await writers.opened()

@@ -27,7 +27,11 @@ BEFORE_OPENING, AFTER_OPENING, IN_TRANSACTION = "before the opening", "after the
 
 def stop_at(point: str, appended: Path) -> None:
     """Let this process stop when it is at ``point`` for the first time."""
-    open_log, commit, append = LeaderTopicLog._open, LeaderTopicLog._commit, LeaderTopicLog._append
+    open_log, commit, append = (
+        LeaderTopicLog.open_blocking,
+        LeaderTopicLog.commit_blocking,
+        LeaderTopicLog.append_blocking,
+    )
     points = [point]
 
     def reach(here: str) -> None:
@@ -50,9 +54,9 @@ def stop_at(point: str, appended: Path) -> None:
             file.write(f"{[record.key for record in records]}\n")
         return offset
 
-    LeaderTopicLog._open = stopping_open  # type: ignore[method-assign]
-    LeaderTopicLog._commit = stopping_commit  # type: ignore[method-assign]
-    LeaderTopicLog._append = noted_append  # type: ignore[method-assign]
+    LeaderTopicLog.open_blocking = stopping_open  # type: ignore[method-assign]
+    LeaderTopicLog.commit_blocking = stopping_commit  # type: ignore[method-assign]
+    LeaderTopicLog.append_blocking = noted_append  # type: ignore[method-assign]
 
 
 async def main() -> None:

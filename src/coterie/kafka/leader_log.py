@@ -70,7 +70,7 @@ class LeaderTopicLog:
         :raises WorldError: when the brokers do not respond within ``CALL_TIMEOUT_S``, or do not allow this worker to
             use the transactional id; or after :meth:`close`.
         """
-        await self._run(lambda: self._open(max(transaction_timeout_ms, TRANSACTION_TIMEOUT_MIN_MS)))
+        await self._run(lambda: self.open_blocking(max(transaction_timeout_ms, TRANSACTION_TIMEOUT_MIN_MS)))
 
     async def append(self, records: Sequence[NewTopicRecord]) -> int:
         """Append ``records`` in one transaction, and wait until it is committed. Returns the offset after the last one.
@@ -79,7 +79,7 @@ class LeaderTopicLog:
         :raises WorldError: when the records could not be written, when it is unknown whether they were written, or
             after :meth:`close`. The log must be opened again.
         """
-        last_offset = await self._run(lambda: self._append(records))
+        last_offset = await self._run(lambda: self.append_blocking(records))
         self._on_committed(last_offset)
         return last_offset + 1
 
@@ -95,7 +95,7 @@ class LeaderTopicLog:
 
     # -- on the thread ------------------------------------------------------------------------------------------------
 
-    def _open(self, transaction_timeout_ms: int) -> None:
+    def open_blocking(self, transaction_timeout_ms: int) -> None:
         """Replace the producer by a new one, and initialise it."""
         self._drop_producer()
         producer = Producer(
@@ -118,7 +118,7 @@ class LeaderTopicLog:
             ) from None
         self._producer = producer
 
-    def _append(self, records: Sequence[NewTopicRecord]) -> int:
+    def append_blocking(self, records: Sequence[NewTopicRecord]) -> int:
         """Write ``records`` in one transaction; returns the offset of the last one. After an error the producer is
         dropped."""
         producer = self._producer
@@ -127,7 +127,7 @@ class LeaderTopicLog:
         assert records, "a transaction has lines"
         try:
             offset = self._send(producer, records)
-            self._commit(producer)
+            self.commit_blocking(producer)
         except WorldError:
             self._drop_producer()
             raise
@@ -165,7 +165,7 @@ class LeaderTopicLog:
             raise self._fenced(errors[0])
         raise WorldError(f"cannot write to topic {self._topic}: {errors[0].str()}; check that the brokers run")
 
-    def _commit(self, producer: Producer) -> None:
+    def commit_blocking(self, producer: Producer) -> None:
         """Commit the transaction.
 
         :raises WorldError: when the commit has failed, or its result is unknown.
