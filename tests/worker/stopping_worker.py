@@ -7,9 +7,9 @@ Arguments: the worker's properties as JSON, the point, and a file to which each 
 import asyncio
 import json
 import logging
-import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +37,8 @@ def stop_at(point: str, appended: Path) -> None:
     def reach(here: str) -> None:
         if here in points:
             points.remove(here)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # A signal to the process might stop this thread later than the call returns.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     def stopping_open(self: LeaderTopicLog, transaction_timeout_ms: int) -> None:
         reach(BEFORE_OPENING)
