@@ -59,7 +59,7 @@ class ProcessFleet:
         self.group_id = GroupId(group)
         self.workers: list[WorkerProcess] = []
         self.client = httpx.AsyncClient(timeout=60)
-        self._properties = {
+        self.properties = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "config.storage.topic": f"{group}-configs",
@@ -99,7 +99,7 @@ class ProcessFleet:
     def begin(self, name: str, properties: Mapping[str, str] | None = None) -> WorkerProcess:
         """Start a worker of this name; returns at once."""
         process = WorkerProcess(name=name)
-        process.run = asyncio.create_task(self._run(process, {**self._properties, **(properties or {})}))
+        process.run = asyncio.create_task(self._run(process, {**self.properties, **(properties or {})}))
         self.workers.append(process)
         return process
 

@@ -1,7 +1,11 @@
 """A worker process that stops itself (SIGSTOP) at a named point of the leader's log, once; run by
 test_stopped_leader.
 
-Arguments: the worker's properties as JSON, the point, and a file to which each append that has succeeded adds a line.
+Arguments: the worker's properties as JSON, the point, whether the writes are fenced ("yes" or "no"), and a file. Each
+point that is passed, and the value of each line that was appended, adds a line to the file.
+
+Without the fence the worker is as a leader without it would be: it initialises its producer, whose transactional id no
+other worker has, only when it has a line to write, after the heartbeat that has confirmed it as the leader.
 """
 
 import asyncio
@@ -23,18 +27,27 @@ from coterie.rest.server import open_listeners
 from tests.worker.simulated import SimulatedRuntime
 
 BEFORE_OPENING, AFTER_OPENING, IN_TRANSACTION = "before the opening", "after the opening", "in a transaction"
+POINTS = (BEFORE_OPENING, AFTER_OPENING, IN_TRANSACTION)
+"""In the order in which a leader passes them."""
+APPENDED = "appended "
+LONG_TRANSACTION_MS = 60_000
 
 
-def stop_at(point: str, appended: Path) -> None:
+def stop_at(point: str, notes: Path, *, is_fenced: bool) -> None:
     """Let this process stop when it is at ``point`` for the first time."""
-    open_log, commit, append = (
+    opening, commit, append = (
         LeaderTopicLog.open_blocking,
         LeaderTopicLog.commit_blocking,
         LeaderTopicLog.append_blocking,
     )
     points = [point]
 
+    def note(text: str) -> None:
+        with notes.open("a") as file:
+            file.write(f"{text}\n")
+
     def reach(here: str) -> None:
+        note(here)
         if here in points:
             points.remove(here)
             # A signal to the process might stop this thread later than the call returns.
@@ -42,27 +55,33 @@ def stop_at(point: str, appended: Path) -> None:
 
     def stopping_open(self: LeaderTopicLog, transaction_timeout_ms: int) -> None:
         reach(BEFORE_OPENING)
-        open_log(self, transaction_timeout_ms)
+        opening(self, transaction_timeout_ms)
         reach(AFTER_OPENING)
+
+    def no_open(self: LeaderTopicLog, transaction_timeout_ms: int) -> None:
+        """Do nothing: the producer is initialised by the first append."""
 
     def stopping_commit(self: LeaderTopicLog, producer: Producer) -> None:
         reach(IN_TRANSACTION)
         commit(self, producer)
 
     def noted_append(self: LeaderTopicLog, records: Sequence[NewTopicRecord]) -> int:
+        if self._producer is None and not is_fenced:
+            self._transactional_id += "-unfenced"
+            stopping_open(self, LONG_TRANSACTION_MS)
         offset = append(self, records)
-        with appended.open("a") as file:
-            file.write(f"{[record.key for record in records]}\n")
+        for record in records:
+            note(APPENDED + (record.value or b"").hex())
         return offset
 
-    LeaderTopicLog.open_blocking = stopping_open  # type: ignore[method-assign]
+    LeaderTopicLog.open_blocking = stopping_open if is_fenced else no_open  # type: ignore[method-assign]
     LeaderTopicLog.commit_blocking = stopping_commit  # type: ignore[method-assign]
     LeaderTopicLog.append_blocking = noted_append  # type: ignore[method-assign]
 
 
 async def main() -> None:
-    properties, point, appended = json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    stop_at(point, appended)
+    properties, point, is_fenced, notes = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "yes", Path(sys.argv[4])
+    stop_at(point, notes, is_fenced=is_fenced)
     settings = WorkerSettings.from_properties(properties)
     with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
         await compose.serve_worker(settings, listeners, lambda *_: SimulatedRuntime(), on_created=lambda _: None)

@@ -1,5 +1,5 @@
-"""A leader process that is stopped (SIGSTOP) before, after and inside its work on the log, and continued under the next
-leader of a classic group, writes nothing that is ever read."""
+"""A leader process that is stopped (SIGSTOP) before, after and inside its work on the leader's log, and continued under
+the next leader, writes nothing that is ever read; without the fence, what it writes is read."""
 
 import asyncio
 import contextlib
@@ -9,87 +9,190 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from coterie.kafka.group_admin import GroupAdmin
 from coterie.kafka.topics import Topics
+from coterie.nouns.ids import GroupId
+from coterie.nouns.membership import GroupProtocolName
 from tests.ports import free_port
-from tests.worker.process_fleet import CONNECTOR, ProcessFleet
+from tests.worker.process_fleet import CONNECTOR, ProcessFleet, WorkerProcess
 from tests.worker.simulated import until
-from tests.worker.stopping_worker import AFTER_OPENING, BEFORE_OPENING, IN_TRANSACTION
+from tests.worker.stopping_worker import APPENDED, IN_TRANSACTION, POINTS
 
 SESSION_MS = 6_000
-BROKERS = [
-    pytest.param("embedded_broker", marks=pytest.mark.processes, id="embedded"),
-    pytest.param("real_kafka", marks=pytest.mark.kafka, id="kafka"),
+"""The minimum of a real Kafka."""
+PROTOCOLS = [
+    pytest.param("embedded_broker", GroupProtocolName.CLASSIC, marks=pytest.mark.processes, id="embedded-classic"),
+    pytest.param("embedded_broker", GroupProtocolName.CONNECT, marks=pytest.mark.processes, id="embedded-connect"),
+    pytest.param("real_kafka", GroupProtocolName.CLASSIC, marks=pytest.mark.kafka, id="kafka-classic"),
 ]
 
 
-def is_stopped(process: subprocess.Popen[bytes]) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedLeader:
+    """A leader process that has stopped itself, and the worker that leads the group since."""
+
+    process: "subprocess.Popen[bytes]"
+    notes_file: Path
+    fleet: ProcessFleet
+    successor: WorkerProcess
+
+    @property
+    def notes(self) -> list[str]:
+        """The points that the process has passed, and its appended lines."""
+        return self.notes_file.read_text().splitlines()
+
+    @property
+    def appended(self) -> list[bytes]:
+        """The values of the lines that the process has appended, as it believes."""
+        return [bytes.fromhex(note.removeprefix(APPENDED)) for note in self.notes if note.startswith(APPENDED)]
+
+    def resume(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    async def create(self, name: str) -> int:
+        """Create a connector at the successor; returns the status of the response."""
+        answer = await self.fleet.client.post(
+            f"{self.successor.url}/connectors", json={"name": name, "config": CONNECTOR}
+        )
+        return answer.status_code
+
+
+@contextlib.asynccontextmanager
+async def stopped_leader(
+    bootstrap: str, group: str, protocol: GroupProtocolName, point: str, tmp_path: Path, *, is_fenced: bool
+) -> AsyncIterator[StoppedLeader]:
+    """Start a worker, the leader, whose process stops at ``point``, and then its successor."""
+    properties = {
+        "session.timeout.ms": str(SESSION_MS),
+        "group.protocol": protocol.value,
+        "scheduled.rebalance.max.delay.ms": "0",
+    }
+    if protocol is GroupProtocolName.CONNECT:
+        admin = GroupAdmin([bootstrap], client_id="tests", timeout_ms=60_000)
+        await admin.alter_configs(GroupId(group), {"connect.session.timeout.ms": str(SESSION_MS)})
+    notes = tmp_path / "notes"
+    async with ProcessFleet(bootstrap, group=group, properties=properties) as fleet:
+        own = {**fleet.properties, "listeners": f"http://127.0.0.1:{free_port()}", "worker.name": "stopped"}
+        fence = "yes" if is_fenced else "no"
+        command = [sys.executable, "-m", "tests.worker.stopping_worker", json.dumps(own), point, fence, str(notes)]
+        with (tmp_path / "worker.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: ASYNC220 - returns at once
+        try:
+            # Its first line as the leader is a session key.
+            await until(lambda: is_stopped(process), within_s=60)
+            successor = fleet.begin("next")
+
+            async def leads() -> bool:
+                view = await fleet.view(successor)
+                return view is not None and bool(view["group"]["leader_url"] == successor.url + "/")
+
+            # In a connect group the successor joins while the stopped process is still the leader.
+            await until(leads, within_s=60)
+            assert is_stopped(process)
+            yield StoppedLeader(process=process, notes_file=notes, fleet=fleet, successor=successor)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+
+def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
     """Whether the process is stopped by a signal."""
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-async def read_keys(bootstrap: str, topic: str) -> list[bytes | None]:
-    """The keys of all lines of the topic that are ever read."""
+async def read_lines(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """The keys and values of all lines of the topic that are ever read."""
     topics = Topics([bootstrap], client_id="reader")
     try:
         log = await topics.open_log(topic, partitions=1, replication_factor=1, setting_key="config.storage.topic")
-        keys: list[bytes | None] = []
+        lines: list[tuple[bytes | None, bytes | None]] = []
         async with contextlib.aclosing(log.follow()) as follow:
             async for progress in follow:
-                keys += [record.key for record in progress.records]
+                lines += [(record.key, record.value) for record in progress.records]
                 if progress.is_at_end:
                     break
-        return keys
+        return lines
     finally:
         await topics.close()
 
 
+def read_uncommitted(bootstrap: str, topic: str) -> list[bytes | None]:
+    """The keys of all lines of the topic, also of those whose transaction is open or aborted."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        partition = TopicPartition(topic, 0, OFFSET_BEGINNING)
+        _, end = consumer.get_watermark_offsets(partition, timeout=30)
+        consumer.assign([partition])
+        keys: list[tuple[int, bytes | str | None]] = []
+        while not keys or keys[-1][0] < end - 1:
+            message = consumer.poll(5)
+            if message is None:
+                break
+            assert message.error() is None
+            keys.append((message.offset() or 0, message.key()))
+        return [key.encode() if isinstance(key, str) else key for _, key in keys]
+    finally:
+        consumer.close()
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("point", [BEFORE_OPENING, AFTER_OPENING, IN_TRANSACTION])
-@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("broker", "group_protocol"), PROTOCOLS)
 async def test_a_stopped_leader_that_continues_under_the_next_one_writes_nothing(
-    broker: str, point: str, request: pytest.FixtureRequest, tmp_path: Path
+    broker: str, group_protocol: GroupProtocolName, point: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     bootstrap: str = request.getfixturevalue(broker).bootstrap_servers
     group = f"stopped-{uuid.uuid4().hex[:8]}"
-    properties = {
-        "session.timeout.ms": str(SESSION_MS),
-        "scheduled.rebalance.max.delay.ms": "0",
-    }
-    appended = tmp_path / "appended"
-    async with ProcessFleet(bootstrap, group=group, properties=properties) as fleet:
-        own = {**fleet._properties, "listeners": f"http://127.0.0.1:{free_port()}", "worker.name": "stopped"}
-        command = [sys.executable, "-m", "tests.worker.stopping_worker", json.dumps(own), point, str(appended)]
-        with (tmp_path / "worker.log").open("wb") as log:
-            former = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: ASYNC220 - returns at once
-        try:
-            # Its first line as the leader is a session key.
-            await until(lambda: is_stopped(former), within_s=60)
-            (worker,) = await fleet.start("next")
-            assert await _created(fleet, worker.url, "first") == 201
-            before = await read_keys(bootstrap, f"{group}-configs")
-            os.kill(former.pid, signal.SIGCONT)
+    topic = f"{group}-configs"
+    async with stopped_leader(bootstrap, group, group_protocol, point, tmp_path, is_fenced=True) as stopped:
+        assert stopped.notes == list(POINTS[: POINTS.index(point) + 1]), "the process has stopped where it should"
+        assert await stopped.create("first") == 201
+        keys_with_lost = await asyncio.to_thread(read_uncommitted, bootstrap, topic)
+        before = [key for key, _ in await read_lines(bootstrap, topic)]
+        stopped.resume()
 
-            async def has_rejoined() -> bool:
-                view = await fleet.group()
-                return view is not None and len(view["members"]) == 2
+        async def has_rejoined() -> bool:
+            view = await stopped.fleet.group()
+            return view is not None and len(view["members"]) == 2
 
-            await until(has_rejoined, within_s=60)
-            assert await _created(fleet, worker.url, "second") == 201, "a fenced leader opens the log again"
-            after = await read_keys(bootstrap, f"{group}-configs")
-        finally:
-            os.kill(former.pid, signal.SIGCONT)
-            former.kill()
-            await asyncio.to_thread(former.wait)
-    assert not appended.exists(), f"the former leader has written {appended.read_text()}"
-    assert before.count(b"session-key") == 1, "the next leader has written its own key"
+        await until(has_rejoined, within_s=60)
+        assert await stopped.create("second") == 201, "a fenced leader opens the log again"
+        after = [key for key, _ in await read_lines(bootstrap, topic)]
+        if point == POINTS[0]:
+            assert POINTS[1] in stopped.notes, "the process has fenced its successor"
+    assert stopped.appended == []
+    assert before.count(b"session-key") == 1, "the successor has written its own key"
+    assert keys_with_lost.count(b"session-key") == (2 if point == IN_TRANSACTION else 1)
+    assert after.count(b"session-key") == 1
     assert after.count(b"connector-first") == after.count(b"connector-second") == 1
 
 
-async def _created(fleet: ProcessFleet, url: str, name: str) -> int:
-    """Create a connector at the worker with this URL; returns the status of the response."""
-    answer = await fleet.client.post(f"{url}/connectors", json={"name": name, "config": CONNECTOR})
-    return answer.status_code
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("broker", "group_protocol"), PROTOCOLS)
+async def test_without_the_fence_the_line_of_the_stopped_leader_is_read(
+    broker: str, group_protocol: GroupProtocolName, point: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    bootstrap: str = request.getfixturevalue(broker).bootstrap_servers
+    group = f"unfenced-{uuid.uuid4().hex[:8]}"
+    async with stopped_leader(bootstrap, group, group_protocol, point, tmp_path, is_fenced=False) as stopped:
+        assert stopped.notes == list(POINTS[: POINTS.index(point) + 1]), "the process has stopped where it should"
+        stopped.resume()
+        await until(lambda: len(stopped.appended) == 1, within_s=60)
+        (line,) = stopped.appended
+        assert line in [value for _, value in await read_lines(bootstrap, f"{group}-configs")]

@@ -60,6 +60,8 @@ class Invariant(StrEnum):
     KEYS_ROTATE = "keys-rotate"
     """If the group's protocol is sessioned or newer, there is a session key, and it is replaced soon after the end of
     its TTL."""
+    LEADER_LINES_IN_ORDER = "leader-lines-in-order"
+    """When a leader has appended a line that only the leader may append, no earlier leader appends such a line."""
     FEW_ROUNDS = "few-rounds"
     """After the last fault a change takes only the rounds that it needs: for example one for all connectors created
     together and one for their tasks, or one for a worker that joins and one to assign the jobs that others have

@@ -7,7 +7,7 @@ from coterie.herder.state import Herder
 from coterie.lab.simulator.connect.settings import ConnectSetup
 from coterie.lab.simulator.workers.cluster import WorkersCluster
 from coterie.lab.simulator.workers.worker import Worker
-from coterie.member.connect.state import Member
+from coterie.member.connect.state import InGroup, Member
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job
 from coterie.nouns.membership import ConnectPlaceHandover
@@ -53,6 +53,11 @@ class ConnectProcess(Worker):
     @property
     def session_ends_ms(self) -> int:
         return self._session_ends_ms
+
+    @property
+    def leadership(self) -> int:
+        place = self.member.place
+        return place.leader.leader_epoch if isinstance(place, InGroup) else 0
 
     @property
     def lease_ends_ms(self) -> int:

@@ -53,5 +53,9 @@ class Process(Worker):
         return self.last_answered_sent_at_ms + SESSION_TIMEOUT_MS
 
     @property
+    def leadership(self) -> int:
+        return self.herder.place.epoch
+
+    @property
     def lease_ends_ms(self) -> int:
         return self.last_answered_sent_at_ms + Lease(SESSION_TIMEOUT_MS).duration_ms

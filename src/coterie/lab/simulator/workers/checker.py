@@ -1,8 +1,9 @@
 """The checks of the invariants of simulated workers, whatever the protocol of their group."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json import loads
 
+from coterie.engine.log import NewTopicRecord
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Done
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState, Write
@@ -14,6 +15,9 @@ from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.world import World
 from coterie.nouns.jobs import ConnectorTaskId
 
+LEADER_KEYS = (b"connector-", b"task-", b"commit-", b"session-key")
+"""The beginnings of the keys of lines that only the leader may append."""
+
 
 class WorkersChecker:
     """Checks the workers of one seed. A method raises a `Violation` when an invariant is broken."""
@@ -23,6 +27,8 @@ class WorkersChecker:
         self._config_log = config_log
         self.stop_count = 0
         """Number of task stops ordered so far."""
+        self._last_leader = (0, "")
+        """The leadership of the last worker that has appended a line as the leader, and the name of its process."""
         self.processes: Mapping[str, WorkerProcess] = {}
         """The processes that have not ended, by name."""
 
@@ -89,6 +95,23 @@ class WorkersChecker:
         raise Violation(
             Invariant.TOLD_IS_WRITTEN, f"{process.name} reports that {key} is written, but has not read it in the log"
         )
+
+    def on_config_lines(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
+        """Check lines that are about to be appended to the config log. ``leadership`` is that of the ``process`` when
+        it ordered the append.
+
+        :raises Violation: LEADER_LINES_IN_ORDER.
+        """
+        keys = [line.key for line in lines if line.key is not None and line.key.startswith(LEADER_KEYS)]
+        if not keys:
+            return
+        last, name = self._last_leader
+        if leadership < last and process.name != name:
+            raise Violation(
+                Invariant.LEADER_LINES_IN_ORDER,
+                f"{process.name}, leader number {leadership}, appends {keys} after {name}, leader number {last}",
+            )
+        self._last_leader = (leadership, process.name)
 
     def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that no other worker runs ``task``, which ``process`` is about to start.

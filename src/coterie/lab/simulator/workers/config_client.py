@@ -94,10 +94,12 @@ class ConfigClient:
         """Append lines, and pass the log's end offset or the failure to the herder. After a failure the lines may have
         been appended, unless another worker has opened the leader's log since."""
         opening = None if chore.leader_log is None else self._opening
+        leadership = self._process.leadership
 
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_openings:
                 return FENCED
+            self._cluster.checker.on_config_lines(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
 
         def on_failure(reason: str, *, is_fenced: bool = False) -> None:

@@ -52,6 +52,12 @@ class WorkerProcess(SimProcess, ABC):
         """Until when the process may start tasks, by the same request."""
 
     @property
+    @abstractmethod
+    def leadership(self) -> int:
+        """The number that orders the leaderships of the group: of two workers that believe to be the leader, the one
+        that became it earlier has the lower number. 0 when the worker is not in the group."""
+
+    @property
     def instance_id(self) -> InstanceId | None:
         """The worker's instance id; None if it is a dynamic member."""
         return self.setup.instance_id
