@@ -5,7 +5,6 @@ from typing import TypeAlias
 
 from coterie.herder.requests.reads import (
     ConnectorInfo,
-    ConnectorList,
     ConnectorOffsets,
     ConnectorStatus,
     TaskConfigs,
@@ -50,23 +49,20 @@ def connector_status_json(connector: ConnectorStatus, connector_type_of: Connect
     }
 
 
-def expanded_connectors_json(
-    connectors: ConnectorList, expansions: frozenset[str], connector_type_of: ConnectorTypeOf
-) -> Json:
-    """The JSON of ``GET /connectors?expand=info&expand=status``, by connector name; ``expansions`` contains the values
-    of ``expand``. When statuses are requested, a connector without a status is left out, as in Connect: clients expect
-    all requested parts in every entry."""
-    json_by_connector: Json = {}
-    for connector, connector_status in connectors.connectors:
-        entry: Json = {}
-        if "status" in expansions:
-            if connector_status is None:
-                continue
-            entry["status"] = connector_status_json(connector_status, connector_type_of)
-        if "info" in expansions:
-            entry["info"] = connector_info_json(connector, connector_type_of)
-        json_by_connector[connector.connector] = entry
-    return json_by_connector
+def expanded_connector_json(
+    info: ConnectorInfo, status: ConnectorStatus | None, expansions: frozenset[str], connector_type_of: ConnectorTypeOf
+) -> Json | None:
+    """The JSON of one connector in ``GET /connectors?expand=info&expand=status``; ``expansions`` contains the values of
+    ``expand``. None when statuses are requested and the connector has none: it is left out, as in Connect, since
+    clients expect all requested parts in every entry."""
+    entry: Json = {}
+    if "status" in expansions:
+        if status is None:
+            return None
+        entry["status"] = connector_status_json(status, connector_type_of)
+    if "info" in expansions:
+        entry["info"] = connector_info_json(info, connector_type_of)
+    return entry
 
 
 def task_configs_json(configs: TaskConfigs) -> list[Json]:

@@ -1,5 +1,7 @@
 """``/connectors``: creates, lists, describes and deletes connectors, and changes their configs."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -19,6 +21,9 @@ from coterie.rest.herder_requests import (
 from coterie.rest.paths import encoded_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
+
+CONNECTORS_PER_PIECE = 50
+"""After so many encoded connectors the event loop runs what is ready."""
 
 
 class ConnectorsResource:
@@ -45,11 +50,23 @@ class ConnectorsResource:
         connectors = await self._herder.ask(ListConnectors(), ConnectorList)
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions:
-            connector_type_of = self._herder.worker.connector_type
-            visible = [(visible_info(request, info), status) for info, status in connectors.connectors]
-            visible_connectors = ConnectorList(connectors=tuple(visible))
-            return JSONResponse(views.expanded_connectors_json(visible_connectors, expansions, connector_type_of))
+            return await self._expanded_response(request, connectors, expansions)
         return JSONResponse([info.connector for info, _ in connectors.connectors])
+
+    async def _expanded_response(
+        self, request: Request, connectors: ConnectorList, expansions: frozenset[str]
+    ) -> Response:
+        """The response with the parts of all connectors. It is encoded in pieces, because the event loop must not stall
+        for as long as thousands of connectors take."""
+        pieces = []
+        for number, (info, status) in enumerate(connectors.connectors, start=1):
+            visible = visible_info(request, info)
+            entry = views.expanded_connector_json(visible, status, expansions, self._herder.worker.connector_type)
+            if entry is not None:
+                pieces.append(JSONResponse({info.connector: entry}).body[1:-1])
+            if number % CONNECTORS_PER_PIECE == 0:
+                await asyncio.sleep(0)
+        return Response(b"{" + b",".join(pieces) + b"}", media_type="application/json")
 
     async def create_connector(self, request: Request) -> Response:
         body = await bodies.read_body(request)

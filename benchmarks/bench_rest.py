@@ -1,0 +1,127 @@
+"""The REST API of a worker with many connectors: the time of ``GET /connectors?expand=status&expand=info``, and what
+it costs the worker's event loop.
+
+``python -m benchmarks.bench_rest`` prints one JSON line; `docs/benchmarks.md` explains its keys.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from coterie.worker.stall import StallMeter
+from tests.rest.served import ServedCluster, ServedWorker
+from tests.worker.simulated import until
+
+PATH = "/connectors?expand=status&expand=info"
+CLIENT = """
+import http.client, json, sys, time
+port, path, requests = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+connection = http.client.HTTPConnection("127.0.0.1", port)
+durations_ms = []
+for number in range(requests):
+    begun = time.perf_counter()
+    connection.request("GET", path)
+    body = connection.getresponse().read()
+    durations_ms.append((time.perf_counter() - begun) * 1000)
+print(json.dumps({"durations_ms": durations_ms, "size_bytes": len(body), "connectors": len(json.loads(body))}))
+"""
+"""A process of its own, so that the time in which it reads is not the event loop's."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_rest", description=__doc__)
+    parser.add_argument("--connectors", type=int, default=1_000, help="(default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=3, help="tasks of each connector (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=300, help="one after the other (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    print(json.dumps(asyncio.run(measure(options))), flush=True)  # noqa: T201
+    return 0
+
+
+async def measure(options: argparse.Namespace) -> dict[str, object]:
+    """One run with a new worker."""
+    load_before = os.getloadavg()[0]
+    async with ServedCluster() as cluster:
+        worker = await cluster.serve()
+        await create_connectors(worker, options.connectors, options.tasks)
+        idle = await longest_stall_ms(asyncio.sleep(3))
+        task = asyncio.create_task(run_client(worker, options.requests))
+        stall_ms = await longest_stall_ms(task)
+        client = task.result()
+    assert client["connectors"] == options.connectors
+    durations = sorted(client["durations_ms"])
+    return {
+        "bench": "rest",
+        "case": "expand",
+        "connectors": options.connectors,
+        "tasks": options.connectors * options.tasks,
+        "requests": options.requests,
+        "size_bytes": client["size_bytes"],
+        "p50_ms": round(statistics.median(durations), 1),
+        "p99_ms": round(durations[int(len(durations) * 0.99)], 1),
+        "max_ms": round(durations[-1], 1),
+        "longest_stall_ms": round(stall_ms, 1),
+        "idle_longest_stall_ms": round(idle, 1),
+        "load_before": load_before,
+        "load_after": os.getloadavg()[0],
+    }
+
+
+async def create_connectors(worker: ServedWorker, connectors: int, tasks: int) -> None:
+    """Create the connectors, and wait until all tasks run."""
+
+    async def create(number: int) -> None:
+        config = {
+            "connector.class": "simulated.Sink",
+            "tasks.max": str(tasks),
+            "topics": f"orders-{number}",
+            "sink.path": f"/warehouse/orders/{number}",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "errors.tolerance": "all",
+        }
+        answer = await worker.ask("POST", "/connectors", {"name": f"orders-{number}", "config": config})
+        assert answer.status_code == 201, answer.text
+
+    for first in range(0, connectors, 50):
+        await asyncio.gather(*(create(number) for number in range(first, min(first + 50, connectors))))
+
+    async def all_run() -> bool:
+        status = (await worker.get(PATH)).json().values()
+        states = [task["state"] for one in status for task in one["status"]["tasks"]]
+        return states == ["RUNNING"] * (connectors * tasks)
+
+    await until(all_run, within_s=120)
+
+
+async def longest_stall_ms(work: Awaitable[object]) -> float:
+    """The longest stall of the event loop until ``work`` is done."""
+    meter = StallMeter()
+    measuring = asyncio.create_task(meter.watch())
+    await work
+    measuring.cancel()
+    return meter.longest_ms
+
+
+async def run_client(worker: ServedWorker, requests: int) -> dict[str, Any]:
+    """What :data:`CLIENT` prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CLIENT,
+        worker.url.rpartition(":")[2],
+        PATH,
+        str(requests),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())
