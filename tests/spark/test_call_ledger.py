@@ -1,8 +1,18 @@
 """The bookkeeping of calls into plug-ins, without threads: how many run at once, and which are lost."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coterie.spark.call_ledger import COUNTED_AGE_S, CallId, CallLedger, CallQueue, Stage
+from coterie.spark.call_ledger import (
+    COUNTED_AGE_MAX_S,
+    COUNTED_AGE_MIN_S,
+    CallId,
+    CallLedger,
+    CallQueue,
+    Stage,
+    counted_age_s,
+)
 
 STARTS = CallQueue(name="start", concurrent_max=2)
 STOPS = CallQueue(name="stop", concurrent_max=1)
@@ -17,20 +27,55 @@ def test_calls_of_a_queue_start_in_order_and_another_queue_has_its_own_limit() -
     first, second, third = (ledger.add(STARTS) for _ in range(3))
     stop = ledger.add(STOPS)
     assert ledger.start_calls(0) == [first, second, stop]
-    assert ledger.start_calls(1) == []
+    assert ledger.start_calls(0.5) == []
     assert ledger.end(second)
-    assert ledger.start_calls(1) == [third]
+    assert ledger.start_calls(0.5) == [third]
 
 
-def test_calls_older_than_the_counted_age_make_room_for_as_many_others() -> None:
+def test_calls_that_have_run_for_long_make_room_for_as_many_others_which_count_for_half_the_time() -> None:
     ledger = CallLedger()
     calls = [ledger.add(STARTS) for _ in range(5)]
     assert ledger.start_calls(0) == calls[:2]
-    assert ledger.next_due_s(0) == COUNTED_AGE_S
-    assert ledger.start_calls(COUNTED_AGE_S - 0.01) == []
-    assert ledger.start_calls(COUNTED_AGE_S) == calls[2:4]
-    assert ledger.next_due_s(COUNTED_AGE_S) == 2 * COUNTED_AGE_S
+    assert ledger.next_due_s(0) == COUNTED_AGE_MAX_S
+    assert ledger.start_calls(COUNTED_AGE_MAX_S - 0.01) == []
+    assert ledger.start_calls(COUNTED_AGE_MAX_S) == calls[2:4]
+    assert ledger.next_due_s(COUNTED_AGE_MAX_S) == 1.5 * COUNTED_AGE_MAX_S
     assert ledger.lost_count == 0, "an old call is not lost before its time limit is over"
+    for call in calls[:4]:
+        assert ledger.end(call)
+    assert ledger.start_calls(9) == calls[4:]
+    assert counted_age_s(STARTS, hanging_count=1) == COUNTED_AGE_MAX_S
+    assert counted_age_s(STARTS, hanging_count=10_000) == COUNTED_AGE_MIN_S
+    waiting = [ledger.add(STARTS) for _ in range(2)]
+    assert ledger.start_calls(9) == waiting[:1]
+    assert ledger.next_due_s(9) == 9 + COUNTED_AGE_MAX_S, "the calls that returned do not count as hanging"
+
+
+@given(hanging=st.integers(0, 200), concurrent_max=st.integers(1, 16), lost_before=st.integers(0, 100))
+def test_calls_that_hang_delay_the_call_behind_them_by_a_bounded_time(
+    hanging: int, concurrent_max: int, lost_before: int
+) -> None:
+    queue, ledger, now_s = CallQueue(name="start", concurrent_max=concurrent_max), CallLedger(), 0.0
+    for _ in range(lost_before):
+        call = ledger.add(queue)
+        while call not in ledger.start_calls(now_s):
+            now_s = next_second(ledger, now_s)
+        ledger.limit(call, now_s)
+        ledger.expire_calls(now_s)
+    assert ledger.lost_count == lost_before
+    began_s, ahead, good = now_s, [ledger.add(queue) for _ in range(hanging)], ledger.add(queue)
+    while good not in (started := ledger.start_calls(now_s)):
+        assert len(started) <= concurrent_max
+        now_s = next_second(ledger, now_s)
+    assert set(ahead) <= set(ledger.running()), "the calls start in order"
+    assert now_s - began_s <= 2 * COUNTED_AGE_MAX_S + COUNTED_AGE_MIN_S * (hanging / concurrent_max)
+
+
+def next_second(ledger: CallLedger, now_s: float) -> float:
+    due_at_s = ledger.next_due_s(now_s)
+    assert due_at_s is not None
+    assert due_at_s > now_s
+    return due_at_s
 
 
 def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_returned() -> None:

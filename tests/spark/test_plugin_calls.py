@@ -116,7 +116,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
 async def test_calls_that_hang_delay_other_calls_only_while_they_are_young(
     monkeypatch: pytest.MonkeyPatch, go_on: threading.Event
 ) -> None:
-    monkeypatch.setattr(call_ledger, "COUNTED_AGE_S", 0.1)
+    monkeypatch.setattr(call_ledger, "COUNTED_AGE_MAX_S", 0.1)
     calls = PluginCalls(LONG_MS)
     hanging = [calls.submit(ONE_AT_ONCE, f"connector bad-{number}", lambda: go_on.wait(60)) for number in range(3)]
     async with asyncio.timeout(30):
@@ -161,7 +161,10 @@ async def test_time_between_stages_is_not_limited() -> None:
     closed(calls)
 
 
-async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(go_on: threading.Event) -> None:
+async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(
+    monkeypatch: pytest.MonkeyPatch, go_on: threading.Event
+) -> None:
+    monkeypatch.setattr(call_ledger, "COUNTED_AGE_MAX_S", 60)
     lost = LostCounts()
     calls = PluginCalls(LONG_MS, lost.add)
     running = calls.submit(ONE_AT_ONCE, "task c-0", lambda: go_on.wait(60), stage="start")

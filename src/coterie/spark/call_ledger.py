@@ -8,8 +8,11 @@ reads no clock.
 | ``LostCall`` | has exceeded its time limit, and its thread has not ended | removed: the call has returned late |
 
 A plug-in may block without end, and Python cannot end a thread. So two limits are independent: how many calls of a
-queue run at once, and how long a call may take. A call that is older than :data:`COUNTED_AGE_S` no longer counts as
-running, so that calls that hang delay the other calls of their queue for that time only.
+queue run at once, and how long a call may take. A call counts as running for :data:`COUNTED_AGE_MAX_S` only. This time
+is halved for each ``concurrent_max`` calls of the queue that have exceeded it and have not returned, down to
+:data:`COUNTED_AGE_MIN_S`. So ``n`` calls that hang delay the other calls of their queue by less than
+``2 * COUNTED_AGE_MAX_S + COUNTED_AGE_MIN_S * n / concurrent_max``: 40 starts that hang delay the next one by 2.5 s.
+While many calls are slow and none hangs, the limit becomes one of the rate at which calls start.
 """
 
 from collections import Counter
@@ -17,8 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NewType, TypeAlias
 
-COUNTED_AGE_S = 5
-"""How long after its start a call counts as one of the running calls of its queue, in seconds."""
+COUNTED_AGE_MAX_S = 1
+"""How long after its start a call counts as one of the running calls of its queue, in seconds, while none hangs."""
+COUNTED_AGE_MIN_S = 0.1
+"""How long a call counts at least, in seconds, however many calls of its queue hang."""
 
 CallId = NewType("CallId", int)
 """Identifies one call in its ledger. Later calls have higher numbers."""
@@ -30,7 +35,7 @@ class CallQueue:
 
     name: str
     concurrent_max: int
-    """Maximum number of calls that run at once, not counting those that are older than :data:`COUNTED_AGE_S`."""
+    """Maximum number of calls that run at once, not counting those that have run for long (:func:`counted_age_s`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,8 @@ class RunningCall:
     """A thread runs the call."""
 
     queue: CallQueue
-    started_at_s: float
+    counts_until_s: float
+    """The monotonic second until which the call counts as one of the running calls of its queue."""
     ends_at_s: float | None
     """The monotonic second at which the time limit of the whole call is over; None means without limit."""
     stages: tuple[Stage, ...] = ()
@@ -78,7 +84,7 @@ class RunningCall:
 class LostCall:
     """The call has exceeded its time limit, and its thread has not ended."""
 
-    pass
+    queue: CallQueue
 
 
 CallState: TypeAlias = WaitingCall | RunningCall | LostCall
@@ -93,6 +99,12 @@ class ExpiredCall:
     """The innermost stage; None if the call was in no stage, or still waited."""
     has_stage_expired: bool
     """Whether the time limit of the stage is over. Otherwise that of the whole call is over."""
+
+
+def counted_age_s(queue: CallQueue, *, hanging_count: int) -> float:
+    """How long after its start a call counts as one of the running calls of ``queue``, in seconds, when
+    ``hanging_count`` calls of the queue have not returned in that time."""
+    return max(COUNTED_AGE_MAX_S / 2.0 ** min(hanging_count // queue.concurrent_max, 64), COUNTED_AGE_MIN_S)
 
 
 class CallLedger:
@@ -118,11 +130,19 @@ class CallLedger:
     def start_calls(self, now_s: float) -> list[CallId]:
         """Change the calls that may start from waiting to running, and return them, the oldest first."""
         running_by_queue = Counter(call.queue for call in self._counted_calls(now_s))
+        started_by_queue = Counter(
+            call.queue for call in self._states.values() if isinstance(call, RunningCall | LostCall)
+        )
+        hanging_by_queue = started_by_queue - running_by_queue
         started: list[CallId] = []
         for call_id, state in list(self._states.items()):
             if isinstance(state, WaitingCall) and running_by_queue[state.queue] < state.queue.concurrent_max:
                 running_by_queue[state.queue] += 1
-                self._states[call_id] = RunningCall(queue=state.queue, started_at_s=now_s, ends_at_s=state.ends_at_s)
+                self._states[call_id] = RunningCall(
+                    queue=state.queue,
+                    counts_until_s=now_s + counted_age_s(state.queue, hanging_count=hanging_by_queue[state.queue]),
+                    ends_at_s=state.ends_at_s,
+                )
                 started.append(call_id)
         return started
 
@@ -167,7 +187,7 @@ class CallLedger:
                     del self._states[call_id]
                     expired.append(ExpiredCall(call_id=call_id, stage=None, has_stage_expired=False))
                 case RunningCall() if state.is_lost_at_s is not None and now_s >= state.is_lost_at_s:
-                    self._states[call_id] = LostCall()
+                    self._states[call_id] = LostCall(queue=state.queue)
                     stage = state.stages[-1] if state.stages else None
                     stage_ends_at_s = None if stage is None else stage.ends_at_s
                     has_stage_expired = stage_ends_at_s is not None and now_s >= stage_ends_at_s
@@ -202,15 +222,11 @@ class CallLedger:
                 case LostCall():
                     pass
         queues_with_waiting = {state.queue for state in self._states.values() if isinstance(state, WaitingCall)}
-        limits += [
-            state.started_at_s + COUNTED_AGE_S
-            for state in self._counted_calls(now_s)
-            if state.queue in queues_with_waiting
-        ]
+        limits += [call.counts_until_s for call in self._counted_calls(now_s) if call.queue in queues_with_waiting]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _counted_calls(self, now_s: float) -> Iterator[RunningCall]:
         """The running calls that count against the limits of their queues."""
         for state in self._states.values():
-            if isinstance(state, RunningCall) and now_s - state.started_at_s < COUNTED_AGE_S:
+            if isinstance(state, RunningCall) and now_s < state.counts_until_s:
                 yield state
