@@ -24,7 +24,7 @@ from coterie.herder.seams import (
 from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import CheckpointClosed, Running, Starting
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.nouns.membership import LeaseRenewed, MembershipLost
+from coterie.nouns.membership import LeaseRenewed, MembershipLost, Rejoin, SetWorkerState
 from coterie.nouns.states import State
 from tests.herder.builders import CONNECTOR_LINE, ORDERS, TASK_CONFIG_LINES, TASKS, jobs_of
 from tests.herder.herder_driver import SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
@@ -340,6 +340,8 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     assert herder.herder.lifecycle.no_new_jobs_reason is None
     herder.feed(PluginThreadsLost(count=lost_threads_max + 1))
     assert [line.is_error for line in herder.pop_effects(WriteLogMessage) if "hang in plug-ins" in line.text] == [True]
+    assert [rejoin.reason for rejoin in herder.pop_effects(Rejoin)] == ["this worker takes no new jobs"]
+    assert herder.pop_effects(SetWorkerState)[-1].kept_jobs == jobs_of(TASKS[0])
     herder.herder.work.task_runs.pop(TASKS[1], None)
     herder.assign(assigned=jobs_of(TASKS[1]))
     assert not herder.pop_effects(StartTask)
@@ -348,6 +350,7 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     assert status is not None
     assert status[0] is State.UNASSIGNED
     assert "starts no new jobs until it is restarted: 65 of its threads" in str(status[1])
+    assert herder.pop_effects(SetWorkerState)[-1].kept_jobs == jobs_of(TASKS[0]), "another worker must receive the rest"
     herder.feed(PluginThreadsLost(count=0))
     assert herder.herder.lifecycle.lost_threads == 0
     assert herder.herder.lifecycle.no_new_jobs_reason is not None, "until the worker is restarted"

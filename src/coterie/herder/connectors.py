@@ -134,7 +134,9 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
                 split.state = state
             if isinstance(state.publication, UnpublishedTaskConfigs) and split.publishing is None:
                 _publish(turn, name, split, state, connector)
-        case NotSplit() if (reason := herder.lifecycle.no_new_jobs_reason) is not None and _is_new(herder, name):
+        case NotSplit() if (
+            reason := herder.lifecycle.no_new_jobs_reason
+        ) is not None and not herder.has_started_connector(name):
             statuses.report(turn, name, State.UNASSIGNED, reason)
         case NotSplit() | SplitRetryPending() | Unsplittable() | SplitComplete():
             if herder.place.has_valid_lease(turn.now_ms):
@@ -162,12 +164,6 @@ def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Conn
             keeps_source_parts=keeps_split,
         )
     )
-
-
-def _is_new(herder: Herder, name: ConnectorName) -> bool:
-    """Whether this worker has not started the connector since it was assigned to this worker."""
-    reported = herder.work.last_reported.get(name)
-    return reported is None or reported[0] is State.UNASSIGNED
 
 
 def _is_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:

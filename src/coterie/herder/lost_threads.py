@@ -1,18 +1,22 @@
 """Threads of this worker that hang in a plug-in: their calls have exceeded their time limits, and nothing can end them
 except the end of the process.
 
-When there are more than ``plugin.lost.threads.max``, the worker is unhealthy until its process ends, and starts no new
-jobs. It keeps its jobs: other workers would only lose threads in the same plug-ins. A new job that is assigned to the
-worker is UNASSIGNED, with the reason, until the worker is restarted or the job is assigned to another worker.
+When there are more than ``plugin.lost.threads.max``, the worker is unhealthy until its process ends, and takes no new
+jobs. It keeps the jobs that it has started: other workers would only lose threads in the same plug-ins. It reports
+these jobs to the group as its claims (KIP-987), so that other workers receive all further jobs, also those that this
+worker has not started yet. While no worker may run a job, the job is UNASSIGNED, with the reason. So it is also in a
+group whose protocol is older than ``static`` and has no claims, if the leader assigns the job to this worker.
 """
 
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import WriteLogMessage
 from coterie.herder.seams import PluginThreadsLost
 from coterie.herder.state import Turn
 
 
 def on_lost(turn: Turn, event: PluginThreadsLost) -> None:
-    """Store the present number of lost threads. If there are too many, start no new jobs from now on."""
+    """Store the present number of lost threads. If there are too many, start no new jobs from now on, and let the group
+    know."""
     lifecycle, lost_threads_max = turn.herder.lifecycle, turn.herder.settings.lost_threads_max
     lifecycle.lost_threads = event.count
     if event.count > lost_threads_max and lifecycle.no_new_jobs_reason is None:
@@ -20,4 +24,5 @@ def on_lost(turn: Turn, event: PluginThreadsLost) -> None:
             f"{turn.herder.settings.display_name} starts no new jobs until it is restarted: {event.count} of its "
             f"threads hang in plug-ins, more than plugin.lost.threads.max={lost_threads_max}. Its log names them"
         )
+        protocol_of(turn.herder).report_change(turn, "this worker takes no new jobs")
         turn.emit(WriteLogMessage(text=lifecycle.no_new_jobs_reason, is_error=True))

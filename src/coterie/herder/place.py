@@ -122,7 +122,10 @@ def advance(turn: Turn) -> None:
     waits for are not written, and, after a loss, while this worker has read less of the config log than its group."""
     herder, place = turn.herder, turn.herder.place
     worker_state = SetWorkerState(
-        config_offset=herder.config.offset, owned=herder.owned, draining=herder.lifecycle.is_draining
+        config_offset=herder.config.offset,
+        owned=herder.owned,
+        draining=herder.lifecycle.is_draining,
+        kept_jobs=herder.kept_jobs,
     )
     awaits_statuses = isinstance(place.phase, StoppingBeforeJoin) and not herder.work.are_statuses_written
     is_out = place.is_lost and not herder.has_read(place.group_config_offset)

@@ -28,7 +28,7 @@ from coterie.herder.seams import TaskSpec
 from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
 from coterie.herder.targets.state import Targets
-from coterie.herder.work import Work
+from coterie.herder.work import NotSplit, Work
 from coterie.herder.write_kinds import ConfigToValidate, WriteKind
 from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -41,7 +41,7 @@ from coterie.nouns.membership import (
     PlaceHandover,
     SetWorkerState,
 )
-from coterie.nouns.states import TargetState
+from coterie.nouns.states import State, TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,6 +489,22 @@ class Herder:
         """The jobs that the next join reports as owned: all assigned jobs, and the tasks that may still run although
         they are no longer assigned."""
         return self.place.assigned | Jobs(tasks=self.work.active_tasks)
+
+    @property
+    def kept_jobs(self) -> Jobs | None:
+        """The jobs that this worker keeps while it takes no new ones: those of its jobs that it has started. None: it
+        takes new jobs."""
+        if self.lifecycle.no_new_jobs_reason is None:
+            return None
+        connectors = frozenset(name for name in self.owned.connectors if self.has_started_connector(name))
+        runs = self.work.task_runs
+        return Jobs(connectors, frozenset(task for task in self.owned.tasks if task in runs and runs[task].starts))
+
+    def has_started_connector(self, name: ConnectorName) -> bool:
+        """Whether this worker has started the connector since it was assigned to this worker."""
+        run, reported = self.work.connector_runs.get(name), self.work.last_reported.get(name)
+        is_split = run is not None and not isinstance(run.state, NotSplit)
+        return is_split or (reported is not None and reported[0] is not State.UNASSIGNED)
 
     @property
     def lease(self) -> Lease:

@@ -73,12 +73,16 @@ def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
     worker that has left. The leader calls this when it has the list of the jobs without a worker.
 
+    If this leader takes no new jobs, the reason says so: when no worker takes new jobs, the leader does not.
+
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.
     """
     herder = turn.herder
     on_its_way = {**herder.work.statuses_in_flight, **herder.work.queued_statuses}
-    for job, reason in reason_by_job.items():
+    of_leader = herder.lifecycle.no_new_jobs_reason
+    for job, group_reason in reason_by_job.items():
+        reason = group_reason if of_leader is None else f"{group_reason}. {of_leader}"
         status = Status(
             state=State.UNASSIGNED,
             worker_id=herder.settings.worker_id,  # The worker that writes the status, as in Connect.

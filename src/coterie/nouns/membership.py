@@ -99,6 +99,17 @@ class SetWorkerState:
     """The jobs that run on this worker or are assigned to it."""
     draining: bool = False
     """Whether this worker is being drained: the leader moves its jobs to other workers while they still run here."""
+    kept_jobs: Jobs | None = None
+    """The only jobs that this worker may run until it is restarted: those that it has started. None: it takes new
+    jobs."""
+
+    def claims(self, configured: Jobs | None) -> Jobs | None:
+        """The only jobs that this worker may run; None: any job. ``configured`` are the claims in its settings. A
+        worker that takes no new jobs claims those that it keeps, so that leaders and coordinators treat it as any
+        static worker (KIP-987)."""
+        if self.kept_jobs is None or configured is None:
+            return configured if self.kept_jobs is None else self.kept_jobs
+        return self.kept_jobs & configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

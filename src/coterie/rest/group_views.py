@@ -53,6 +53,7 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
     tasks = member_view.get("tasks") if member_view is not None else None
     draining = member_view.get("draining") if member_view is not None else None
     drain_waits = member_view.get("drain_waits") if member_view is not None else None
+    threads = member_view.get("plugin_threads") if member_view is not None else None
     phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
     return {
         **_identity_json(member),
@@ -60,6 +61,7 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
         "state": state if isinstance(state, str) else UNREACHABLE,
         "draining": draining if isinstance(draining, bool) else member.draining,
         "drain_waits": drain_waits if isinstance(drain_waits, str) else member.drain_wait_reason,
+        "no_new_jobs": threads.get("no_new_jobs") if isinstance(threads, Mapping) else None,
         "claims": None if member.claims is None else jobs_json(member.claims),
         "config_offset": member.config_offset,
         "owned": jobs_json(member.owned),

@@ -60,6 +60,8 @@ class MemberDescription(WorkerDescription):
     draining: bool
     drain_waits: str | None
     """Why the drain waits; None if the worker does not drain, or its drain does not wait."""
+    no_new_jobs: str | None = None
+    """Why the worker takes no new jobs until it is restarted; None if it takes them, or does not respond."""
     claims: JobsDescription | None
     """The only jobs that the worker may run (KIP-987); None for a wildcard worker."""
     owned: JobsDescription

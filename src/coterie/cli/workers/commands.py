@@ -73,6 +73,8 @@ def show_group(url: str, *, as_json: bool) -> None:
             _console.print(f"{escape(member.name)} must release {_job_count_text(member.revoked)}.")
         if member.drain_waits is not None:
             _console.print(f"The drain of {escape(member.name)} waits: {escape(member.drain_waits)}.")
+        if member.no_new_jobs is not None:
+            _console.print(f"[red]{escape(member.no_new_jobs)}.[/red]")
     for deferred in description.deferred:
         left_s = deferred.left_ms / 1000
         _console.print(

@@ -132,7 +132,10 @@ def handover_of(herder: Herder) -> PlaceHandover | None:
         jobs=here.assigned,
         deferred_until_ms=herder.rounds.deferred_until_ms,
         may_have_missed_vote=not here.is_settled,
-        must_ask_for_round=here.is_named_leader or rejoin.has_reason(herder, AfterJobsReleased) or not here.is_settled,
+        must_ask_for_round=here.is_named_leader
+        or rejoin.has_reason(herder, AfterJobsReleased)
+        or not here.is_settled
+        or herder.kept_jobs is not None,  # The next process takes new jobs again.
     )
 
 

@@ -142,7 +142,7 @@ def join(turn: Turn) -> None:
 def metadata_of(member: Member) -> WorkerMetadata:
     """The metadata of this worker that the next JoinGroup sends to the leader."""
     settings, worker_state = member.settings, member.worker_state
-    claims = settings.claims
+    claims = worker_state.claims(settings.claims)
     received = member.place.assignment if isinstance(member.place, InGroup) else None
     last = received or WorkerAssignment(
         leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=worker_state.config_offset

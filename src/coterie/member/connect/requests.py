@@ -26,18 +26,20 @@ def reported_now(member: Member) -> Reported:
         owned=member.owned,
         config_offset=ConfigOffset(-1) if state is None else state.config_offset,
         draining=state is not None and state.draining,
+        claims=member.settings.claims if state is None else state.claims(member.settings.claims),
         assignors=member.assignors,
     )
 
 
 def has_to_report(member: Member, last: Reported | None, configured_report: ConfiguredReport | None) -> bool:
     """Whether the next heartbeat must be sent at once because something has changed since the heartbeat that reported
-    ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain, an assignor has new
-    metadata or requests a new target assignment, or, on the leader, the configured jobs have changed. ``last`` is None
-    if it is not certain that the coordinator has received the last report."""
+    ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain or changes its claims, an
+    assignor has new metadata or requests a new target assignment, or, on the leader, the configured jobs have changed.
+    ``last`` is None if it is not certain that the coordinator has received the last report."""
     now = reported_now(member)
     if last is not None and (
-        not last.owned <= now.owned or (last.draining, last.assignors) != (now.draining, now.assignors)
+        not last.owned <= now.owned
+        or (last.draining, last.claims, last.assignors) != (now.draining, now.claims, now.assignors)
     ):
         return True
     report = report_of_configured(member)
@@ -104,7 +106,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
             config_offset=now.config_offset,
             config_topic_id=settings.config_topic_id,
             configured=configured,
-            claims=Claims(jobs=settings.claims),
+            claims=Claims(jobs=now.claims),
             draining=now.draining,
             connection_grace_ms=settings.connection_grace_ms,
             resumes=resumes,
@@ -123,6 +125,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
         owned=None if now.owned == last.owned else now.owned,
         config_offset=None if now.config_offset == last.config_offset else now.config_offset,
         configured=configured,
+        claims=None if now.claims == last.claims else Claims(jobs=now.claims),
         draining=None if now.draining == last.draining else now.draining,
         client_assignors=None if now.assignors == last.assignors else _client_assignors(member),
         max_wait_ms=wait_ms,

@@ -131,6 +131,7 @@ class Reported:
     owned: Jobs
     config_offset: ConfigOffset
     draining: bool
+    claims: Jobs | None
     assignors: tuple[OfferedAssignor, ...]
 
 
