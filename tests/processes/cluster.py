@@ -175,10 +175,16 @@ class Cluster:
         return self.broker
 
     def start_worker(
-        self, name: str, *, bootstrap_port: int | None = None, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        bootstrap_port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> WorkerProcess:
-        """Start a worker with ``properties`` over those of all workers; returns at once. See :meth:`wait_ready`."""
-        return self._spawn_worker(name, ("-m", "coterie", "worker", "-c"), (), bootstrap_port, properties)
+        """Start a worker with ``properties`` over those of all workers, and with ``environment`` added to the variables
+        of this process; returns at once. See :meth:`wait_ready`."""
+        return self._spawn_worker(name, ("-m", "coterie", "worker", "-c"), (), bootstrap_port, properties, environment)
 
     def start_light_worker(
         self,

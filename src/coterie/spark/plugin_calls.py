@@ -167,7 +167,7 @@ class PluginCalls:
 
     def wait_for_threads(self, timeout_s: float) -> None:
         """After :meth:`close`: wait ``timeout_s`` at most until the running calls have returned or are lost. Calls that
-        still run then are abandoned: their threads end with the process."""
+        still run then are abandoned: their threads end with the process. Logs all calls that have not returned."""
         with self._changed:
             assert self._is_closed
             self._changed.wait_for(lambda: not self._ledger.running(), timeout_s)
@@ -176,6 +176,14 @@ class PluginCalls:
             self._changed.notify_all()
         if self._timer_thread is not None:
             self._timer_thread.join()
+        with self._changed:
+            subjects = sorted(call.subject for call in self._call_by_id.values())
+        if subjects:
+            log.warning(
+                "%d calls into plug-ins have not returned and are abandoned; their threads end with this process: %s",
+                len(subjects),
+                ", ".join(subjects),
+            )
 
     # -- called by PluginCall and by threads --------------------------------------------------------------------------
 
