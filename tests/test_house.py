@@ -1,4 +1,4 @@
-"""Rules of the tests themselves, read from their syntax trees."""
+"""Rules of the tests themselves, read from their syntax trees, and of the decisions."""
 
 import ast
 from collections.abc import Iterator
@@ -68,3 +68,8 @@ def test_no_private_name_is_patched() -> None:
 )
 def test_each_way_to_patch_is_detected(line: str) -> None:
     assert len(list(patches(ast.parse(line)))) == 1
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    numbers = [int(path.name[:4]) for path in sorted((TESTS.parent / "docs" / "decisions").glob("0*.md"))]
+    assert numbers == list(range(1, len(numbers) + 1))
