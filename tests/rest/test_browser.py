@@ -3,6 +3,7 @@ Connect's keys ``access.control.allow.*`` allow its origin. Needs Debian's ``chr
 
 import asyncio
 import json
+import logging
 import os
 import re
 import shutil
@@ -40,7 +41,7 @@ const attempts = {
     body: JSON.stringify({name: "forged-text", config})}),
   "json no-cors": () => fetch(worker + "/connectors", {method: "POST", mode: "no-cors", headers: json,
     body: JSON.stringify({name: "forged-no-cors", config})}),
-  "bodyless": () => fetch(worker + "/connectors/kept/restart", {method: "POST", mode: "no-cors"}),
+  "bodyless": () => fetch(worker + "/connectors/kept/restart?includeTasks=true", {method: "POST", mode: "no-cors"}),
   "json": () => fetch(worker + "/connectors", {method: "POST", headers: json,
     body: JSON.stringify({name: "forged-cors", config})}),
   "delete": () => fetch(worker + "/connectors/kept", {method: "DELETE"}),
@@ -151,10 +152,12 @@ async def create_kept(worker: ServedWorker) -> None:
 
 
 async def test_a_page_of_a_foreign_origin_changes_and_reads_nothing(
-    cluster: ServedCluster, site: ForeignSite, tmp_path: Path
+    cluster: ServedCluster, site: ForeignSite, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = await cluster.serve()
     await create_kept(worker)
+    caplog.set_level(logging.INFO, "coterie.audit")
+    caplog.clear()
     starts = list(worker.running.runtime.starts)
     results = await visit(site, worker, tmp_path)
     opaque, refused = 0, "TypeError"
@@ -169,6 +172,9 @@ async def test_a_page_of_a_foreign_origin_changes_and_reads_nothing(
     }
     assert (await worker.get("/connectors")).json() == ["kept"]
     assert worker.running.runtime.starts == starts, "no task was restarted"
+    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "coterie.audit"]
+    # Each mutation that the browser sent is refused, those with another body than JSON for their type before the audit.
+    assert {(line["operation"], line["status"]) for line in lines} == {("restart_connector", 403)}
 
 
 async def test_a_page_of_an_allowed_origin_may_use_the_allowed_methods(
