@@ -13,6 +13,7 @@ from coterie.herder.messages import (
     AppendStatuses,
     ApplyOffsetChange,
     AskPlugins,
+    CloseIntake,
     ConfigAppended,
     ConfigEndFound,
     ConfigLinesRead,
@@ -21,6 +22,7 @@ from coterie.herder.messages import (
     Effect,
     Event,
     FindConfigEnd,
+    IntakeClosed,
     LeaderLogOpened,
     MakeSessionKey,
     OffsetsChanged,
@@ -89,6 +91,7 @@ RunnableChore: TypeAlias = (
     | AppendConfig
     | AppendStatuses
     | MakeSessionKey
+    | CloseIntake
 )
 
 
@@ -273,6 +276,13 @@ class HerderDriver:
             case MakeSessionKey(size_bytes=size_bytes):
                 self._keys += 1
                 self.feed(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_ms=self.wall_ms))
+            case CloseIntake() | AppendStatuses():
+                self._run_last_chore(chore)
+
+    def _run_last_chore(self, chore: CloseIntake | AppendStatuses) -> None:
+        match chore:
+            case CloseIntake():
+                self.feed(IntakeClosed())
             case AppendStatuses(lines=lines):
                 begin = len(self.statuses)
                 self.statuses += lines

@@ -1,8 +1,11 @@
 """A worker that relaunches its process, and the next process, which continues the membership."""
 
 from coterie.herder.messages import (
+    CloseIntake,
     CloseRuntime,
     Exit,
+    FindConfigEnd,
+    IntakeClosed,
     RuntimeClosed,
     SetTimer,
     ShutdownOrdered,
@@ -12,11 +15,12 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.orders import DrainWorker, RestartWorker
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.writes import DeleteConnector, SetTargetState
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Handover, Leave, MembershipLost, PlaceHandover, Rejoin, SetWorkerState
-from coterie.nouns.states import State
-from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, assigned_jobs, compute_round, working
+from coterie.nouns.states import State, TargetState
+from tests.herder.builders import BOTH_TASKS, FIRST, ORDERS, STATIC, assigned_jobs, compute_round, working
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_renewed
 
 
@@ -151,6 +155,57 @@ def test_a_worker_that_loses_its_membership_while_it_restarts_begins_as_a_new_me
     driver.feed(RuntimeClosed())
     (end,) = driver.pop_effects(Exit)
     assert (end.relaunches, end.handover) == (True, None)
+
+
+def test_a_leader_that_stops_serves_writes_until_its_tasks_have_stopped_and_leaves_when_all_are_answered() -> None:
+    driver = working()
+    driver.assign(leader=ME)
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    paused, deleted = (
+        driver.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED)),
+        driver.send_request(DeleteConnector(connector=ORDERS)),
+    )
+    lookups = driver.pop_effects(FindConfigEnd)
+    driver.run_all_chores()
+    assert not driver.pop_effects(Leave), "two writes have reached it"
+    for lookup in lookups:
+        driver.run_chore(lookup)
+    assert not driver.pop_effects(Leave), "the second write is not answered"
+    driver.run_all_chores()
+    assert (driver.answer(paused), driver.answer(deleted)) == (Done(), Done())
+    assert len(driver.pop_effects(Leave)) == 1
+    late = driver.answer(driver.send_request(DeleteConnector(connector=ORDERS)))
+    assert isinstance(late, RequestRefused)
+    assert late.problem is Problem.SHUTTING_DOWN
+
+
+def test_a_restarting_leader_answers_its_writes_before_its_runtime_closes() -> None:
+    driver = working()
+    driver.assign(leader=ME)
+    driver.send_request(RestartWorker(worker="here:8083"))
+    deleted = driver.send_request(DeleteConnector(connector=ORDERS))
+    (lookup,) = driver.pop_effects(FindConfigEnd)
+    driver.run_all_chores()
+    assert not driver.pop_effects(CloseRuntime), "a write has reached it"
+    driver.run_chore(lookup)
+    driver.run_all_chores()
+    assert driver.answer(deleted) == Done()
+    assert len(driver.pop_effects(CloseRuntime)) == 1
+
+
+def test_a_worker_whose_tasks_do_not_stop_accepts_no_more_requests_after_their_grace_period() -> None:
+    driver = working()
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    assert not driver.pop_effects(CloseIntake)
+    (due,) = (timer for timer in driver.pop_effects(SetTimer) if timer.timer == "last requests")
+    assert due.at_ms == driver.now_ms + driver.herder.settings.stop_grace_ms
+    driver.feed(TimerFired(timer=due.timer))
+    assert len(driver.pop_effects(CloseIntake)) == 1
+    driver.feed(IntakeClosed())
+    assert not driver.pop_effects(Leave), "its tasks still run"
+    driver.run_all_chores()
+    assert len(driver.pop_effects(Leave)) == 1
+    assert not driver.pop_effects(CloseIntake), "it was ordered before"
 
 
 def test_sigterm_ends_a_restarting_worker() -> None:

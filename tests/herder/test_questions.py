@@ -105,6 +105,8 @@ def test_a_worker_that_leaves_refuses_open_questions() -> None:
     id_ = herder.send_request(ListPlugins(connectors_only=True))
     (question,) = herder.pop_effects(AskPlugins)
     herder.feed(ShutdownOrdered(reason="test"))
+    assert herder.answer(id_) is None, "it has time to answer"
+    herder.feed(TimerFired(timer="shutdown"))
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.SHUTTING_DOWN

@@ -189,13 +189,14 @@ def test_a_write_waits_while_the_leader_is_not_known() -> None:
     assert herder.answer(id_) == Done()
 
 
-def test_a_shutdown_reports_of_each_write_whether_it_may_still_take_effect() -> None:
+def test_a_shutdown_that_is_out_of_time_reports_of_each_write_whether_it_may_still_take_effect() -> None:
     herder = configured_herder()
     herder.assign(leader=ME)
     begun, queued = (herder.send_request(DeleteConnector(connector=ORDERS)) for _ in range(2))
     (lookup,) = herder.pop_effects(FindConfigEnd)
     herder.run_chore(lookup)
     herder.feed(ShutdownOrdered(reason="SIGTERM"))
+    herder.feed(TimerFired(timer="shutdown"))
     problems = []
     for id_ in (begun, queued):
         refusal = herder.answer(id_)

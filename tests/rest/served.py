@@ -13,7 +13,7 @@ from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.endpoints import ENDPOINTS, Endpoint
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import BoundListener, open_listener, serve_while
+from coterie.rest.server import BoundListener, RequestIntake, open_listener, serve_while
 from coterie.worker.worker import Worker
 from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
@@ -45,13 +45,19 @@ class ServedCluster(Cluster):
     ) -> "ServedWorker":
         listener = BoundListener(socket=open_listener("127.0.0.1", 0), tls=tls)
         port = listener.port
+        intake = RequestIntake()
 
         async def run(worker: Worker) -> Exit:
             app = create_app(worker, self.client, cluster_id="simulated", access=access, endpoints=endpoints)
-            return await serve_while(app, [listener], worker.run())
+            return await serve_while(app, [listener], worker.run(), intake=intake)
 
         running = await self.start(
-            runtime=runtime, wait=wait, port=port, run=run, topic_tracking_enabled=topic_tracking_enabled
+            runtime=runtime,
+            wait=wait,
+            port=port,
+            run=run,
+            topic_tracking_enabled=topic_tracking_enabled,
+            close_intake=intake.close,
         )
         return ServedWorker(running, self.client, f"http://127.0.0.1:{port}")
 

@@ -65,7 +65,7 @@ from coterie.nouns.membership import (
 from coterie.nouns.target_assignments import Assign
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.worker.worker import Worker
+from coterie.worker.worker import Worker, close_nothing
 
 SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
@@ -663,6 +663,7 @@ class Cluster:
         protocol: ConnectProtocol | None = None,
         run: Callable[[Worker], Coroutine[object, object, Exit]] = Worker.run,
         topic_tracking_enabled: bool = True,
+        close_intake: Callable[[], Awaitable[None]] = close_nothing,
     ) -> Running:
         """Start a worker that executes ``run``; with ``wait``, return when it has its first assignment."""
         number = len(self.workers) + 1
@@ -691,6 +692,7 @@ class Cluster:
             runtime=runtime,
             leader_client=self.leader_client(),
             assignors=self.assignors(policy),
+            close_intake=close_intake,
         )
         self._by_url[url] = worker
         running = Running(worker=worker, runtime=runtime, membership=membership, run=asyncio.create_task(run(worker)))

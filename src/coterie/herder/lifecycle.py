@@ -1,40 +1,46 @@
 """The end of a worker's process: the worker leaves its group, or it relaunches and keeps its membership.
 
-*Shutting down*: all tasks stop, the last statuses are written, the worker leaves the group, the process exits.
+*Shutting down*: all tasks stop, the last statuses are written, the last requests are answered, the worker leaves the
+group, the process exits.
 
-*Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches and the runtime closes,
-while heartbeats continue. Then the process executes itself again and continues as the same member: it owns the same
-jobs, the group does not rebalance, and no job moves. If the relaunch takes longer than the session timeout, the worker
+*Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches, the last requests are
+answered and the runtime closes, while heartbeats continue. Then the process executes itself again and continues as the
+same member: it owns the same jobs, the group does not rebalance, and no job moves. If the relaunch takes longer than the session timeout, the worker
 loses its membership like every other worker. Of its earlier rounds, a relaunched leader keeps only the end of the
 scheduled rebalance delay, which every new leader receives. It therefore requests a round to receive its members'
 metadata again; no job moves in this round.
+
+While its tasks stop, the worker serves requests as before: nobody else can write while it is the leader. Then it
+accepts no more requests, so that a client turns to another worker, and ends only when the writes that have reached it
+are answered.
 """
+
+from typing import Literal
 
 from coterie.herder import active_topics, offsets, place, questions, reads, statuses, writes
 from coterie.herder.group_protocol import protocol_of
-from coterie.herder.messages import CloseRuntime, Exit, SetTimer, WriteLogMessage
+from coterie.herder.messages import CloseIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.state import ClosingRuntime, LeavingGroup, Relaunching, ShuttingDown, Turn
+from coterie.herder.state import ClosingRuntime, Intake, LeavingGroup, Relaunching, ShuttingDown, Turn
 from coterie.nouns.membership import ConnectPlaceHandover, Handover, Leave
 from coterie.nouns.states import State
 
 FINAL_STATUSES_TIMEOUT_MS = 1_000
-"""The time to write the last statuses, in addition to the grace period of the tasks."""
+"""The time to write the last statuses and to answer the last requests, in addition to the tasks' grace period."""
 
 
 def begin_shutdown(turn: Turn, reason: str, *, code: int, grace_ms: int, is_permanent: bool = False) -> None:
-    """Start the shutdown: all jobs are dropped, all pending requests are refused, and this worker leaves the group when
-    its tasks have stopped, after ``grace_ms`` and :data:`FINAL_STATUSES_TIMEOUT_MS` at the latest. Does nothing if a
-    shutdown has already begun."""
+    """Start the shutdown: all jobs are dropped, and this worker leaves the group when its tasks have stopped and its
+    last requests are answered, after ``grace_ms`` and :data:`FINAL_STATUSES_TIMEOUT_MS` at the latest. Does nothing if
+    a shutdown has already begun."""
     lifecycle = turn.herder.lifecycle
     if lifecycle.is_leaving:
         return
     turn.emit(WriteLogMessage(text=f"This worker stops its tasks and leaves the group: {reason}"))
     lifecycle.phase = ShuttingDown(code=code, reason=reason, is_permanent=is_permanent)
     place.drop_jobs(turn)
-    _refuse_all(turn, "Worker is shutting down")
-    turn.emit(SetTimer(timer="shutdown", at_ms=turn.now_ms + grace_ms + FINAL_STATUSES_TIMEOUT_MS))
+    _set_timers(turn, "shutdown", grace_ms)
 
 
 def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
@@ -55,25 +61,57 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
             WriteLogMessage(text="This worker stops its tasks and relaunches itself: an operator ordered a restart")
         )
         herder.lifecycle.phase = Relaunching()
-        _refuse_all(turn, "Worker is restarting")
         for name in sorted(herder.place.assigned.connectors):
             statuses.report(turn, name, State.RESTARTING)
-        timeout_ms = herder.settings.stop_grace_ms + FINAL_STATUSES_TIMEOUT_MS
-        turn.emit(SetTimer(timer="relaunch", at_ms=turn.now_ms + timeout_ms))
+        _set_timers(turn, "relaunch", herder.settings.stop_grace_ms)
     return Done()
 
 
+def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int) -> None:
+    """Set the time limits of a shutdown or a relaunch whose tasks have ``grace_ms`` to stop."""
+    turn.emit(SetTimer(timer="last requests", at_ms=turn.now_ms + grace_ms))
+    turn.emit(SetTimer(timer=end, at_ms=turn.now_ms + grace_ms + FINAL_STATUSES_TIMEOUT_MS))
+
+
 def advance(turn: Turn) -> None:
-    """Leave the group (shutdown) or close the runtime (relaunch), if no task runs and all statuses are written. A
-    relaunch also waits for the end of a round."""
+    """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written and all
+    requests are answered. A relaunch also waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
     match herder.lifecycle.phase:
         case ShuttingDown() as course if not work.task_runs and work.are_statuses_written:
-            _leave_group(turn, course)
+            if _are_requests_answered(turn):
+                _leave_group(turn, course)
         case Relaunching() if herder.place.is_settled and work.are_statuses_written and not work.active_tasks:
-            _close_runtime(turn)
+            if _are_requests_answered(turn):
+                _close_runtime(turn)
         case _:
             pass
+
+
+def _are_requests_answered(turn: Turn) -> bool:
+    """Whether this worker accepts no more requests, and all writes that have reached it are answered. Orders the former
+    if it was not ordered yet."""
+    _close_intake(turn)
+    return turn.herder.lifecycle.intake is Intake.CLOSED and not turn.herder.requests.writes
+
+
+def _close_intake(turn: Turn) -> None:
+    """Accept no more requests, if this was not ordered yet."""
+    if turn.herder.lifecycle.intake is Intake.OPEN:
+        turn.herder.lifecycle.intake = Intake.CLOSING
+        turn.emit(CloseIntake())
+
+
+def on_intake_closed(turn: Turn) -> None:
+    """No more requests arrive: this worker ends when those that have arrived are answered."""
+    turn.herder.lifecycle.intake = Intake.CLOSED
+
+
+def on_last_requests_due(turn: Turn) -> None:
+    """The time is over in which the tasks should have stopped: accept no more requests, so that there is time to answer
+    the last ones. Does nothing if the worker does not stop."""
+    if isinstance(turn.herder.lifecycle.phase, ShuttingDown | Relaunching):
+        _close_intake(turn)
 
 
 def on_shutdown_due(turn: Turn) -> None:
@@ -116,18 +154,22 @@ def relaunch(handover: Handover | None) -> Exit:
 
 
 def _leave_group(turn: Turn, phase: ShuttingDown) -> None:
-    """Order the member to leave the group."""
+    """Order the member to leave the group. Requests that are not answered are refused."""
+    _refuse_all(turn, "Worker is shutting down")
     turn.herder.lifecycle.phase = LeavingGroup(code=phase.code, reason=phase.reason)
     turn.emit(Leave(reason=phase.reason, is_permanent=phase.is_permanent))
 
 
 def _close_runtime(turn: Turn) -> None:
+    """Order the runtime to close. Requests that are not answered are refused."""
+    _refuse_all(turn, "Worker is restarting")
     turn.herder.lifecycle.phase = ClosingRuntime()
     turn.emit(CloseRuntime())
 
 
 def _refuse_all(turn: Turn, message: str) -> None:
-    """Refuse all pending requests, with ``message``."""
+    """Refuse all pending and all further requests, with ``message``."""
+    turn.herder.lifecycle.intake = Intake.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     active_topics.refuse_all(turn, Problem.SHUTTING_DOWN, message)

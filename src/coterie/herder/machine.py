@@ -56,6 +56,7 @@ from coterie.herder.messages import (
     ForSessionKey,
     ForWrite,
     GroupLeft,
+    IntakeClosed,
     LeaderLogOpened,
     LeaderLogOpenFailed,
     OffsetsChanged,
@@ -78,7 +79,14 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, SetGroupLoggerLevel, UncordonWorker
+from coterie.herder.requests.kinds import Request
+from coterie.herder.requests.orders import (
+    DrainWorker,
+    RestartConnectorTask,
+    RestartWorker,
+    SetGroupLoggerLevel,
+    UncordonWorker,
+)
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.signatures import FenceTasks, SignContent, VerifySignature
@@ -107,6 +115,8 @@ from coterie.herder.state import (
     Herder,
     HerderOutput,
     InRound,
+    Intake,
+    Lifecycle,
     LostPlace,
     NeverJoined,
     RoundCompleted,
@@ -205,6 +215,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | RuntimeDied()
             | RuntimeClosed()
             | ShutdownOrdered()
+            | IntakeClosed()
             | MembershipSuspended()
             | GroupLeft()
             | PluginThreadsLost()
@@ -317,6 +328,7 @@ def _on_lifecycle(
     | RuntimeDied
     | RuntimeClosed
     | ShutdownOrdered
+    | IntakeClosed
     | MembershipSuspended
     | GroupLeft
     | PluginThreadsLost,
@@ -330,6 +342,8 @@ def _on_lifecycle(
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):
             lifecycle.begin_shutdown(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
+        case IntakeClosed():
+            lifecycle.on_intake_closed(turn)
         case GroupLeft():
             lifecycle.on_left(turn)
         case RuntimeClosed():
@@ -472,15 +486,9 @@ def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | Non
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    """Pass a request to the module that answers it. While the worker is leaving, all requests are refused but those for
-    its own description and for signatures; while it relaunches, also the description of the group is answered."""
-    leaves, relaunches = turn.herder.lifecycle.is_leaving, turn.herder.lifecycle.is_relaunching
-    is_refused = (leaves and not isinstance(event.request, DescribeWorker | SignContent | VerifySignature)) or (
-        relaunches
-        and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup | SignContent | VerifySignature)
-    )
-    if is_refused:
-        doing = "shutting down" if leaves else "restarting"
+    """Pass a request to the module that answers it, unless the worker ends and refuses it."""
+    if _is_refused_at_the_end(turn.herder.lifecycle, event.request):
+        doing = "shutting down" if turn.herder.lifecycle.is_leaving else "restarting"
         refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
         turn.emit(Reply(id=event.id, answer=refusal))
         return
@@ -514,6 +522,21 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             reads.on_request(turn, event, request)
 
 
+def _is_refused_at_the_end(worker: Lifecycle, request: Request) -> bool:
+    """Whether a worker refuses the request because it is leaving or relaunching. Until it accepts no more requests, it
+    refuses only orders and, while it is leaving, the description of the group. It always answers requests for its own
+    description and for signatures."""
+    match request:
+        case DescribeWorker() | SignContent() | VerifySignature():
+            return False
+        case DescribeWorkerGroup():
+            return worker.is_leaving
+        case DrainWorker() | UncordonWorker() | RestartWorker() | RestartConnectorTask():
+            return worker.is_leaving or worker.is_relaunching
+        case _:
+            return worker.intake is Intake.CLOSED
+
+
 def _on_timer(turn: Turn, timer: Timer) -> None:
     match timer:
         case RequestTimeoutDue() | EndLookupDue():
@@ -534,6 +557,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             signing.on_due(turn)
         case "statuses":
             statuses.on_retry(turn)
+        case "last requests":
+            lifecycle.on_last_requests_due(turn)
         case "shutdown":
             lifecycle.on_shutdown_due(turn)
         case "relaunch":

@@ -338,6 +338,11 @@ class GroupLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeClosed:
+    """This worker accepts no more requests, and all that it had accepted are answered or have reached the herder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeClosed:
     """The runtime is closed: no task runs here any more, and all starts and stops in progress have ended."""
 
@@ -363,6 +368,7 @@ ChoreResult: TypeAlias = (
     | ConfigAppended
     | ConfigAppendFailed
     | StatusesAppended
+    | IntakeClosed
     | GroupLeft
     | RuntimeClosed
 )
@@ -617,6 +623,11 @@ class AppendStatuses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CloseIntake:
+    """Accept no more requests, and wait until those that were accepted are answered → IntakeClosed"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRuntime:
     """Stop all tasks that still run, and close the runtime → RuntimeClosed"""
 
@@ -638,6 +649,7 @@ Chore: TypeAlias = (
     | OpenLeaderLog
     | AppendConfig
     | AppendStatuses
+    | CloseIntake
     | Leave
     | CloseRuntime
 )

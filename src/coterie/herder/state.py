@@ -7,6 +7,7 @@ change it: a herder emits an append as an effect, and applies the line when it r
 """
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TypeAlias
 
 from coterie.assignors.members import RebalancePolicy
@@ -263,7 +264,8 @@ class Working:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaunching:
-    """The first part of a relaunch: all tasks stop, while this worker stays a member."""
+    """The first part of a relaunch: all tasks stop, and then the last requests are answered, while this worker stays a
+    member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +275,8 @@ class ClosingRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuttingDown:
-    """All tasks stop; then this worker leaves its group, and the process ends with ``code``."""
+    """All tasks stop; then the last requests are answered, this worker leaves its group, and the process ends with
+    ``code``."""
 
     code: int
     reason: str
@@ -293,6 +296,17 @@ class LeavingGroup:
 LifecyclePhase: TypeAlias = Working | Relaunching | ClosingRuntime | ShuttingDown | LeavingGroup
 
 
+class Intake(Enum):
+    """Whether this worker accepts requests."""
+
+    OPEN = auto()
+    """It does, also while its tasks stop."""
+    CLOSING = auto()
+    """It was ordered to accept no more requests. Requests that it has accepted already may still arrive."""
+    CLOSED = auto()
+    """No client's request arrives any more; a request of another part of this process is refused."""
+
+
 class Lifecycle:
     """From the start of this worker's process to its end."""
 
@@ -310,6 +324,8 @@ class Lifecycle:
         """Why this worker starts no jobs that it has not started before; None when it starts all."""
         # `lifecycle`
         self.phase: LifecyclePhase = Working()
+        self.intake = Intake.OPEN
+        """Before this worker leaves its group or closes its runtime, the requests that have reached it are answered."""
 
     @property
     def is_relaunching(self) -> bool:

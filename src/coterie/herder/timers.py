@@ -48,10 +48,13 @@ GroupTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "moves",
 than a member, so this round assigns no job (CONFIG_MISMATCH) · ``changed jobs``: the window that collects changes of
 the set of jobs has ended · ``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the
 next moves. In a connect group: ``configured end``: look up the config log's end offset again."""
-HerderTimer: TypeAlias = Literal["behind", "leader log", "session key", "statuses", "shutdown", "relaunch"]
+HerderTimer: TypeAlias = Literal[
+    "behind", "leader log", "session key", "statuses", "last requests", "shutdown", "relaunch"
+]
 """``behind``: this worker should have read the config log to the group's config offset · ``leader log``: open the
-leader's log again · ``session key``: make a new key · ``statuses``: write the statuses again · ``shutdown``: leave the
-group although some tasks still run · ``relaunch``: close the runtime although some tasks still run."""
+leader's log again · ``session key``: make a new key · ``statuses``: write the statuses again · ``last requests``: accept
+no more requests although some tasks still run · ``shutdown``: leave the group although some tasks still run ·
+``relaunch``: close the runtime although some tasks still run."""
 Timer: TypeAlias = (
     RequestTimeoutDue | ConnectorRetryDue | TaskRestartDue | FinishCheckDue | EndLookupDue | GroupTimer | HerderTimer
 )

@@ -216,16 +216,15 @@ def _begin_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
 
 def end_forbidden_changes(turn: Turn) -> None:
     """Order the runtime to end the changes of offsets whose connector is no longer stopped, or was deleted, and all
-    changes when this worker has lost its membership or ends."""
+    changes when this worker has lost its membership."""
     herder = turn.herder
-    is_out = herder.place.is_lost or herder.lifecycle.is_leaving or herder.lifecycle.is_relaunching
     for write in herder.requests.writes.values():
         match write.phase:
             case ChangingOffsets(is_ended=False, incarnation=incarnation) as phase:
                 name = write.kind.request.connector
                 connector = herder.config.connector(name)
                 is_same = connector is not None and connector.incarnation == incarnation
-                if is_out or not is_same or herder.config.target_state(name) is not TargetState.STOPPED:
+                if herder.place.is_lost or not is_same or herder.config.target_state(name) is not TargetState.STOPPED:
                     write.phase = replace(phase, is_ended=True)
                     turn.emit(StopConnector(connector=name))
             case _:

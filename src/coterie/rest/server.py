@@ -24,6 +24,11 @@ CLIENT_CERTIFICATE_NAME = "client_certificate_name"
 """The key of a request's state that contains the name in the client's certificate; see :func:`serve_while`."""
 
 
+IDLE_CLOSE_DELAY_S = 0.1
+"""The time from the close of a listener until its idle connections are closed: the requests that were sent meanwhile,
+on new connections too, are received."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundListener:
     """A listener that is bound to its address."""
@@ -99,14 +104,42 @@ def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
     return ReloadedFiles("certificates of the REST API", paths, read)
 
 
+class RequestIntake:
+    """The listeners of one worker, which it closes before it ends (:meth:`close`). :func:`serve_while` adds its own."""
+
+    def __init__(self) -> None:
+        self._servers: list[uvicorn.Server] = []
+
+    def add(self, servers: Sequence[uvicorn.Server]) -> None:
+        """Let :meth:`close` close the listeners of ``servers``, too."""
+        self._servers += servers
+
+    async def close(self) -> None:
+        """Accept no more connections and no more requests, and wait until all requests are answered. A client whose
+        request is refused so can send it to another worker: it was not received."""
+        started = [server for server in self._servers if server.started]
+        for server in started:
+            for listening in server.servers:
+                listening.close()
+        await asyncio.sleep(IDLE_CLOSE_DELAY_S)
+        for server in started:
+            for connection in list(server.server_state.connections):
+                connection.shutdown()
+            while tasks := list(server.server_state.tasks):
+                await asyncio.wait(tasks)
+
+
 async def serve_while(
     app: Starlette,
     listeners: Sequence[BoundListener],
     work: Awaitable[ResultT],
     reloaded_files: Sequence[ReloadedFiles[Any]] = (),
+    *,
+    intake: RequestIntake | None = None,
 ) -> ResultT:
     """Serve ``app`` at all ``listeners`` while ``work`` runs, and return the result of ``work``. After ``work``, also
     when it raises or is cancelled, running requests have 2 s to end; then all connections and listeners are closed.
+    ``work`` may close ``intake`` before.
 
     Changes of ``reloaded_files`` are noticed meanwhile. New connections use the newest valid certificates. The state of
     each request contains the name in the client's certificate (:func:`.distinguished_name`) as
@@ -115,6 +148,8 @@ async def serve_while(
     :raises ExceptionGroup: contains the exception of ``work``.
     """
     servers = [_make_server(app, listener) for listener in listeners]
+    if intake is not None:
+        intake.add(servers)
     async with asyncio.TaskGroup() as group:
         certificates = [listener.tls for listener in listeners if listener.tls is not None]
         watching = [group.create_task(files.run()) for files in (*certificates, *reloaded_files)]

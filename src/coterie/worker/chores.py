@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import PluginVersionError, UnknownPluginError
@@ -21,6 +21,7 @@ from coterie.herder.messages import (
     CheckpointGenerationFinished,
     Chore,
     ChoreResult,
+    CloseIntake,
     CloseRuntime,
     ComputeTarget,
     ConfigAppended,
@@ -32,6 +33,7 @@ from coterie.herder.messages import (
     FindConfigEnd,
     FinishCheckpointGeneration,
     GroupLeft,
+    IntakeClosed,
     LeaderLogOpened,
     LeaderLogOpenFailed,
     MakeSessionKey,
@@ -81,7 +83,9 @@ class Chores:
         runtime: TaskRuntime,
         leader_client: LeaderClient,
         assignors: Mapping[str, Assign],
+        close_intake: Callable[[], Awaitable[None]],
     ) -> None:
+        self._close_intake = close_intake
         self._assignors = assignors
         self._config_log = config_log
         self._leader_log = leader_log
@@ -119,6 +123,15 @@ class Chores:
                 return await self._open_leader_log(chore)
             case AppendConfig() | AppendStatuses():
                 return await self._append(chore)
+            case CloseIntake() | Leave() | CloseRuntime():
+                return await self._end(chore)
+
+    async def _end(self, chore: CloseIntake | Leave | CloseRuntime) -> IntakeClosed | GroupLeft | RuntimeClosed:
+        """Perform one step of the end of this worker."""
+        match chore:
+            case CloseIntake():
+                await self._close_intake()
+                return IntakeClosed()
             case Leave(reason=reason, is_permanent=is_permanent):
                 await self._membership.leave(reason, is_permanent=is_permanent)
                 return GroupLeft()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum, auto
 from types import MappingProxyType
 
@@ -94,6 +94,10 @@ class _Exited(Exception):
     """Not an error: ends the asyncio tasks of :meth:`Worker.run`, which then returns."""
 
 
+async def close_nothing() -> None:
+    """For a worker that receives no requests from other processes."""
+
+
 class Worker:
     """Runs one worker from its start to its end. The shells (logs, membership, runtime, leader client) are passed in;
     of these the worker closes only the runtime."""
@@ -112,6 +116,7 @@ class Worker:
         check_settings: Callable[[], object] = lambda: None,
         assignors: Mapping[str, Assign] = MappingProxyType({}),
         listeners: RebalanceListeners | None = None,
+        close_intake: Callable[[], Awaitable[None]] = close_nothing,
     ) -> None:
         """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
         None for a worker that is not in the group.
@@ -121,6 +126,9 @@ class Worker:
 
         ``assignors`` are those that this worker offers to a connect group, by name. ``listeners`` are told of its
         rebalances there.
+
+        ``close_intake`` lets this worker receive no more requests from other processes, and returns when those that it
+        has received are answered.
         """
         self.settings = settings
         self.boot_id = uuid.uuid4().hex[:12]
@@ -149,6 +157,7 @@ class Worker:
             runtime=runtime,
             leader_client=leader_client,
             assignors=assignors,
+            close_intake=close_intake,
         )
         self._inbox: Inbox[Event | asyncio.Event, Timer] = Inbox(
             INBOX_MAX, event_of_timer=lambda timer: TimerFired(timer=timer)

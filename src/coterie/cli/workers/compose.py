@@ -43,7 +43,7 @@ from coterie.rest.app import create_app
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import BoundListener, open_listeners, serve_while
+from coterie.rest.server import BoundListener, RequestIntake, open_listeners, serve_while
 from coterie.rest.users import read_users
 from coterie.spark.jars import default_jar_folder
 from coterie.spark.runtime import SparkTaskRuntime
@@ -284,6 +284,7 @@ async def serve_worker(
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
             runtime = runtime_factory(settings, name, Path(scratch))
             membership = membership_factory(spec)
+            intake = RequestIntake()
             worker = Worker(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
@@ -319,6 +320,7 @@ async def serve_worker(
                 check_settings=check_settings,
                 assignors=assign_on_threads(assignors),
                 listeners=rebalance_listeners,
+                close_intake=intake.close,
             )
             on_created(worker)
             create = partial(create_app, worker, client, cluster_id=await topics.cluster_id(), access=access)
@@ -326,9 +328,9 @@ async def serve_worker(
             try:
                 work = _run_watched(worker, watch, membership)
                 if admin_listeners:
-                    work = serve_while(create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work)
+                    work = serve_while(create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work, intake=intake)
                 users = () if access.users is None else (access.users,)
-                ended = await serve_while(app, listeners, work, users)
+                ended = await serve_while(app, listeners, work, users, intake=intake)
             finally:
                 await rebalance_listeners.close()
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)

@@ -182,6 +182,8 @@ class RecordKind(StrEnum):
     """A session key is made. Values: name, size in bytes."""
     STATUSES = "statuses"
     """Statuses are written. Values: name, each key with its state."""
+    CLOSES_INTAKE = "accepts no more requests"
+    """Values: name."""
     CLOSES_RUNTIME = "closes runtime"
     """The task runtime is closed. Values: name."""
     CONFIG_APPENDED = "config appended"

@@ -234,10 +234,8 @@ class Worker(WorkerProcess):
             case herder.AppendStatuses(lines=lines):
                 self._record(RecordKind.STATUSES, *map(_status_text, lines))
                 self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusesAppended()))
-            case herder.CloseRuntime():
-                self._record(RecordKind.CLOSES_RUNTIME)
-                self.runtime.close()
-                self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
+            case herder.CloseIntake() | herder.CloseRuntime():
+                self._close(chore)
             case herder.ComputeTarget():
                 self._compute_target(chore)
             case (
@@ -251,6 +249,18 @@ class Worker(WorkerProcess):
                     f"{type(chore).__name__}: Leave goes to the member, no checkpoint generation is closed in this "
                     "simulation, and no user asks for plug-ins or offsets"
                 )
+
+    def _close(self, chore: herder.CloseIntake | herder.CloseRuntime) -> None:
+        """Begin a step of the end of this process."""
+        rng = self.world.rng
+        match chore:
+            case herder.CloseIntake():
+                self._record(RecordKind.CLOSES_INTAKE)
+                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.IntakeClosed()))
+            case herder.CloseRuntime():
+                self._record(RecordKind.CLOSES_RUNTIME)
+                self.runtime.close()
+                self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
 
 
 def _status_text(line: NewTopicRecord) -> str:
