@@ -47,6 +47,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.questions import ListPlugins, PluginKeys, PluginList
+from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -223,10 +224,11 @@ class HerderDriver:
         if read:
             self.feed(ConfigLinesRead(lines=_lines(lines, begin), position=LogPosition(begin + len(lines))))
 
-    def send_request(self, request: Request) -> RequestId:
+    def send_request(self, request: Request, attempt: WriteAttempt | None = None) -> RequestId:
         id_ = RequestId(self._requests)
         self._requests += 1
-        self.feed(RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(f"incarnation-{id_}")))
+        fresh_incarnation = Incarnation(f"incarnation-{id_}")
+        self.feed(RequestArrived(id=id_, request=request, fresh_incarnation=fresh_incarnation, attempt=attempt))
         return id_
 
     def answer(self, id_: RequestId) -> Answer | None:

@@ -20,6 +20,7 @@ from coterie.herder.config_records import (
     TaskConfigWritten,
     TasksCommitted,
 )
+from coterie.herder.requests.ids import ClientRequestId
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
@@ -54,6 +55,21 @@ def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
             return [config_records.logger_level_line(record)]
         case _:
             return []
+
+
+def test_the_last_line_of_a_write_contains_the_id_of_its_request() -> None:
+    name, request = ConnectorName("a"), ClientRequestId("r1")
+    target_state = config_records.target_state_line(name, TargetState.STOPPED)
+    lines = config_records.with_request((*config_records.task_config_lines(name, ()), target_state), request)
+    assert [line.value for line in lines] == [
+        b'{"tasks":0}',
+        b'{"state":"PAUSED","state.v2":"STOPPED","request":"r1"}',
+    ]
+    assert config_records.parse(lines[-1].key, lines[-1].value) == TargetStateWritten(
+        connector=name, target_state=TargetState.STOPPED, request=request
+    )
+    deletion = config_records.with_request((target_state, *config_records.deletion_lines(name)), request)
+    assert [line.value for line in deletion] == [lines[-1].value, None, None]
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda record: f"{record['o']}-{record['key']}")

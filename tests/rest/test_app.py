@@ -244,8 +244,17 @@ async def test_a_body_above_the_size_limit_is_413(cluster: ServedCluster) -> Non
     assert answer.status_code == 413
 
 
-@pytest.mark.parametrize("leader_url", ["http://127.0.0.1:1/", "http://h:abc/"])
-async def test_an_unreachable_leader_is_a_500_with_a_message(classic_cluster: ServedCluster, leader_url: str) -> None:
+@pytest.mark.parametrize(
+    ("leader_url", "message"),
+    [
+        ("http://127.0.0.1:1/", "Request timed out. The worker is currently sending the request to the leader at http"),
+        ("http://h:abc/", "IO Error trying to forward REST request"),
+    ],
+)
+async def test_an_unreachable_leader_is_a_500_with_a_message(
+    classic_cluster: ServedCluster, leader_url: str, message: str
+) -> None:
+    classic_cluster.request_timeout_ms = 1_000
     workers = [await classic_cluster.serve() for _ in range(2)]
     follower = next(worker for worker in workers if worker.running is not classic_cluster.leader)
     follower.running.simulated_membership.set_stale_leader_url(leader_url)
@@ -257,4 +266,4 @@ async def test_an_unreachable_leader_is_a_500_with_a_message(classic_cluster: Se
     await until(has_stale_leader)
     answer = await follower.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
     assert answer.status_code == 500
-    assert answer.json()["message"].startswith("IO Error trying to forward REST request")
+    assert answer.json()["message"].startswith(message)

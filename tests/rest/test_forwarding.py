@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from coterie.rest.server import BoundListener, open_listener, serve_while
 from coterie.wire.connect import ConnectProtocol
@@ -17,7 +19,6 @@ from tests.worker.simulated import until
 CLIENT_HEADERS = {
     "Authorization": "Basic eDp5",
     "If-Match": '"7"',
-    "X-Coterie-Request-Id": "r-1",
     "X-Connect-Authorization": "c2ln",
     "X-Connect-Request-Signature-Algorithm": "HmacSHA256",
 }
@@ -27,6 +28,10 @@ class RecordingLeader:
     """A leader at ``url`` that answers each request with ``response``."""
 
     def __init__(self) -> None:
+        self.broken_connections = 0
+        """How many connections it still breaks when it has received a request."""
+        self.busy_responses = 0
+        """How many requests it still answers with 503."""
         self.requests: list[tuple[str, bytes, bytes, dict[str, str]]] = []
         """Method, raw path, query and headers of each request."""
         self.response: Response = Response(status_code=204)
@@ -36,12 +41,25 @@ class RecordingLeader:
     async def _handle(self, request: Request) -> Response:
         scope = request.scope
         self.requests.append((request.method, scope["raw_path"], scope["query_string"], dict(request.headers)))
+        if self.broken_connections:
+            self.broken_connections -= 1
+            return _BreakingResponse()
+        if self.busy_responses:
+            self.busy_responses -= 1
+            return JSONResponse({"error_code": 503, "message": "later"}, status_code=503)
         return self.response
 
     async def serve_while(self, work: Awaitable[None]) -> None:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
         await serve_while(app, [self._listener], work)
+
+
+class _BreakingResponse(Response):
+    """Announces a body that it does not send, so that the server closes the connection."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
 
 
 @pytest.fixture
@@ -59,7 +77,14 @@ async def leader() -> AsyncIterator[RecordingLeader]:
 
 @pytest.fixture
 async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
-    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
+    async with follower_of(leader, ConnectProtocol.STATIC) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def follower_of(leader: RecordingLeader, protocol: ConnectProtocol) -> AsyncIterator[ServedWorker]:
+    async with ServedCluster(protocol=protocol) as cluster:
+        cluster.request_timeout_ms = 2_000
         workers = [await cluster.serve() for _ in range(2)]
         worker = next(worker for worker in workers if worker.running is not cluster.leader)
         worker.running.simulated_membership.set_stale_leader_url(leader.url)
@@ -72,13 +97,14 @@ async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
 
 
 async def test_the_leader_receives_the_headers_that_it_needs(follower: ServedWorker, leader: RecordingLeader) -> None:
-    not_forwarded = {"Cookie": "secret", "X-Coterie-User": "ada"}
+    not_forwarded = {"Cookie": "secret", "X-Coterie-User": "ada", "X-Coterie-Request-Id": "0" * 32}
     await follower.ask("DELETE", "/connectors/a?x=1", raw=b"", headers={**CLIENT_HEADERS, **not_forwarded})
     [(method, path, query, headers)] = leader.requests
     assert (method, path, query) == ("DELETE", b"/connectors/a", b"x=1&forward=true")
     assert CLIENT_HEADERS.items() <= {name.title(): value for name, value in headers.items()}.items()
     assert "cookie" not in headers
     assert headers.get("x-coterie-user") != "ada", "only the worker itself names a user"
+    assert headers["x-coterie-request-id"] != "0" * 32, "a client may send the same id with several requests"
 
 
 @pytest.mark.parametrize("path", ["/connectors/a%252Fb", "/connectors/%2E%2E", "/connectors/%F0%9F%98%80%3Bx"])
@@ -107,3 +133,50 @@ async def test_a_request_is_forwarded_twice_at_most(
     for last in ("?forward=false", "?forward=no", "?forward="):
         assert (await follower.ask("DELETE", f"/connectors/a{last}")).status_code == 503
     assert not leader.requests
+
+
+# -- writes that are sent again ---------------------------------------------------------------------------------------
+
+
+async def test_a_write_that_the_leader_answers_503_is_sent_again(
+    follower: ServedWorker, leader: RecordingLeader
+) -> None:
+    leader.busy_responses = 2
+    assert (await follower.ask("DELETE", "/connectors/a")).status_code == 204
+    ids = [headers["x-coterie-request-id"] for _, _, _, headers in leader.requests]
+    assert (len(ids), len(set(ids))) == (3, 1)
+    assert not any("x-coterie-repeated" in headers for _, _, _, headers in leader.requests), "nothing was written"
+    times = [int(headers["x-coterie-time-left"]) for _, _, _, headers in leader.requests]
+    assert times == sorted(times, reverse=True)
+    assert 0 < times[-1] < times[0] <= 2_000
+
+
+async def test_a_write_whose_connection_breaks_is_repeated_as_such_with_its_id(
+    follower: ServedWorker, leader: RecordingLeader
+) -> None:
+    leader.broken_connections = 1
+    leader.busy_responses = 1
+    body = {"name": "a", "config": {"connector.class": "X"}}
+    assert (await follower.ask("POST", "/connectors", body)).status_code == 204
+    sent = [headers for _, _, _, headers in leader.requests]
+    assert len({headers["x-coterie-request-id"] for headers in sent}) == 1
+    assert [headers.get("x-coterie-repeated") for headers in sent] == [None, "true", "true"]
+
+
+async def test_a_write_without_a_response_is_500_with_the_reason_that_its_outcome_is_unknown(
+    follower: ServedWorker, leader: RecordingLeader
+) -> None:
+    leader.broken_connections = 100
+    answer = await follower.ask("PUT", "/connectors/a/config", {"connector.class": "X"})
+    assert answer.status_code == 500
+    assert "may have taken effect; read the connector to find out" in answer.json()["message"]
+    assert "retry-after" not in answer.headers
+
+
+async def test_a_leader_that_may_be_a_worker_of_connect_receives_no_write_twice(leader: RecordingLeader) -> None:
+    async with follower_of(leader, ConnectProtocol.SESSIONED) as follower:
+        leader.broken_connections = 1
+        answer = await follower.ask("POST", "/connectors", {"name": "a", "config": {"connector.class": "X"}})
+    assert answer.status_code == 500
+    assert "It is unknown whether the request has taken effect" in answer.json()["message"]
+    assert len(leader.requests) == 1

@@ -105,6 +105,12 @@ async def test_a_drain_is_shown_as_soon_as_it_is_ordered(cluster: ServedCluster)
         assert f"The group uses protocol {cluster.protocol.setting}" in ordered.json()["message"]
         return
     assert ordered.status_code == 202
+
+    async def is_group_shown() -> bool:
+        # The drained worker has no jobs: it may be leaving, and the leader.
+        return (await other.get("/coterie/group")).status_code == 200
+
+    await until(is_group_shown)
     shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}
     assert shown.get(worker_id, True), "the drain is not shown (a worker that has left is not listed)"
 

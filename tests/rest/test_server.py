@@ -17,7 +17,7 @@ from coterie.config import reloaded_files
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
-from coterie.rest.server import CLIENT_CERTIFICATE_NAME, open_listener, open_listeners, serve_while
+from coterie.rest.server import CLIENT_CERTIFICATE_NAME, RequestIntake, open_listener, open_listeners, serve_while
 from tests.certificates import Authority, Pair, encrypted
 
 HTTP, HTTPS = RestListener(RestScheme.HTTP, "127.0.0.1", 0), RestListener(RestScheme.HTTPS, "127.0.0.1", 0)
@@ -56,6 +56,41 @@ async def served(tls: RestTls, *listeners: RestListener) -> AsyncIterator[list[i
                 yield [listener.port for listener in bound]
             finally:
                 ended.set()
+
+
+async def test_a_closed_intake_refuses_connections_and_returns_when_the_running_requests_are_answered() -> None:
+    begun, may_answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer_late(request: Request) -> PlainTextResponse:
+        begun.set()
+        await may_answer.wait()
+        return PlainTextResponse("late")
+
+    app, intake = Starlette(routes=[Route("/", show_client), Route("/late", answer_late)]), RequestIntake()
+    with open_listeners([HTTP], RestTls()) as bound:
+        url = f"http://127.0.0.1:{bound[0].port}"
+        async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
+            group.create_task(serve_while(app, bound, ended.wait(), intake=intake))
+            assert (await client.get(url)).status_code == 200
+            late = group.create_task(client.get(f"{url}/late"))
+            await begun.wait()
+            closing = group.create_task(intake.close())
+            await until_refused(url)
+            assert not closing.done(), "a request is not answered"
+            may_answer.set()
+            await closing
+            assert (await late).text == "late"
+            ended.set()
+
+
+async def until_refused(url: str) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async with httpx.AsyncClient(trust_env=False) as client:
+                    await client.get(url)
+            except httpx.ConnectError:
+                return
 
 
 def client_context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:

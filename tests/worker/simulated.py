@@ -637,6 +637,8 @@ class Cluster:
         self.status_log = MemoryLog()
         self.session_keys = SessionKeySettings()
         """Settings of the workers that start from now on."""
+        self.request_timeout_ms = 90_000
+        """The time limit of writes on the workers that start from now on."""
         self.group = SimulatedGroup()
         self.workers: list[Running] = []
         self.floor = RuntimeRegistry()
@@ -682,6 +684,7 @@ class Cluster:
             rebalance_window_ms=WINDOW_MS,
             session_keys=self.session_keys,
             topic_tracking_enabled=topic_tracking_enabled,
+            request_timeout_ms=self.request_timeout_ms,
         )
         worker = Worker(
             settings=settings,

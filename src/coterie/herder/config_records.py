@@ -1,4 +1,5 @@
-"""The lines of the config topic. The bytes are those of Kafka Connect, plus an incarnation, which Connect ignores."""
+"""The lines of the config topic. The bytes are those of Kafka Connect, plus an incarnation and the id of a client's
+request, which Connect ignores."""
 
 import base64
 import json
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coterie.engine.log import NewTopicRecord
+from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.session_keys import SessionKey, decode_base64
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -24,6 +26,8 @@ class ConnectorWritten:
     config: Mapping[str, str] | None
     incarnation: Incarnation | None = None
     """None when the line contains none, because Connect's own tools wrote it."""
+    request: ClientRequestId | None = None
+    """The request that wrote the line; None when the line contains none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class TargetStateWritten:
 
     connector: ConnectorName
     target_state: TargetState | None
+    request: ClientRequestId | None = None
+    """The request that wrote the line; None when the line contains none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,8 @@ class RestartRequested:
     """Whether the connector's tasks are restarted, too."""
     only_failed: bool
     """Whether only jobs in the state FAILED are restarted."""
+    request: ClientRequestId | None = None
+    """The request that wrote the line; None when the line contains none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +146,7 @@ def _parse_target_state(connector: ConnectorName, body: Mapping[str, object] | N
     # `state.v2` can be STOPPED; `state`, which workers before KIP-875 read, is PAUSED then.
     for field in ("state.v2", "state"):
         if (state := body.get(field)) in (*TargetState,):
-            return TargetStateWritten(connector=connector, target_state=TargetState(str(state)))
+            return TargetStateWritten(connector=connector, target_state=TargetState(str(state)), request=_request(body))
     return IgnoredLine(
         log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no target state"
     )
@@ -154,7 +162,7 @@ def _parse_connector(connector: ConnectorName, body: Mapping[str, object] | None
         )
     incarnation = body.get("incarnation")
     known = Incarnation(incarnation) if isinstance(incarnation, str) and incarnation else None
-    return ConnectorWritten(connector=connector, config=config, incarnation=known)
+    return ConnectorWritten(connector=connector, config=config, incarnation=known, request=_request(body))
 
 
 def _parse_task_config(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -191,7 +199,14 @@ def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) 
         connector=connector,
         include_tasks=body.get("include-tasks") is True,
         only_failed=body.get("only-failed") is True,
+        request=_request(body),
     )
+
+
+def _request(body: Mapping[str, object]) -> ClientRequestId | None:
+    """The id of the request that wrote the line with this ``body``; None when it contains none."""
+    request = body.get("request")
+    return ClientRequestId(request) if isinstance(request, str) else None
 
 
 def _parse_logger_level(logger: str, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -259,6 +274,16 @@ def restart_line(restart: RestartRequested) -> NewTopicRecord:
 def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
     """The line with the level of a logger on all workers."""
     return _make_line(f"logger-cluster-{written.logger}", {"level": written.level.value})
+
+
+def with_request(lines: tuple[NewTopicRecord, ...], request: ClientRequestId) -> tuple[NewTopicRecord, ...]:
+    """``lines`` with the id of the request that writes them in the last line that is no tombstone. Connect ignores the
+    id."""
+    last = max(number for number, line in enumerate(lines) if line.value is not None)
+    value = lines[last].value
+    assert value is not None
+    with_id = NewTopicRecord(key=lines[last].key, value=dump({**json.loads(value), "request": request}))
+    return (*lines[:last], with_id, *lines[last + 1 :])
 
 
 def session_key_line(session_key: SessionKey) -> NewTopicRecord:

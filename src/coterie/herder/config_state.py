@@ -15,11 +15,15 @@ from coterie.herder.config_records import (
     TaskConfigWritten,
     TasksCommitted,
 )
+from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.session_keys import SessionKey
 from coterie.nouns.ids import ConfigOffset, Incarnation, LogPosition
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 
+WRITTEN_REQUESTS_MAX = 10_000
+"""How many of the last requests that have written lines are kept: more than a group writes within the time limit of a
+request."""
 UNREAD = ConfigOffset(-1)
 """The config offset of a worker that has read no line yet."""
 
@@ -47,6 +51,14 @@ class Connector:
     """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRequest:
+    """A client's request whose line was read."""
+
+    created: bool
+    """Whether the line has created a connector."""
+
+
 class ConfigState:
     """The configured connectors, their target states and the session key. Only :meth:`apply` changes them, line by
     line, at the start of the worker and later; :meth:`advance_to` changes only the position."""
@@ -63,6 +75,8 @@ class ConfigState:
         self._connectors: dict[ConnectorName, Connector] = {}
         self._target_states: dict[ConnectorName, TargetState] = {}
         self._uncommitted_task_configs: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
+        self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
+        """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
@@ -75,15 +89,20 @@ class ConfigState:
         match config_records.parse(line.key, line.value):
             case IgnoredLine(log_message=remark):
                 return remark
-            case RestartRequested() | LoggerLevelWritten() as requested:
+            case LoggerLevelWritten() as requested:
                 return requested
-            case ConnectorWritten() as written:
+            case RestartRequested(request=request) as restart:
+                self._on_request(request, created=False)
+                return restart
+            case ConnectorWritten(request=request) as written:
+                self._on_request(request, created=written.connector not in self._connectors)
                 self._on_connector(written, line.offset)
             case TaskConfigWritten(task=task, config=config):
                 self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
             case TasksCommitted(connector=name, task_count=tasks):
                 return self._on_commit(name, tasks, line.offset)
-            case TargetStateWritten(connector=name, target_state=target_state):
+            case TargetStateWritten(connector=name, target_state=target_state, request=request):
+                self._on_request(request, created=False)
                 if target_state is None:
                     self._target_states.pop(name, None)
                 else:
@@ -95,6 +114,13 @@ class ConfigState:
     def advance_to(self, position: LogPosition) -> None:
         """The reader has reached ``position``: no line before it is still to be read."""
         self.position = max(self.position, position)
+
+    def _on_request(self, request: ClientRequestId | None, *, created: bool) -> None:
+        """Keep the request that has written a line, if the line names one."""
+        if request is not None:
+            self._written_requests[request] = WrittenRequest(created=created)
+            if len(self._written_requests) > WRITTEN_REQUESTS_MAX:
+                del self._written_requests[next(iter(self._written_requests))]
 
     def _on_connector(self, written: ConnectorWritten, offset: int) -> None:
         """Apply a new, changed or deleted config."""
@@ -150,6 +176,10 @@ class ConfigState:
     def target_state(self, name: ConnectorName) -> TargetState:
         """The connector's target state; STARTED when none was written."""
         return self._target_states.get(name, TargetState.STARTED)
+
+    def written_request(self, request: ClientRequestId) -> WrittenRequest | None:
+        """The request, if its line was read."""
+        return self._written_requests.get(request)
 
     def task_config(self, task: ConnectorTaskId) -> Mapping[str, str] | None:
         """The task's committed config; None when the task is not committed."""

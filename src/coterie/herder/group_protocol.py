@@ -76,6 +76,11 @@ class GroupProtocol(Protocol):
         protocol."""
         ...
 
+    def looks_requests_up(self, herder: Herder) -> bool:
+        """Whether every worker that may lead the group looks a repeated write up in the config log: no worker of Kafka
+        Connect can be a member. False before this worker has received the protocol."""
+        ...
+
     def drain_wait_reason(self, herder: Herder) -> str | None:
         """The reason why this worker's drain cannot be reported to the group, as text for an operator. None when it can
         be reported, and while this worker does not know the group's protocol yet."""

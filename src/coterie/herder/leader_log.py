@@ -23,7 +23,7 @@ from coterie.herder.messages import (
     SetTimer,
     WriteLogMessage,
 )
-from coterie.herder.state import Turn
+from coterie.herder.state import LeavingGroup, Turn
 from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed
 
 RETRY_MS = 1_000
@@ -34,7 +34,7 @@ def advance(turn: Turn) -> None:
     """Open the log if this worker is the leader and may not write yet; give the right up if another worker is the
     leader."""
     herder, leader_log = turn.herder, turn.herder.leader_log
-    if not herder.place.is_named_leader or herder.lifecycle.is_leaving:
+    if not herder.place.is_named_leader or isinstance(herder.lifecycle.phase, LeavingGroup):
         if not isinstance(leader_log.state, Opening):
             leader_log.state = Closed()
         return

@@ -5,12 +5,12 @@ group, the process exits.
 
 *Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches, the last requests are
 answered and the runtime closes, while heartbeats continue. Then the process executes itself again and continues as the
-same member: it owns the same jobs, the group does not rebalance, and no job moves. If the relaunch takes longer than the session timeout, the worker
-loses its membership like every other worker. Of its earlier rounds, a relaunched leader keeps only the end of the
-scheduled rebalance delay, which every new leader receives. It therefore requests a round to receive its members'
-metadata again; no job moves in this round.
+same member: it owns the same jobs, the group does not rebalance, and no job moves. If the relaunch takes longer than
+the session timeout, the worker loses its membership like every other worker. Of its earlier rounds, a relaunched leader
+keeps only the end of the scheduled rebalance delay, which every new leader receives. It therefore requests a round to
+receive its members' metadata again; no job moves in this round.
 
-While its tasks stop, the worker serves requests as before: nobody else can write while it is the leader. Then it
+While its tasks stop, the worker serves requests as before: no other worker can write while it is the leader. Then it
 accepts no more requests, so that a client turns to another worker, and ends only when the writes that have reached it
 are answered.
 """
@@ -107,24 +107,19 @@ def on_intake_closed(turn: Turn) -> None:
     turn.herder.lifecycle.intake = Intake.CLOSED
 
 
-def on_last_requests_due(turn: Turn) -> None:
-    """The time is over in which the tasks should have stopped: accept no more requests, so that there is time to answer
-    the last ones. Does nothing if the worker does not stop."""
-    if isinstance(turn.herder.lifecycle.phase, ShuttingDown | Relaunching):
-        _close_intake(turn)
-
-
-def on_shutdown_due(turn: Turn) -> None:
-    """The time of the shutdown is over: leave the group although some tasks still run. They end with the process."""
-    if isinstance(course := turn.herder.lifecycle.phase, ShuttingDown):
-        _leave_group(turn, course)
-
-
-def on_relaunch_due(turn: Turn) -> None:
-    """The time is over in which the tasks should have stopped: close the runtime, which ends the tasks that still run.
-    If a round is running, the relaunched process joins it again."""
-    if isinstance(turn.herder.lifecycle.phase, Relaunching):
-        _close_runtime(turn)
+def on_due(turn: Turn, timer: Literal["last requests", "shutdown", "relaunch"]) -> None:
+    """A time limit is over: accept no more requests, leave the group or close the runtime, although some tasks still
+    run; they end with the process or with the runtime. If a round is running, a relaunched process joins it again. Does
+    nothing if the worker does not stop."""
+    match timer, turn.herder.lifecycle.phase:
+        case "last requests", ShuttingDown() | Relaunching():
+            _close_intake(turn)
+        case "shutdown", ShuttingDown() as phase:
+            _leave_group(turn, phase)
+        case "relaunch", Relaunching():
+            _close_runtime(turn)
+        case _:
+            pass
 
 
 def on_left(turn: Turn) -> None:

@@ -524,13 +524,13 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
 
 def _is_refused_at_the_end(worker: Lifecycle, request: Request) -> bool:
     """Whether a worker refuses the request because it is leaving or relaunching. Until it accepts no more requests, it
-    refuses only orders and, while it is leaving, the description of the group. It always answers requests for its own
-    description and for signatures."""
+    refuses only orders. It always answers requests for its own description and for signatures and, while it relaunches,
+    for the description of the group."""
     match request:
         case DescribeWorker() | SignContent() | VerifySignature():
             return False
         case DescribeWorkerGroup():
-            return worker.is_leaving
+            return worker.is_leaving and worker.intake is Intake.CLOSED
         case DrainWorker() | UncordonWorker() | RestartWorker() | RestartConnectorTask():
             return worker.is_leaving or worker.is_relaunching
         case _:
@@ -557,12 +557,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             signing.on_due(turn)
         case "statuses":
             statuses.on_retry(turn)
-        case "last requests":
-            lifecycle.on_last_requests_due(turn)
-        case "shutdown":
-            lifecycle.on_shutdown_due(turn)
-        case "relaunch":
-            lifecycle.on_relaunch_due(turn)
+        case "last requests" | "shutdown" | "relaunch":
+            lifecycle.on_due(turn, timer)
 
 
 def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | EndLookupDue) -> None:

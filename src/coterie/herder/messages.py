@@ -14,6 +14,7 @@ from coterie.herder.requests.ids import RequestId, WriteId
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.questions import PluginKeys, PluginList, PluginQuestion
 from coterie.herder.requests.refusals import RequestRefused
+from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
@@ -107,6 +108,8 @@ class RequestArrived:
     request: Request
     fresh_incarnation: Incarnation
     """A new, unique incarnation, for the case that the request creates a connector."""
+    attempt: WriteAttempt | None = None
+    """The attempt of a client's write; None for a request that is no write, and for a write of a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

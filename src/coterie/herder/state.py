@@ -23,7 +23,7 @@ from coterie.herder.requests.orders import RestartConnectorTask, WorkerOrder
 from coterie.herder.requests.questions import Question
 from coterie.herder.requests.reads import Read
 from coterie.herder.requests.views import DescribeWorkerGroup
-from coterie.herder.requests.writes import Write
+from coterie.herder.requests.writes import Write, WriteAttempt
 from coterie.herder.rounds.state import LeaderState, Rounds
 from coterie.herder.seams import TaskSpec
 from coterie.herder.session_keys import SessionKeyRotation, SessionKeySettings
@@ -196,10 +196,17 @@ WritePhase: TypeAlias = (
 class PendingWrite:
     """A write to the config log that is not yet answered."""
 
-    def __init__(self, id_: WriteId, kind: WriteKind) -> None:
+    def __init__(self, id_: WriteId, kind: WriteKind, attempt: WriteAttempt | None = None) -> None:
         self.id = id_
         self.kind = kind
+        self.attempt = attempt
+        """The attempt of a client's write; None for a write of a worker."""
         self.phase: WritePhase = AwaitingGroup()
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether an earlier attempt of the write may have taken effect."""
+        return self.attempt is not None and self.attempt.is_repeat
 
     @property
     def is_under_way(self) -> bool:

@@ -52,8 +52,8 @@ HerderTimer: TypeAlias = Literal[
     "behind", "leader log", "session key", "statuses", "last requests", "shutdown", "relaunch"
 ]
 """``behind``: this worker should have read the config log to the group's config offset · ``leader log``: open the
-leader's log again · ``session key``: make a new key · ``statuses``: write the statuses again · ``last requests``: accept
-no more requests although some tasks still run · ``shutdown``: leave the group although some tasks still run ·
+leader's log again · ``session key``: make a new key · ``statuses``: write the statuses again · ``last requests``:
+accept no more requests although some tasks still run · ``shutdown``: leave the group although some tasks still run ·
 ``relaunch``: close the runtime although some tasks still run."""
 Timer: TypeAlias = (
     RequestTimeoutDue | ConnectorRetryDue | TaskRestartDue | FinishCheckDue | EndLookupDue | GroupTimer | HerderTimer

@@ -49,6 +49,9 @@ class _UnsignedWrite:
     is_signed = False
     """Whether workers sign this kind of request."""
     signature: Signature | None = None
+    can_be_looked_up = True
+    """Whether the config log tells whether a client's write has taken effect: by the request's id in a written
+    line."""
 
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         """What has to be validated before the write is queued; None when nothing has to be."""
@@ -241,6 +244,7 @@ class OffsetsWrite(_UnsignedWrite):
     runtime makes the change."""
 
     needs_leader = True
+    can_be_looked_up = False
 
     def __init__(self, request: ChangeOffsets) -> None:
         self.request = request
@@ -272,6 +276,7 @@ class TaskConfigsWrite(_UnsignedWrite):
 
     needs_leader = True
     is_signed = True
+    can_be_looked_up = False
 
     def __init__(self, request: PutTaskConfigs) -> None:
         self.request = request

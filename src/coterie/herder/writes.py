@@ -10,13 +10,20 @@ validation does not block other writes.
 A change of offsets is checked at the head of the queue too. It appends no lines: it leaves the queue, and the leader's
 runtime changes the checkpoints. When the connector is no longer stopped, or this worker loses its membership, the
 runtime is ordered to end the change. The initial offsets of a new connector are set before its config is queued.
+
+The line of a client's write contains the id of the request. When the connection to the leader breaks after a write was
+sent, the write is repeated with the same id: it is looked up at the head of the queue, and performed only if the log
+does not contain it. The leader that does so has read the log to its end since it became the leader.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coterie.herder import place, signing
+from coterie.engine.log import NewTopicRecord
+from coterie.herder import config_records, place, signing
+from coterie.herder.config_state import ConfigState
 from coterie.herder.connector_names import name_errors
+from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
     AppendConfig,
     ApplyOffsetChange,
@@ -52,7 +59,7 @@ from coterie.herder.state import (
     Validating,
 )
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
-from coterie.herder.write_kinds import ConnectorWrite, OffsetsWrite, TaskConfigsWrite, kind_of
+from coterie.herder.write_kinds import ConnectorWrite, DeletionWrite, OffsetsWrite, TaskConfigsWrite, kind_of
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -64,8 +71,9 @@ END_LOOKUP_RETRY_MS = 500
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
     """Store the write, and set its time limit."""
     herder = turn.herder
-    herder.requests.writes[event.id] = PendingWrite(event.id, kind_of(request, event.fresh_incarnation))
-    turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
+    herder.requests.writes[event.id] = PendingWrite(event.id, kind_of(request, event.fresh_incarnation), event.attempt)
+    limit_ms = herder.settings.request_timeout_ms if event.attempt is None else event.attempt.time_left_ms
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
 
 def submit_leader_write(turn: Turn, request: PutTaskConfigs) -> None:
@@ -89,7 +97,8 @@ def advance(turn: Turn) -> None:
 
 def _begin_write(turn: Turn, write: PendingWrite) -> None:
     """Check the signature and whether this worker is the leader, then start the validation, or queue a write that needs
-    none. While a round is running, a write that needs the leader waits."""
+    none. While a round is running, a write that needs the leader waits. A repeated write is queued at once, to be
+    looked up."""
     herder = turn.herder
     if not herder.lifecycle.is_runtime_open:
         return
@@ -99,9 +108,18 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
             return
         if not herder.place.has_known_leader:
             return
+        if write.is_repeat:
+            write.phase = Queued(validated=None)
+            return
         if not herder.place.is_leader:
             _answer(turn, write, place.not_leader(herder))
             return
+    _validate_or_queue(turn, write)
+
+
+def _validate_or_queue(turn: Turn, write: PendingWrite) -> None:
+    """Start the validation of the write's config, or queue a write that needs none."""
+    herder = turn.herder
     config_to_validate = write.kind.config_to_validate(herder.config)
     if config_to_validate is None:
         write.phase = Queued(validated=None)
@@ -163,10 +181,14 @@ def _awaits_leader_log(herder: Herder) -> bool:
 
 
 def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
-    """Check the write against the current state of the log, then append its lines, or refuse it. If tasks were
-    committed since the validation began, validate the config again; if the leader's log was opened again since the
-    lookup of the log's end, look that up again. Returns whether :func:`advance` may continue."""
+    """Check the write against the current state of the log, then append its lines, or refuse it. A write that an
+    earlier attempt has performed is answered like that attempt. If tasks were committed since the validation began,
+    validate the config again; if the leader's log was opened again since the lookup of the log's end, look that up
+    again. Returns whether :func:`advance` may continue."""
     herder, kind = turn.herder, write.kind
+    if (answer := _answer_of_earlier_attempt(herder, write)) is not None:
+        _answer(turn, write, answer)
+        return True
     if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.has_known_leader:
             return False
@@ -179,15 +201,46 @@ def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
         write.phase = Queued(validated=stage.validated)
         return True
     if kind.config_to_validate(herder.config) != stage.validated:
-        _begin_write(turn, write)  # Tasks were committed since the validation started, and may have checkpoints now.
+        # A repeat was not validated yet. Otherwise tasks were committed since the validation started, and may have
+        # checkpoints now.
+        _validate_or_queue(turn, write)
         return True
     if isinstance(kind, OffsetsWrite):
         _begin_change(turn, write, kind)
         return True
     write.phase = Appending(created=kind.creates_connector(herder.config))
-    lines = kind.lines(herder.config)
+    lines = _lines(herder.config, write)
     turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=lines, leader_log=stage.leader_log))
     return False
+
+
+def _lines(config: ConfigState, write: PendingWrite) -> tuple[NewTopicRecord, ...]:
+    """The lines of the write; those of a client's write contain the id of the request."""
+    lines = write.kind.lines(config)
+    if write.attempt is None:
+        return lines
+    if isinstance(write.kind, DeletionWrite):
+        # A tombstone cannot contain the id, so a line precedes that does not change the target state.
+        name = write.kind.request.connector
+        lines = (config_records.target_state_line(name, config.target_state(name)), *lines)
+    return config_records.with_request(lines, write.attempt.id)
+
+
+def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | None:
+    """The response to a write that an earlier attempt has performed; a refusal if the log cannot tell whether one has.
+    None for a write that may be performed now."""
+    if write.attempt is None:
+        return None
+    written = herder.config.written_request(write.attempt.id)
+    if written is not None:
+        return write.kind.answer(herder.config, herder.statuses, created=written.created)
+    if not write.is_repeat or (write.kind.can_be_looked_up and protocol_of(herder).looks_requests_up(herder)):
+        return None
+    message = (
+        "The connection to the leader broke after the request was sent to it. It is unknown whether the request has "
+        "taken effect or still will; read the connector to find out"
+    )
+    return RequestRefused(problem=Problem.OUTCOME_UNKNOWN, message=message)
 
 
 def _begin_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:

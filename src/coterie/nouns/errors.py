@@ -19,6 +19,8 @@
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
     │   ├── WriterFencedError      another worker has opened the leader's log since; nothing was appended
+    │   ├── RequestNotSentError, ResponseMissingError   in `rest.leader`: another worker could not be reached, or sent
+    │   │                          no response
     │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system

@@ -15,12 +15,14 @@ from coterie.herder.requests.kinds import Request as HerderRequest
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.rest import problems
 from coterie.rest.callers import Caller
 from coterie.rest.endpoints import Role
 from coterie.rest.leader import forward_to_worker
+from coterie.rest.writes import perform_write
 from coterie.worker.worker import Worker
 
 
@@ -45,11 +47,15 @@ class HerderRequests:
     ) -> Response:
         """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
         the herder responds that only the leader or another worker can serve the request, forward ``request`` with
-        ``body`` to that worker, and return its response.
+        ``body`` to that worker, and return its response. A client's write is sent again if necessary.
 
         :raises ProblemRefusal: when the herder refused the request, or the request was already forwarded twice.
         :raises WorldError: when that worker cannot be reached.
         """
+        if isinstance(herder_request, Write) and not isinstance(herder_request, PutTaskConfigs):
+            return await perform_write(
+                self.worker, self.http_client, request, body, herder_request, self.sign, to_response
+            )
         answer = await self.worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):
             return await forward_to_worker(self.http_client, request, body, answer, self.sign)

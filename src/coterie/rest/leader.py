@@ -27,19 +27,29 @@ from coterie.rest.problems import ProblemRefusal
 RESPONSE_TIMEOUT_S = 95.0
 """How long this worker waits for another worker's response: a little more than 90 s, after which that worker itself
 refuses a request."""
+CONNECT_TIMEOUT_S = 5.0
+"""How long a connection to another worker may take."""
 
-REQUEST_ID_HEADER = "X-Coterie-Request-Id"
-"""The header with the id of a client's request: it stays the same when the request is forwarded."""
+FORWARD_PARAMETER = "forward"
+"""The query parameter that limits how often a request is forwarded; a client's request has none."""
 FORWARDED_REQUEST_HEADERS = (
     "Authorization",
     "If-Match",
-    REQUEST_ID_HEADER,
     signatures.SIGNATURE_HEADER,
     signatures.ALGORITHM_HEADER,
 )
 """The headers of a client's request that are forwarded with it."""
 FORWARDED_RESPONSE_HEADERS = ("Content-Type", "Location", "ETag", "Retry-After", "WWW-Authenticate")
 """The headers of another worker's response that the client receives."""
+
+
+class RequestNotSentError(WorldError):
+    """The other worker could not be reached: it has not received the request."""
+
+
+class ResponseMissingError(WorldError):
+    """The connection to the other worker broke, or its time limit ended, after the request was sent: that worker may
+    have performed the request."""
 
 
 def open_http_client(tls: RestTls | None = None) -> httpx.AsyncClient:
@@ -51,7 +61,7 @@ def open_http_client(tls: RestTls | None = None) -> httpx.AsyncClient:
     files = TlsFiles() if tls is None else tls.files
     return httpx.AsyncClient(
         verify=client_context(files),
-        timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=5.0),
+        timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},
         trust_env=False,
@@ -105,34 +115,47 @@ async def forward_to_worker(
     sign: Sign,
     *,
     path: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = RESPONSE_TIMEOUT_S,
 ) -> Response:
     """Send ``request`` with ``body`` to the worker at ``refusal.redirect_url``, and return that worker's response,
-    whatever its status. ``path`` replaces the path of the request unless it is None. ``sign`` signs the name of the
-    request's caller for the other worker.
+    whatever its status, within ``timeout_s``. ``path`` replaces the path of the request unless it is None. ``headers``
+    are added. ``sign`` signs the name of the request's caller for the other worker.
 
     As in Connect, the query parameter ``forward`` limits how often a request is forwarded, to two times: it is absent
     in a client's request, ``true`` when the request was forwarded once, and ``false`` when it was forwarded twice. In
     a group without a rebalance one time is enough.
 
     :raises ProblemRefusal: for ``refusal``, when the request was forwarded twice, or ``refusal`` contains no URL.
-    :raises WorldError: when the worker cannot be reached.
+    :raises RequestNotSentError: when the worker cannot be reached.
+    :raises ResponseMissingError: when no response has come.
+    :raises WorldError: when the worker's URL is invalid.
     """
-    forward_value = request.query_params.get("forward")
+    forward_value = request.query_params.get(FORWARD_PARAMETER)
     if refusal.redirect_url is None or (forward_value is not None and forward_value.lower() != "true"):
         raise ProblemRefusal(refusal)
     may_forward_again = forward_value is None
-    query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
-    query.append(("forward", "true" if may_forward_again else "false"))
+    query = [(key, value) for key, value in request.query_params.multi_items() if key != FORWARD_PARAMETER]
+    query.append((FORWARD_PARAMETER, "true" if may_forward_again else "false"))
     path = path or encoded_path(request_segments(request))
-    headers = {"Content-Type": "application/json", **_selected(request.headers, FORWARDED_REQUEST_HEADERS)}
+    sent_headers = {
+        "Content-Type": "application/json",
+        **_selected(request.headers, FORWARDED_REQUEST_HEADERS),
+        **(headers or {}),
+    }
     try:
         url = httpx.URL(refusal.redirect_url.rstrip("/") + path, params=query)
-        forwarded = http_client.build_request(request.method, url, content=body, headers=headers)
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        forwarded = http_client.build_request(request.method, url, content=body, headers=sent_headers, timeout=timeout)
         await name_caller(forwarded, request.state.caller, sign)
         response = await http_client.send(forwarded)
         request.state.is_forwarded = True
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise WorldError(f"IO Error trying to forward REST request: {_error_text(error)}") from error
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise RequestNotSentError(_forwarding_failure(error)) from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise WorldError(_forwarding_failure(error)) from error
+    except httpx.HTTPError as error:
+        raise ResponseMissingError(_forwarding_failure(error)) from error
     return Response(
         response.content,
         status_code=response.status_code,
@@ -143,6 +166,11 @@ async def forward_to_worker(
 def _selected(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Those of ``headers`` that have one of ``names``, in any case."""
     return {name: headers[name] for name in names if name in headers}
+
+
+def _forwarding_failure(error: Exception) -> str:
+    """Connect's message for a request that could not be forwarded."""
+    return f"IO Error trying to forward REST request: {_error_text(error)}"
 
 
 def _error_text(error: Exception) -> str:

@@ -34,6 +34,7 @@ STATUS_BY_PROBLEM: Mapping[Problem, int] = {
     Problem.BUSY: 503,
     Problem.TIMED_OUT: 500,
     Problem.LOG_FAILED: 500,
+    Problem.OUTCOME_UNKNOWN: 500,
     Problem.PLUGIN_FAILED: 500,
     Problem.OFFSETS_FAILED: 500,
     Problem.NOT_VALIDATED: 500,

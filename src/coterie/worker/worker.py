@@ -43,7 +43,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.refusals import Problem, RequestRefused
-from coterie.herder.requests.writes import Write
+from coterie.herder.requests.writes import Write, WriteAttempt
 from coterie.herder.seams import LeaderClient, Membership, RebalanceListeners, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
@@ -187,16 +187,19 @@ class Worker:
             return str(error)
         return None
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: Request, attempt: WriteAttempt | None = None) -> Answer:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
         the herder still processes the request.
 
         The response is a RequestRefused without a request to the herder when this worker has ended, while the inbox is
-        full, and, except for writes, while this worker starts: a write waits until the worker has started.
+        full, and, except for writes, while this worker starts: a write waits until the worker has started. ``attempt``
+        is that of a client's write.
         """
         id_ = RequestId(self._requests)
         self._requests += 1
-        event = RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]))
+        event = RequestArrived(
+            id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]), attempt=attempt
+        )
         if self.phase is WorkerPhase.STARTING and not isinstance(request, Write):
             return RequestRefused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.startup_step}")
         if self.phase is WorkerPhase.ENDED:

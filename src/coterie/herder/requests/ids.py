@@ -6,6 +6,9 @@ from typing import NewType, TypeAlias
 RequestId = NewType("RequestId", int)
 """Identifies a request, and its response. The shell counts the requests."""
 
+ClientRequestId = NewType("ClientRequestId", str)
+"""Identifies a client's request on all workers that it reaches, and in the config log: a random text."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderWriteId:

@@ -46,6 +46,9 @@ class Problem(StrEnum):
     take effect."""
     LOG_FAILED = auto()
     """The config log could not be written."""
+    OUTCOME_UNKNOWN = auto()
+    """The connection to the leader broke after the write was sent to it, and the config log does not tell whether the
+    write has taken effect."""
     PLUGIN_FAILED = auto()
     """A plug-in that was asked for its definition has raised an exception."""
     OFFSETS_FAILED = auto()
@@ -57,7 +60,8 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused:
-    """A refused request. A write was not appended, except perhaps with TIMED_OUT and LOG_FAILED."""
+    """A refused request. A write was not appended, except perhaps with TIMED_OUT, LOG_FAILED and
+    OUTCOME_UNKNOWN."""
 
     problem: Problem
     message: str = field(repr=False)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.session_keys import Signature
 from coterie.nouns.connector_offsets import OffsetChange
 from coterie.nouns.jobs import ConnectorName
@@ -92,6 +93,20 @@ class ChangeOffsets:
 
     connector: ConnectorName
     change: OffsetChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAttempt:
+    """One attempt to perform a client's write. If the connection to the leader breaks after the write was sent, the
+    next attempt has the same ``id``."""
+
+    id: ClientRequestId
+    """The line that the write appends contains it."""
+    time_left_ms: int
+    """The time limit of the attempt, from its arrival."""
+    is_repeat: bool = False
+    """Whether an earlier attempt may have taken effect or may still do so. The write is then looked up in the config
+    log before anything else."""
 
 
 Write: TypeAlias = (

@@ -93,6 +93,10 @@ def are_requests_signed(herder: Herder) -> bool:
     return protocol_features.are_requests_signed(herder)
 
 
+def looks_requests_up(herder: Herder) -> bool:
+    return protocol_features.looks_requests_up(herder)
+
+
 def drain_wait_reason(herder: Herder) -> str | None:
     return protocol_features.drain_wait_reason(herder)
 

@@ -18,6 +18,13 @@ def are_requests_signed(herder: Herder) -> bool:
     return protocol is not None and protocol >= ConnectProtocol.SESSIONED
 
 
+def looks_requests_up(herder: Herder) -> bool:
+    """Whether no worker of Kafka Connect can be a member: Connect does not know the protocol static. False before the
+    first round."""
+    protocol = herder.rounds.protocol
+    return protocol is not None and protocol >= ConnectProtocol.STATIC
+
+
 def drain_wait_reason(herder: Herder) -> str | None:
     """Why the leader does not receive this worker's drain request, as text for an operator: the group's protocol is
     older than static. None when the leader receives it, and before the first round."""

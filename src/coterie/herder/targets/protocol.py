@@ -88,6 +88,10 @@ def are_requests_signed(herder: Herder) -> bool:
     return True
 
 
+def looks_requests_up(herder: Herder) -> bool:
+    return True
+
+
 def drain_wait_reason(herder: Herder) -> str | None:
     return None
 

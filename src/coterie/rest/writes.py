@@ -1,0 +1,131 @@
+"""Serves the writes of clients: asks this worker's herder, and sends the write to the leader if that is another worker.
+
+While leaders stop, restart or die, one attempt may not be enough:
+
+    the leader cannot be reached, or answers 503   nothing was written: the herder is asked again who is the leader
+    the connection breaks after the write was      the write may have taken effect: it is repeated with the same id,
+    sent, and no response has come                 and is looked up in the config log before it is performed
+    any other response                             is the client's response
+
+The time limit of all attempts together is that of the write. What the workers send to each other for this:
+
+    X-Coterie-Request-Id    the id of the write, which the first worker makes
+    X-Coterie-Time-Left     the time that is left for the write, in milliseconds
+    X-Coterie-Repeated      true, if an earlier attempt may have taken effect
+
+A worker believes these headers only of a request that names itself forwarded, and makes its own otherwise.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coterie.herder.requests.ids import ClientRequestId
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.writes import Write, WriteAttempt
+from coterie.rest.callers import Sign
+from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
+from coterie.rest.problems import STATUS_BY_PROBLEM
+from coterie.worker.worker import Worker
+
+RETRY_PAUSE_S = 0.25
+"""The time between two attempts to send a write to the leader."""
+RESPONSE_MARGIN_S = 5.0
+"""How much longer than its time limit a worker waits for the response to a write: the leader has the same limit, and
+its response says what it was waiting for."""
+_REQUEST_ID, _TIME_LEFT, _REPEATED = "X-Coterie-Request-Id", "X-Coterie-Time-Left", "X-Coterie-Repeated"
+
+
+async def perform_write(
+    worker: Worker,
+    http_client: httpx.AsyncClient,
+    request: Request,
+    body: bytes,
+    write: Write,
+    sign: Sign,
+    to_response: Callable[[Answer], Response],
+) -> Response:
+    """Perform ``write``, which ``request`` with ``body`` contains, here or on the leader, and return the response to
+    it; ``to_response`` makes that of this worker's herder. ``sign`` signs what is sent to the leader.
+
+    :raises HttpRefusal: when the write was refused.
+    :raises WorldError: when the leader's URL is invalid.
+    """
+    attempt = _first_attempt(request, worker.settings.request_timeout_ms)
+    ends_s = asyncio.get_running_loop().time() + attempt.time_left_ms / 1000
+    while True:
+        answer = await worker.ask(write, attempt)
+        if not isinstance(answer, RequestRefused) or answer.problem is not Problem.NOT_LEADER:
+            return to_response(_of_all_attempts(answer, attempt))
+        last_response: Response | None = None
+        try:
+            response = await forward_to_worker(
+                http_client,
+                request,
+                body,
+                answer,
+                sign,
+                headers=_headers(attempt),
+                timeout_s=attempt.time_left_ms / 1000 + RESPONSE_MARGIN_S,
+            )
+            if response.status_code != 503:
+                return response
+            last_response, failure = response, f"it responds {response.status_code}"
+        except RequestNotSentError as error:
+            failure = str(error)
+        except ResponseMissingError as error:
+            attempt, failure = replace(attempt, is_repeat=True), str(error)
+        time_left_s = ends_s - asyncio.get_running_loop().time() - RETRY_PAUSE_S
+        if time_left_s <= 0:
+            if last_response is not None and not attempt.is_repeat:
+                return last_response
+            doing = f"sending the request to the leader at {answer.redirect_url}: {failure}"
+            timed_out = RequestRefused(
+                problem=Problem.TIMED_OUT, message=f"Request timed out. The worker is currently {doing}"
+            )
+            return to_response(_of_all_attempts(timed_out, attempt))
+        await asyncio.sleep(RETRY_PAUSE_S)
+        attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
+
+
+def _of_all_attempts(answer: Answer, last: WriteAttempt) -> Answer:
+    """The response to a write whose ``last`` attempt is answered with ``answer``. A refusal that says only that this
+    attempt has written nothing becomes one that says that the outcome is unknown, if an earlier one may have taken
+    effect."""
+    if not last.is_repeat or not isinstance(answer, RequestRefused):
+        return answer
+    if answer.problem is not Problem.TIMED_OUT and STATUS_BY_PROBLEM[answer.problem] != 503:
+        return answer
+    message = (
+        "The connection to the leader broke after the request was sent to it, and its outcome could not be looked up: "
+        f"the request may have taken effect; read the connector to find out. {answer.message}"
+    )
+    return RequestRefused(problem=Problem.OUTCOME_UNKNOWN, message=message)
+
+
+def _first_attempt(request: Request, time_limit_ms: int) -> WriteAttempt:
+    """The first attempt of this worker: as another worker has described it in a forwarded request, else a new one with
+    the time limit ``time_limit_ms``."""
+    headers = request.headers
+    id_ = headers.get(_REQUEST_ID, "") if FORWARD_PARAMETER in request.query_params else ""
+    if not re.fullmatch("[0-9a-f]{32}", id_):
+        return WriteAttempt(id=ClientRequestId(uuid.uuid4().hex), time_left_ms=time_limit_ms)
+    time_left = headers.get(_TIME_LEFT, "")
+    if re.fullmatch("[0-9]{1,9}", time_left):
+        time_limit_ms = min(time_limit_ms, int(time_left))
+    return WriteAttempt(
+        id=ClientRequestId(id_), time_left_ms=time_limit_ms, is_repeat=headers.get(_REPEATED, "") == "true"
+    )
+
+
+def _headers(attempt: WriteAttempt) -> dict[str, str]:
+    """The headers that describe ``attempt`` to the leader."""
+    headers = {_REQUEST_ID: attempt.id, _TIME_LEFT: str(attempt.time_left_ms)}
+    return {**headers, _REPEATED: "true"} if attempt.is_repeat else headers

@@ -1,0 +1,172 @@
+"""Clients write to any worker while three workers restart in turn: every write succeeds, and is readable at once."""
+
+import itertools
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from coterie.nouns.membership import GroupProtocolName
+from tests.processes.cluster import Cluster, WorkerProcess, until
+from tests.processes.writers import Journal, Writer
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+WRITERS = 6
+REPOSITORY = Path(__file__).parents[2]
+
+
+class RestartingWorkers:
+    """Three light workers; one at a time restarts."""
+
+    def __init__(self, cluster: Cluster, group_protocol: GroupProtocolName) -> None:
+        self.cluster = cluster
+        self.properties = {"group.protocol": group_protocol.value}
+        self.restarting: set[str] = set()
+        self.stopped_s: list[float] = []
+        """When each leader was ordered to stop or to restart."""
+        self._names = (f"worker-{number}" for number in itertools.count())
+        self.workers = [self._start() for _ in range(3)]
+        cluster.wait_ready(*self.workers)
+
+    def urls(self) -> list[str]:
+        return [worker.url for worker in self.workers]
+
+    def leader(self) -> WorkerProcess:
+        """The leader, as it sees itself."""
+        return until(
+            lambda: next((worker for worker in self.workers if worker.is_leader()), None),
+            within_s=60,
+            what="a worker leads",
+        )
+
+    def replace_leader(self) -> WorkerProcess:
+        """End the leader as a supervisor does, with SIGTERM, and start another process in its place. Returns the former
+        leader."""
+        worker = self._leader_to_stop()
+        worker.popen.send_signal(signal.SIGTERM)
+        assert worker.wait(within_s=60) == 0
+        self.workers[self.workers.index(worker)] = started = self._start()
+        self.restarting.add(started.url)
+        self._wait_joined(started, None)
+        self.restarting -= {worker.url, started.url}
+        return worker
+
+    def relaunch_leader(self) -> None:
+        """Let the leader restart in place: it keeps its membership."""
+        worker = self._leader_to_stop()
+        life = _life(worker)
+        answer = httpx.post(f"{worker.url}/coterie/workers/{worker.name}/restart", timeout=30)
+        assert answer.status_code == 202, answer.text
+        self._wait_joined(worker, life)
+        self.restarting.remove(worker.url)
+
+    def _leader_to_stop(self) -> WorkerProcess:
+        worker = self.leader()
+        self.restarting.add(worker.url)
+        self.stopped_s.append(time.monotonic())
+        return worker
+
+    @staticmethod
+    def _wait_joined(worker: WorkerProcess, former_life: str | None) -> None:
+        """Wait until the worker's process, which is not that of ``former_life``, serves requests as a member. With so
+        many writes a classic group hardly ever settles."""
+
+        def has_joined() -> bool:
+            view = worker.view()
+            return view is not None and view["life"] != former_life and bool(view["group"]["member_id"])
+
+        until(has_joined, within_s=60, what=f"{worker.name} has restarted")
+
+    def _start(self) -> WorkerProcess:
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        return self.cluster.start_light_worker(
+            next(self._names), properties=self.properties, environment={"PYTHONPATH": path}
+        )
+
+
+def _life(worker: WorkerProcess) -> str | None:
+    """The id of the process start; None while the worker does not respond."""
+    view = worker.view()
+    return None if view is None else str(view["life"])
+
+
+def start_writers(journal: Journal, workers: RestartingWorkers, urls: Callable[[], Sequence[str]]) -> list[Writer]:
+    writers = [Writer(number, urls, workers.restarting, journal) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    return writers
+
+
+def end_writers(journal: Journal, writers: Sequence[Writer], *, writes: int) -> None:
+    """Wait until ``writes`` are answered, and end the clients. Every write was successful and readable at once."""
+    until(
+        lambda: len(journal.writes) >= writes or any(writer.error for writer in writers),
+        within_s=500,
+        what=f"{writes} writes are answered",
+    )
+    for writer in writers:
+        writer.stop()
+    for writer in writers:
+        writer.join()
+        assert writer.error is None
+    assert [write for write in journal.writes if write.status >= 400] == []
+    assert journal.broken == []
+    assert journal.unreadable == []
+    slowest_s = max(write.ended_s - write.began_s for write in journal.writes)
+    print(f"{dict(Counter(write.method for write in journal.writes))}, slowest {slowest_s:.1f} s")  # noqa: T201
+
+
+def check_writes(
+    cluster: Cluster, group_protocol: GroupProtocolName, *, replacements: int, relaunches: int, writes: int
+) -> None:
+    """Write at least ``writes`` times. Meanwhile the leader is replaced ``replacements`` times, and then restarts in
+    place ``relaunches`` times."""
+    cluster.start_broker()
+    workers = RestartingWorkers(cluster, group_protocol)
+    journal = Journal()
+    writers = start_writers(journal, workers, workers.urls)
+    leaders = [workers.replace_leader() for _ in range(replacements)]
+    assert len({leader.name for leader in leaders}) == replacements, "each time another worker led"
+    for _ in range(relaunches):
+        workers.relaunch_leader()
+    end_writers(journal, writers, writes=writes)
+    under_way = [journal.in_flight(stopped_s) for stopped_s in workers.stopped_s]
+    assert all(under_way), "no write was under way when a leader stopped"
+    print(f"{under_way} under way as leaders stopped, {len(journal.refused)} refused connections")  # noqa: T201
+
+
+def test_each_of_150_writes_succeeds_while_three_workers_restart(cluster: Cluster) -> None:
+    check_writes(cluster, GroupProtocolName.CLASSIC, replacements=2, relaunches=1, writes=150)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("group_protocol", list(GroupProtocolName))
+def test_each_of_1000_writes_succeeds_while_three_workers_restart(
+    cluster: Cluster, group_protocol: GroupProtocolName
+) -> None:
+    check_writes(cluster, group_protocol, replacements=4, relaunches=3, writes=1_000)
+
+
+@pytest.mark.parametrize(
+    "group_protocol", [GroupProtocolName.CONNECT, pytest.param(GroupProtocolName.CLASSIC, marks=pytest.mark.soak)]
+)
+def test_a_forwarded_write_whose_leader_is_killed_is_neither_lost_nor_performed_twice(
+    cluster: Cluster, group_protocol: GroupProtocolName
+) -> None:
+    cluster.start_broker()
+    workers = RestartingWorkers(cluster, group_protocol)
+    leader, journal = workers.leader(), Journal()
+    followers = [worker.url for worker in workers.workers if worker is not leader]
+    writers = start_writers(journal, workers, lambda: followers)
+    until(lambda: len(journal.writes) > 20, within_s=60, what="the clients write")
+    killed_s = time.monotonic()
+    leader.kill_group()
+    end_writers(journal, writers, writes=len(journal.writes) + 40)
+    assert journal.in_flight(killed_s) > 1, "no write was under way when the leader was killed"
+    assert journal.refused == []
