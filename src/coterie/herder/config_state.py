@@ -77,6 +77,9 @@ class ConfigState:
         self._uncommitted_task_configs: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
         """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
+        self._changed_connectors: set[ConnectorName] = set()
+        self._has_new_key = False
+        """Whether a session key was read since the last call of :meth:`take_affected`."""
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
@@ -91,17 +94,21 @@ class ConfigState:
                 return remark
             case LoggerLevelWritten() as requested:
                 return requested
-            case RestartRequested(request=request) as restart:
+            case RestartRequested(connector=name, request=request) as restart:
+                self._changed_connectors.add(name)
                 self._on_request(request, created=False)
                 return restart
-            case ConnectorWritten(request=request) as written:
+            case ConnectorWritten(connector=name, request=request) as written:
+                self._changed_connectors.add(name)
                 self._on_request(request, created=written.connector not in self._connectors)
                 self._on_connector(written, line.offset)
             case TaskConfigWritten(task=task, config=config):
                 self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
             case TasksCommitted(connector=name, task_count=tasks):
+                self._changed_connectors.add(name)
                 return self._on_commit(name, tasks, line.offset)
             case TargetStateWritten(connector=name, target_state=target_state, request=request):
+                self._changed_connectors.add(name)
                 self._on_request(request, created=False)
                 if target_state is None:
                     self._target_states.pop(name, None)
@@ -109,7 +116,16 @@ class ConfigState:
                     self._target_states[name] = target_state
             case SessionKeyWritten(session_key=session_key):
                 self.session_key = session_key
+                self._has_new_key = True
         return None
+
+    def take_affected(self) -> frozenset[ConnectorName] | None:
+        """The connectors that the lines since the last call have changed, or whose restart they have requested. None
+        if there is a new session key, for which the task configs of any connector may wait."""
+        affected = None if self._has_new_key else frozenset(self._changed_connectors)
+        self._changed_connectors.clear()
+        self._has_new_key = False
+        return affected
 
     def advance_to(self, position: LogPosition) -> None:
         """The reader has reached ``position``: no line before it is still to be read."""

@@ -30,6 +30,7 @@ from coterie.herder.seams import SourcePartsChanged, TaskSpec
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import ConnectorRetryDue
 from coterie.herder.work import (
+    Affected,
     ConnectorRun,
     NotSplit,
     PublishedTaskConfigs,
@@ -51,13 +52,15 @@ RETRY_MAX_MS = 60_000
 """The longest wait before a retry."""
 
 
-def reconcile(turn: Turn) -> None:
-    """Split the connectors that are assigned to this worker and publish their task configs, and end the splits of
-    connectors that are no longer assigned to it."""
+def reconcile(turn: Turn, affected: Affected = None) -> None:
+    """Split those of the ``affected`` connectors that are assigned to this worker and publish their task configs, and
+    end the splits of those that are no longer assigned to it. New connectors can be assigned only if all connectors are
+    affected."""
     herder, splits = turn.herder, turn.herder.work.connector_runs
-    for name in herder.place.assigned.connectors - splits.keys():
-        splits[name] = ConnectorRun()
-    for name in sorted(splits):
+    if affected is None:
+        for name in herder.place.assigned.connectors - splits.keys():
+            splits[name] = ConnectorRun()
+    for name in sorted(splits if affected is None else splits.keys() & frozenset(affected)):
         if name in herder.place.assigned:
             _reconcile_one(turn, name, splits[name])
         else:

@@ -133,6 +133,7 @@ from coterie.herder.timers import (
     TaskRestartDue,
     Timer,
 )
+from coterie.herder.work import Affected
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -174,8 +175,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_request(turn, event)
             _advance_requests(turn)
         case ConfigLinesRead():
-            _on_config_lines(turn, event)
-            _reconcile(turn)
+            _reconcile(turn, _on_config_lines(turn, event))
         case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE):
             protocol_of(herder).on_membership(turn, event)
         case (
@@ -194,7 +194,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             computing.on_computed(turn, event)
         case TaskDied() | TaskHalted() | TaskCheckpointClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
-            _reconcile(turn)
+            _reconcile(turn, (event.task.connector,))
         case (
             ConnectorSplit()
             | SplitFailed()
@@ -203,7 +203,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | TaskConfigsPublished()
         ):
             _on_connector(turn, event)
-            _reconcile(turn)
+            _reconcile(turn, (event.connector,))
         case SessionKeyMade() | LeaderLogOpened() | LeaderLogOpenFailed() | LeadershipConfirmed():
             _on_leader_event(turn, event)
             _reconcile(turn)
@@ -228,13 +228,14 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     return turn.output()
 
 
-def _reconcile(turn: Turn) -> None:
-    """Compare the whole actual state with the target state, and emit the effects that remove the differences."""
+def _reconcile(turn: Turn, affected: Affected = None) -> None:
+    """Compare the actual state with the target state, and emit the effects that remove the differences. Of the
+    connectors and tasks, only those of the ``affected`` connectors are compared."""
     protocol = protocol_of(turn.herder)
-    tasks.reconcile(turn)
+    tasks.reconcile(turn, affected)
     protocol.compute(turn)
     writes.end_forbidden_changes(turn)
-    connectors.reconcile(turn)
+    connectors.reconcile(turn, affected)
     leader_log.advance(turn)
     _advance_requests(turn)
     protocol.notify_listeners(turn)
@@ -256,7 +257,7 @@ def _advance_requests(turn: Turn) -> None:
         refusal = answer.message if isinstance(answer, RequestRefused) else None
         closed_checkpoints.on_leader_answer(turn, request.connector, refusal)
         connectors.on_leader_write_answer(turn, request, answer)
-        connectors.reconcile(turn)
+        connectors.reconcile(turn, (request.connector,))
         writes.advance(turn)
     reads.advance(turn)
     orders.advance(turn)
@@ -291,11 +292,13 @@ def _on_frequent_event(
             protocol_of(turn.herder).report_releases(turn)
 
 
-def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
+def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
     """Apply the lines and the position to the state of the config log, log a message about each unexpected line, and
-    carry out the restarts and the levels of loggers that lines request."""
+    carry out the restarts and the levels of loggers that lines request. Returns the connectors that the lines affect:
+    all, if jobs may start now because the log is read to the last assignment's offset."""
+    herder, was_caught_up = turn.herder, turn.herder.is_caught_up
     for line in event.lines:
-        match turn.herder.config.apply(line):
+        match herder.config.apply(line):
             case str() as remark:
                 turn.emit(WriteLogMessage(text=remark))
             case RestartRequested() as restart:
@@ -304,7 +307,9 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
                 logger_levels.on_line(turn, written)
             case None:
                 pass
-    turn.herder.config.advance_to(event.position)
+    herder.config.advance_to(event.position)
+    affected = herder.config.take_affected()
+    return affected if herder.is_caught_up == was_caught_up else None
 
 
 def _on_leader_event(

@@ -25,6 +25,7 @@ from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, Tas
 from coterie.herder.state import Turn
 from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import (
+    Affected,
     CheckpointClosed,
     Dead,
     Failed,
@@ -46,12 +47,14 @@ RESTART_BACKOFF_MS = 200
 """The wait before the first of these restarts. It doubles with each further restart."""
 
 
-def reconcile(turn: Turn) -> None:
-    """Bring each task of this worker one chore nearer to its target state, and report its status."""
+def reconcile(turn: Turn, affected: Affected = None) -> None:
+    """Bring each task of the ``affected`` connectors on this worker one chore nearer to its target state, and report
+    its status. New tasks can be assigned only if all connectors are affected."""
     herder, runs = turn.herder, turn.herder.work.task_runs
-    for task in herder.place.assigned.tasks - runs.keys():
-        runs[task] = TaskRun()
-    for task in sorted(runs):
+    if affected is None:
+        for task in herder.place.assigned.tasks - runs.keys():
+            runs[task] = TaskRun()
+    for task in sorted(runs if affected is None else [task for task in runs if task.connector in affected]):
         _reconcile_one(turn, task, runs[task])
 
 

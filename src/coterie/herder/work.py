@@ -5,7 +5,7 @@ A task or a connector has at most one chore in progress; its state tells which o
 the statuses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -255,6 +255,11 @@ class ConnectorRun:
         """Whether this worker has task configs for the connector, is splitting it, or will split it. False when its
         config could not be split."""
         return not isinstance(self.state, Unsplittable)
+
+
+Affected: TypeAlias = Collection[ConnectorName] | None
+"""The connectors whose jobs an event affects; None: all connectors. Most events affect the jobs of one connector, and a
+worker may have thousands of jobs."""
 
 
 # -- all work of a worker ---------------------------------------------------------------------------------------------
