@@ -1,12 +1,13 @@
 """REST's fixtures: every test that uses one of them runs with several protocols of the group."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
+from tests.logger_levels import kept_logger_levels
 from tests.rest.served import ServedCluster, ServedConnectCluster
 
 
@@ -26,3 +27,10 @@ async def classic_cluster(protocol: ConnectProtocol) -> AsyncIterator[ServedClus
     """Workers of a classic group with each ``connect.protocol``, for tests that take the part of the coordinator."""
     async with ServedCluster(protocol=protocol) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def logger_levels() -> Iterator[None]:
+    """Clients may set the levels of this process's loggers; after a test they are as before."""
+    with kept_logger_levels():
+        yield

@@ -58,12 +58,10 @@ def loggers() -> Iterator[None]:
     """All loggers have the level INFO, as the recorded ones; after the test those that it has created are removed."""
     by_name = logging.root.manager.loggerDict
     names = set(by_name)
-    levels = {one: one.level for one in (logging.root, *by_name.values()) if isinstance(one, logging.Logger)}
-    for one in levels:
-        one.setLevel(logging.INFO if one is logging.root else logging.NOTSET)
+    for one in [one for one in by_name.values() if isinstance(one, logging.Logger)]:
+        one.setLevel(logging.NOTSET)
+    logging.root.setLevel(logging.INFO)
     yield
-    for one, level in levels.items():
-        one.setLevel(level)
     for name in by_name.keys() - names:
         if name.startswith(("org.", "brand.")):
             del by_name[name]

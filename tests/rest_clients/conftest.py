@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.kafka.real_kafka import ProgramUnavailableError
+from tests.logger_levels import kept_logger_levels
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.rest_clients.packages import npm_client, python_client
 from tests.worker.simulated import SimulatedRuntime
@@ -102,3 +103,10 @@ def kafka_connect_watcher() -> Path:
 def kafka_connect_client() -> Path:
     """The folder in which the npm package kafka-connect-client is installed."""
     return installed(npm_client)
+
+
+@pytest.fixture(autouse=True)
+def logger_levels() -> Iterator[None]:
+    """Clients may set the levels of this process's loggers; after a test they are as before."""
+    with kept_logger_levels():
+        yield

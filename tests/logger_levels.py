@@ -1,0 +1,24 @@
+"""Keeps the levels of loggers: workers under test run in the process of the tests, and clients may set the levels of
+all loggers of a worker."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def kept_logger_levels() -> Iterator[None]:
+    """Context manager: afterwards all loggers have the levels that they had before; a logger that was created meanwhile
+    has none of its own."""
+    before = {one: one.level for one in _loggers()}
+    try:
+        yield
+    finally:
+        for one in _loggers():
+            if one.level != (level := before.get(one, logging.NOTSET)):
+                one.setLevel(level)
+
+
+def _loggers() -> list[logging.Logger]:
+    known = list(logging.root.manager.loggerDict.values())
+    return [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
