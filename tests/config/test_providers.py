@@ -1,4 +1,6 @@
-"""References in configs, resolved by Kafka's three providers; and the secrets hidden in texts."""
+"""References in configs, resolved by Kafka's three providers; and the secrets hidden in texts.
+
+The process hides each resolved value from then on: the values are texts that no other test contains."""
 
 import json
 from pathlib import Path
@@ -32,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "pg.properties").write_text("password=a\\u00e9b \nuser: u\n")
-    (secrets / "token").write_text("line 1\nline 2\n")
+    (secrets / "token").write_text("token-part-1\ntoken-part-2\n")
     (tmp_path / "outside").write_text("outside=1\n")
     return secrets
 
@@ -50,14 +52,14 @@ def error(properties: dict[str, str], value: str) -> str:
 
 def test_each_reference_is_replaced_and_all_other_text_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAME", "value-of-name")
-    monkeypatch.setenv("NESTED", "${env:NAME}")
+    monkeypatch.setenv("NESTED", "${env:INNER}")
     assert resolve({}, "${env:NAME}") == "value-of-name"
     assert resolve({}, "a ${env:NAME}, ${env:NAME}$") == "a value-of-name, value-of-name$"
     assert resolve({}, f"${{file:{folder}/pg.properties:password}}") == "aéb "
     assert resolve({}, f"u=${{file:{folder}/pg.properties:user}}") == "u=u"
-    assert resolve({}, f"${{directory:{folder}:token}}") == "line 1\nline 2\n"
+    assert resolve({}, f"${{directory:{folder}:token}}") == "token-part-1\ntoken-part-2\n"
     # As in Kafka: values are not resolved again; what is no reference to a provider of this worker stays.
-    assert resolve({}, "${env:NESTED}") == "${env:NAME}"
+    assert resolve({}, "${env:NESTED}") == "${env:INNER}"
     for text in ("$", "${", "${1}", "${NAME}", "$env:NAME", "${vault:x:y}", "{env:NAME}"):
         assert resolve({}, text) == text
     assert ConfigProviders().resolve({"a": "${env:NAME}"}) == {"a": "${env:NAME}"}
@@ -67,17 +69,17 @@ def test_a_changed_value_counts_at_once(folder: Path) -> None:
     providers = ConfigProviders.from_properties(THREE)
     reference = {"a": f"${{directory:{folder}:token}}"}
     before = providers.resolve(reference)
-    (folder / "token").write_text("another")
-    assert (before["a"], providers.resolve(reference)["a"]) == ("line 1\nline 2\n", "another")
+    (folder / "token").write_text("token-rotated")
+    assert (before["a"], providers.resolve(reference)["a"]) == ("token-part-1\ntoken-part-2\n", "token-rotated")
 
 
 def test_each_failure_names_the_key_and_the_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT", raising=False)
-    monkeypatch.setenv("PG_X", "some-value")
+    monkeypatch.setenv("PG_X", "value-of-pg-x")
     assert "no environment variable ABSENT" in error({}, "${env:ABSENT}")
     assert "has no path" in error({}, "${env:a:PG_X}")
     pattern = {"config.providers.env.param.allowlist.pattern": "PG_[A-Z]"}
-    assert resolve(pattern, "${env:PG_X}") == "some-value"
+    assert resolve(pattern, "${env:PG_X}") == "value-of-pg-x"
     assert "does not allow the environment variable PATH" in error(pattern, "${env:PATH}")
     assert "does not allow" in error(pattern, "${env:PG_XY}")
     assert "Could not read properties from file /nonexistent: No such file" in error({}, "${file:/nonexistent:pw}")
@@ -125,7 +127,7 @@ def test_wrong_settings_of_a_provider_are_errors_of_their_keys(changes: dict[str
 
 
 def test_a_worker_file_refers_to_its_own_providers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_USER", "worker-user")
+    monkeypatch.setenv("WORKER_USER", "value-of-worker-user")
     properties = {
         **REQUIRED,
         **THREE,
@@ -136,8 +138,8 @@ def test_a_worker_file_refers_to_its_own_providers(folder: Path, monkeypatch: py
         "spark.hadoop.fs.s3a.secret.key": "${env:WORKER_USER}",
     }
     settings = WorkerSettings.from_properties(properties)
-    assert settings.security.username == "worker-user"
-    assert settings.spark == {"spark.hadoop.fs.s3a.secret.key": "worker-user"}
+    assert settings.security.username == "value-of-worker-user"
+    assert settings.spark == {"spark.hadoop.fs.s3a.secret.key": "value-of-worker-user"}
     assert settings.providers.by_name.keys() == {"env", "file", "directory"}
     assert WorkerSettings.unknown_keys(properties) == []
     with pytest.raises(ConfigError) as refused:
