@@ -183,7 +183,7 @@ async def test_a_stopped_leader_that_continues_under_the_next_one_writes_nothing
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [POINTS[0], *(pytest.param(point, marks=pytest.mark.soak) for point in POINTS[1:])])
 @pytest.mark.parametrize(("broker", "group_protocol"), PROTOCOLS)
 async def test_without_the_fence_the_line_of_the_stopped_leader_is_read(
     broker: str, group_protocol: GroupProtocolName, point: str, request: pytest.FixtureRequest, tmp_path: Path
