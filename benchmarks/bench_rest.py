@@ -30,7 +30,7 @@ for number in range(requests):
     durations_ms.append((time.perf_counter() - begun) * 1000)
 print(json.dumps({"durations_ms": durations_ms, "size_bytes": len(body), "connectors": len(json.loads(body))}))
 """
-"""A process of its own, so that the time in which it reads is not the event loop's."""
+"""The program of the client. It runs in a separate process, so that its reads do not delay the worker's event loop."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

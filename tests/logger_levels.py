@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def kept_logger_levels() -> Iterator[None]:
-    """Context manager: afterwards all loggers have the levels that they had before; a logger that was created meanwhile
-    has none of its own."""
+    """Context manager: at its end all loggers get the levels that they had at its beginning. The level of a logger that
+    was created in between becomes NOTSET."""
     before = {one: one.level for one in _loggers()}
     try:
         yield

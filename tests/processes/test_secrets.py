@@ -232,7 +232,7 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
     rig.wait_for("pg", "RUNNING")
     until(lambda: postgres.rows("SELECT count(*) FROM rates")[0][0], within_s=60, what="rows arrive")
 
-    # A provider that fails is one error, and the failed task says so.
+    # If a provider fails, the response has one error, and the trace of the failed task contains the reason.
     for value, words in (
         ("${env:OTHER}", "allowlist.pattern does not allow the environment variable OTHER"),
         ("${env:NEEDLE_NONE}", "no environment variable NEEDLE_NONE"),

@@ -1,6 +1,7 @@
 """Installs clients of Connect's REST API from package registries, once on each machine, into the user's cache folder.
 
-Each client has an environment of its own, with the versions of its lock file: it never meets Coterie's dependencies.
+Each client is installed into a separate environment, with the versions of its lock file, so its dependencies cannot
+conflict with Coterie's.
 """
 
 import fcntl

@@ -17,7 +17,7 @@ async def test_levels_are_set_for_a_logger_and_its_descendants(rig: Rig) -> None
     assert levels["root"] is LoggerLevel.WARN, "Coterie starts Spark so"
     assert {"org.apache.spark.SparkContext", "org.sparkproject.jetty"} <= levels.keys(), "a class; a configured name"
     try:
-        # A descendant with a level of its own in Spark's logging configuration gets the new level, too.
+        # A descendant for which Spark's logging configuration sets another level gets the new level, too.
         await rig.runtime.set_logger_level("org.sparkproject", LoggerLevel.FATAL)
         await rig.runtime.set_logger_level("org.example.New", LoggerLevel.TRACE)
         changed = await rig.runtime.logger_levels()

@@ -73,7 +73,8 @@ def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
     worker that has left. The leader calls this when it has the list of the jobs without a worker.
 
-    If this leader takes no new jobs, the reason says so: when no worker takes new jobs, the leader does not.
+    If this leader takes no new jobs, its own reason is added: a job is also without a worker when no worker of the
+    group takes new jobs, and the leader is then one of them.
 
     Connect writes no such status: for the whole scheduled rebalance delay it lists the job as RUNNING on a worker that
     has ended.

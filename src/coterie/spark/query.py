@@ -64,8 +64,7 @@ class TaskQuery:
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
-        """The number of the running batch, and the monotonic second in which it began; None between
-        batches."""
+        """The number of the running batch, and the monotonic second in which it began; None between batches."""
         self._last_failure: str | None = None
         """Why the last batch failed, in one line; None if no batch has failed since the last start. Spark's own message
         contains only that Python raised an exception."""

@@ -456,7 +456,7 @@ class Worker:
                 self._runtime.end_start(task, grace_ms=grace_ms)
 
     async def _set_logger_level(self, name: str, level: LoggerLevel) -> None:
-        """Set the level of a logger, because a line of the config log says so; an error is logged."""
+        """Set the level of a logger that a line of the config log contains. An error is logged."""
         try:
             await self.logger_levels.set_level(name, level)
         except WorldError as error:
