@@ -112,8 +112,8 @@ class AllowedPaths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileConfigProvider:
-    """Kafka's provider of values in properties files: ``${file:/path/to/file.properties:key}``."""
+class _PathConfigProvider:
+    """A provider that reads files."""
 
     allowed_paths: AllowedPaths
 
@@ -122,6 +122,10 @@ class FileConfigProvider:
         """The provider with Kafka's parameter ``allowed.paths``. Raises the exceptions of
         :meth:`AllowedPaths.from_parameters`."""
         return cls(allowed_paths=AllowedPaths.from_parameters(parameters))
+
+
+class FileConfigProvider(_PathConfigProvider):
+    """Kafka's provider of values in properties files: ``${file:/path/to/file.properties:key}``."""
 
     def value_of(self, path: str, key: str) -> str:
         file = self.allowed_paths.check(path)
@@ -136,18 +140,9 @@ class FileConfigProvider:
         return values[key]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryConfigProvider:
+class DirectoryConfigProvider(_PathConfigProvider):
     """Kafka's provider of values that are each the content of one file, as Kubernetes mounts secrets:
     ``${directory:/path/to/folder:file}``."""
-
-    allowed_paths: AllowedPaths
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
-        """The provider with Kafka's parameter ``allowed.paths``. Raises the exceptions of
-        :meth:`AllowedPaths.from_parameters`."""
-        return cls(allowed_paths=AllowedPaths.from_parameters(parameters))
 
     def value_of(self, path: str, key: str) -> str:
         folder = self.allowed_paths.check(path)
