@@ -53,6 +53,10 @@ class _UnsignedWrite:
     """Whether the config log tells whether a client's write has taken effect: by the request's id in a written
     line."""
 
+    def lines_for_request_id(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """Lines that change nothing, and precede those of :meth:`lines` if these cannot contain the request's id."""
+        return ()
+
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         """What has to be validated before the write is queued; None when nothing has to be."""
         return None
@@ -167,6 +171,11 @@ class DeletionWrite(_UnsignedWrite):
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: two tombstones."""
         return config_records.deletion_lines(self.request.connector)
+
+    def lines_for_request_id(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
+        """The target state, unchanged: a tombstone cannot contain the request's id."""
+        name = self.request.connector
+        return (config_records.target_state_line(name, config.target_state(name)),)
 
     def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
         return Done()

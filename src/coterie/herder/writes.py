@@ -59,7 +59,7 @@ from coterie.herder.state import (
     Validating,
 )
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
-from coterie.herder.write_kinds import ConnectorWrite, DeletionWrite, OffsetsWrite, TaskConfigsWrite, kind_of
+from coterie.herder.write_kinds import ConnectorWrite, OffsetsWrite, TaskConfigsWrite, kind_of
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -219,11 +219,7 @@ def _lines(config: ConfigState, write: PendingWrite) -> tuple[NewTopicRecord, ..
     lines = write.kind.lines(config)
     if write.attempt is None:
         return lines
-    if isinstance(write.kind, DeletionWrite):
-        # A tombstone cannot contain the id, so a line precedes that does not change the target state.
-        name = write.kind.request.connector
-        lines = (config_records.target_state_line(name, config.target_state(name)), *lines)
-    return config_records.with_request(lines, write.attempt.id)
+    return config_records.with_request((*write.kind.lines_for_request_id(config), *lines), write.attempt.id)
 
 
 def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | None:
