@@ -2,10 +2,10 @@
 Connect's keys ``access.control.allow.*`` allow its origin. Needs Debian's ``chromium``."""
 
 import asyncio
+import base64
 import json
 import logging
 import os
-import re
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -14,15 +14,27 @@ from pathlib import Path
 
 import pytest
 
+from coterie.config.reloaded_files import ReloadedFiles
 from coterie.rest.access import AccessRules
 from coterie.rest.cross_origin import CrossOriginRules
-from tests.rest.served import ServedCluster, ServedWorker
+from coterie.rest.endpoints import Role
+from coterie.rest.users import PasswordHash, RestUser, Users
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.served import JSON, ServedCluster, ServedWorker
+from tests.worker.simulated import until
+
+USER, PASSWORD = "alice", "hers"
+USERS: Users = {USER: RestUser(role=Role.ADMIN, password=PasswordHash.of(PASSWORD))}
+ALICE = ReloadedFiles("users", [], lambda: USERS)
+LOGIN = {**JSON, "Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
 
 pytestmark = pytest.mark.timeout(240)
 
 PAGE = """<!doctype html><meta charset="utf-8"><iframe name="target"></iframe><pre id="results"></pre><script>
-const worker = "%s";
+const worker = "%(worker)s";
+const login = "%(login)s";
 const config = {"connector.class": "simulated.Source", "tasks.max": "1"};
+const credentials = login ? "include" : "same-origin";
 const json = {"Content-Type": "application/json"};
 const attempts = {
   "form": async () => {
@@ -37,18 +49,27 @@ const attempts = {
     await loaded;
     return "sent";
   },
-  "text": () => fetch(worker + "/connectors", {method: "POST", mode: "no-cors",
+  "text": () => fetch(worker + "/connectors", {method: "POST", mode: "no-cors", credentials,
     body: JSON.stringify({name: "forged-text", config})}),
-  "json no-cors": () => fetch(worker + "/connectors", {method: "POST", mode: "no-cors", headers: json,
+  "json no-cors": () => fetch(worker + "/connectors", {method: "POST", mode: "no-cors", credentials, headers: json,
     body: JSON.stringify({name: "forged-no-cors", config})}),
-  "bodyless": () => fetch(worker + "/connectors/kept/restart?includeTasks=true", {method: "POST", mode: "no-cors"}),
-  "json": () => fetch(worker + "/connectors", {method: "POST", headers: json,
+  "bodyless": () => fetch(worker + "/connectors/kept/restart?includeTasks=true",
+    {method: "POST", mode: "no-cors", credentials}),
+  "json": () => fetch(worker + "/connectors", {method: "POST", credentials, headers: json,
     body: JSON.stringify({name: "forged-cors", config})}),
-  "delete": () => fetch(worker + "/connectors/kept", {method: "DELETE"}),
-  "read": () => fetch(worker + "/connectors"),
+  "delete": () => fetch(worker + "/connectors/kept", {method: "DELETE", credentials}),
+  "read": () => fetch(worker + "/connectors", {credentials}),
 };
+async function logIn() {
+  const other = open(login);
+  for (;;) {  // Until the worker has answered: then this page may no longer read the address of the other one.
+    try { other.location.href; } catch { return; }
+    await new Promise(resolve => setTimeout(resolve, 20));
+  }
+}
 (async () => {
   const results = {};
+  if (login) await logIn();
   for (const [name, attempt] of Object.entries(attempts)) {
     try {
       const response = await attempt();
@@ -105,7 +126,7 @@ def site() -> Iterator[ForeignSite]:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[ServedCluster]:
-    async with ServedCluster() as cluster:
+    async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
         yield cluster
 
 
@@ -120,15 +141,20 @@ def chromium() -> str:
     return program
 
 
-async def visit(site: ForeignSite, worker: ServedWorker, profile: Path) -> dict[str, object]:
+async def visit(
+    site: ForeignSite, worker: ServedWorker, profile: Path, *, logged_in: bool = False
+) -> dict[str, object]:
     """What each attempt of the page reached, in a browser that opens it: a status, 0 for a response that the page
-    cannot read, or the name of an error."""
-    site.page = re.sub("%s", worker.url, PAGE)
+    cannot read, or the name of an error. ``logged_in``: the user has logged in at the worker in another window, so the
+    browser has the credentials, and the page asks for them to be sent."""
+    login_url = worker.url.replace("//", f"//{USER}:{PASSWORD}@") + "/connectors" if logged_in else ""
+    site.page = PAGE % {"worker": worker.url, "login": login_url}
     browser = await asyncio.create_subprocess_exec(
         chromium(),
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-popup-blocking",
         f"--user-data-dir={profile}",
         site.origin + "/",
         stdout=asyncio.subprocess.DEVNULL,
@@ -147,34 +173,68 @@ async def visit(site: ForeignSite, worker: ServedWorker, profile: Path) -> dict[
 
 async def create_kept(worker: ServedWorker) -> None:
     body = {"name": "kept", "config": {"connector.class": "simulated.Source", "tasks.max": "1"}}
-    assert (await worker.ask("POST", "/connectors", body)).status_code == 201
-    await worker.until_running("kept", 1)
+    created = await worker.ask("POST", "/connectors", body, headers=LOGIN)
+    assert created.status_code == 201, created.text
+    await until(lambda: running_kept(worker))
 
 
+async def running_kept(worker: ServedWorker) -> bool:
+    response = await worker.ask("GET", "/connectors/kept/status", raw=b"", headers=LOGIN)
+    return response.status_code == 200 and [task["state"] for task in response.json()["tasks"]] == ["RUNNING"]
+
+
+async def connectors(worker: ServedWorker) -> list[str]:
+    names: list[str] = (await worker.ask("GET", "/connectors", raw=b"", headers=LOGIN)).json()
+    return sorted(names)
+
+
+REACHED_BY_A_FOREIGN_PAGE = {
+    "form": "sent",
+    # 0 is the status of a response that the page cannot read.
+    "text": 0,
+    "json no-cors": 0,
+    "bodyless": 0,
+    # The browser has refused these.
+    "json": "TypeError",
+    "delete": "TypeError",
+    "read": "TypeError",
+}
+
+
+@pytest.mark.parametrize("logged_in", [False, True], ids=["no log-in", "logged in"])
 async def test_a_page_of_a_foreign_origin_changes_and_reads_nothing(
-    cluster: ServedCluster, site: ForeignSite, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: ServedCluster, site: ForeignSite, tmp_path: Path, caplog: pytest.LogCaptureFixture, logged_in: bool
 ) -> None:
-    worker = await cluster.serve()
+    worker = await cluster.serve(access=AccessRules(users=ALICE if logged_in else None))
     await create_kept(worker)
     caplog.set_level(logging.INFO, "coterie.audit")
     caplog.clear()
     starts = list(worker.running.runtime.starts)
-    results = await visit(site, worker, tmp_path)
-    opaque, refused = 0, "TypeError"
-    assert results == {
-        "form": "sent",
-        "text": opaque,
-        "json no-cors": opaque,
-        "bodyless": opaque,
-        "json": refused,
-        "delete": refused,
-        "read": refused,
-    }
-    assert (await worker.get("/connectors")).json() == ["kept"]
+    results = await visit(site, worker, tmp_path, logged_in=logged_in)
+    assert results == REACHED_BY_A_FOREIGN_PAGE
+    assert await connectors(worker) == ["kept"]
     assert worker.running.runtime.starts == starts, "no task was restarted"
-    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "coterie.audit"]
     # Each mutation that the browser sent is refused, those with another body than JSON for their type before the audit.
-    assert {(line["operation"], line["status"]) for line in lines} == {("restart_connector", 403)}
+    assert audited(caplog) == [("restart_connector", None, 403)]
+
+
+async def test_the_browser_of_a_logged_in_user_sends_the_credentials_for_a_foreign_page(
+    cluster: ServedCluster, site: ForeignSite, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the check of the origin protects a user who is logged in: a page of an allowed origin acts as this user."""
+    rules = CrossOriginRules(allowed_origins=(site.origin,), allowed_methods=("POST",))
+    worker = await cluster.serve(access=AccessRules(users=ALICE, cross_origin=rules))
+    await create_kept(worker)
+    caplog.set_level(logging.INFO, "coterie.audit")
+    caplog.clear()
+    await visit(site, worker, tmp_path, logged_in=True)
+    assert audited(caplog) == [("restart_connector", USER, 202)]
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str | None, int]]:
+    """Operation, user and status of each audit line."""
+    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "coterie.audit"]
+    return [(line["operation"], line["user"], line["status"]) for line in lines]
 
 
 async def test_a_page_of_an_allowed_origin_may_use_the_allowed_methods(
@@ -185,4 +245,4 @@ async def test_a_page_of_an_allowed_origin_may_use_the_allowed_methods(
     await create_kept(worker)
     results = await visit(site, worker, tmp_path)
     assert (results["json"], results["read"], results["delete"]) == (201, 200, "TypeError")
-    assert sorted((await worker.get("/connectors")).json()) == ["forged-cors", "kept"]
+    assert await connectors(worker) == ["forged-cors", "kept"]
