@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from coterie.engine.log import TopicRecord
 from coterie.kafka.group_admin import GroupAdmin
 from coterie.kafka.topics import Topics
 from coterie.nouns.ids import GroupId
@@ -108,46 +108,20 @@ def is_stopped(process: "subprocess.Popen[bytes]") -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-async def read_lines(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """The keys and values of all lines of the topic that are ever read."""
+async def read_lines(bootstrap: str, topic: str) -> list[TopicRecord]:
+    """All lines of the topic that are ever read."""
     topics = Topics([bootstrap], client_id="reader")
     try:
         log = await topics.open_log(topic, partitions=1, replication_factor=1, setting_key="config.storage.topic")
-        lines: list[tuple[bytes | None, bytes | None]] = []
+        lines: list[TopicRecord] = []
         async with contextlib.aclosing(log.follow()) as follow:
             async for progress in follow:
-                lines += [(record.key, record.value) for record in progress.records]
+                lines += progress.records
                 if progress.is_at_end:
                     break
         return lines
     finally:
         await topics.close()
-
-
-def read_uncommitted(bootstrap: str, topic: str) -> list[bytes | None]:
-    """The keys of all lines of the topic, also of those whose transaction is open or aborted."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "unused",
-            "isolation.level": "read_uncommitted",
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        partition = TopicPartition(topic, 0, OFFSET_BEGINNING)
-        _, end = consumer.get_watermark_offsets(partition, timeout=30)
-        consumer.assign([partition])
-        keys: list[tuple[int, bytes | str | None]] = []
-        while not keys or keys[-1][0] < end - 1:
-            message = consumer.poll(5)
-            if message is None:
-                break
-            assert message.error() is None
-            keys.append((message.offset() or 0, message.key()))
-        return [key.encode() if isinstance(key, str) else key for _, key in keys]
-    finally:
-        consumer.close()
 
 
 @pytest.mark.timeout(240)
@@ -162,8 +136,7 @@ async def test_a_stopped_leader_that_continues_under_the_next_one_writes_nothing
     async with stopped_leader(bootstrap, group, group_protocol, point, tmp_path, is_fenced=True) as stopped:
         assert stopped.notes == list(POINTS[: POINTS.index(point) + 1]), "the process has stopped where it should"
         assert await stopped.create("first") == 201
-        keys_with_lost = await asyncio.to_thread(read_uncommitted, bootstrap, topic)
-        before = [key for key, _ in await read_lines(bootstrap, topic)]
+        before = await read_lines(bootstrap, topic)
         stopped.resume()
 
         async def has_rejoined() -> bool:
@@ -172,12 +145,14 @@ async def test_a_stopped_leader_that_continues_under_the_next_one_writes_nothing
 
         await until(has_rejoined, within_s=60)
         assert await stopped.create("second") == 201, "a fenced leader opens the log again"
-        after = [key for key, _ in await read_lines(bootstrap, topic)]
+        after = [line.key for line in await read_lines(bootstrap, topic)]
         if point == POINTS[0]:
             assert POINTS[1] in stopped.notes, "the process has fenced its successor"
     assert stopped.appended == []
-    assert before.count(b"session-key") == 1, "the successor has written its own key"
-    assert keys_with_lost.count(b"session-key") == (2 if point == IN_TRANSACTION else 1)
+    assert [line.key for line in before].count(b"session-key") == 1, "the successor has written its own key"
+    # The line of the stopped leader and the marker that aborts its transaction have the first two offsets. A reader of
+    # uncommitted lines may find neither: a compaction removes them.
+    assert before[0].offset == (2 if point == IN_TRANSACTION else 0)
     assert after.count(b"session-key") == 1
     assert after.count(b"connector-first") == after.count(b"connector-second") == 1
 
@@ -195,4 +170,4 @@ async def test_without_the_fence_the_line_of_the_stopped_leader_is_read(
         stopped.resume()
         await until(lambda: len(stopped.appended) == 1, within_s=60)
         (line,) = stopped.appended
-        assert line in [value for _, value in await read_lines(bootstrap, f"{group}-configs")]
+        assert line in [read.value for read in await read_lines(bootstrap, f"{group}-configs")]
