@@ -3,7 +3,15 @@
 import pytest
 
 from coterie.herder.messages import ConfigEndFound, ConfigLinesRead, FindConfigEnd, TimerFired
-from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector, DescribeStatus, DescribeTaskStatus, Read
+from coterie.herder.requests.reads import (
+    ConnectorDescriptions,
+    ConnectorInfo,
+    DescribeConnector,
+    DescribeConnectors,
+    DescribeStatus,
+    DescribeTaskStatus,
+    Read,
+)
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.herder.seams import TaskProgressed
@@ -73,6 +81,13 @@ def test_an_unknown_name_gets_connects_not_found_message(read: Read, message: st
     id_ = herder.send_request(read)
     herder.run_all_chores()
     assert herder.answer(id_) == RequestRefused(problem=Problem.NOT_FOUND, message=message)
+
+
+def test_connectors_are_described_at_once_and_one_that_is_deleted_is_left_out() -> None:
+    herder = configured_herder()
+    answer = herder.answer(herder.send_request(DescribeConnectors(connectors=(ConnectorName("deleted"), ORDERS))))
+    assert isinstance(answer, ConnectorDescriptions)
+    assert [(info.connector, info.config, status) for info, status in answer.connectors] == [(ORDERS, CONFIG, None)]
 
 
 def test_the_bad_records_of_a_task_are_shown() -> None:

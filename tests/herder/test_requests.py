@@ -17,6 +17,7 @@ from coterie.herder.requests.orders import (
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.reads import (
     DescribeConnector,
+    DescribeConnectors,
     DescribeOffsets,
     DescribeStatus,
     DescribeTasks,
@@ -47,6 +48,7 @@ from tests.herder.herder_driver import ME, lease_renewed
 HERE = "here:8083"
 REQUESTS: list[Request] = [
     ListConnectors(),
+    DescribeConnectors(connectors=(ORDERS,)),
     DescribeConnector(connector=ORDERS),
     DescribeOffsets(connector=ORDERS),
     DescribeTasks(connector=ORDERS),

@@ -5,6 +5,8 @@ the request. When that takes longer than ``worker.sync.timeout.ms``, or the log 
 the state read so far.
 """
 
+from collections.abc import Iterable
+
 from coterie.herder import offsets
 from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
@@ -12,9 +14,11 @@ from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import RestartConnectorTask
 from coterie.herder.requests.reads import (
+    ConnectorDescriptions,
     ConnectorInfo,
-    ConnectorList,
+    ConnectorNames,
     DescribeConnector,
+    DescribeConnectors,
     DescribeOffsets,
     DescribeStatus,
     DescribeTasks,
@@ -29,12 +33,13 @@ from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.ids import LogPosition
+from coterie.nouns.jobs import ConnectorName
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnectorTask) -> None:
     """Look up the log's end offset for the read or the order, and set its time limit; or answer a read at once that
     does not need the log's end."""
-    if isinstance(request, DescribeConnector) and request.answered_at_once:
+    if isinstance(request, DescribeConnectors) or (isinstance(request, DescribeConnector) and request.answered_at_once):
         turn.emit(Reply(id=event.id, answer=answer(turn.herder, request)))
         return
     turn.herder.requests.reads[event.id] = PendingRead(request)
@@ -98,7 +103,9 @@ def answer(herder: Herder, request: LogRead) -> Answer:
     """The response to a read of the logs, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():
-            return _connector_list(herder)
+            return ConnectorNames(connectors=tuple(herder.config.names()))
+        case DescribeConnectors(connectors=names):
+            return _descriptions(herder, names)
         case DescribeConnector(connector=name):
             return describe(herder.config, name)
         case DescribeTasks(connector=name):
@@ -117,10 +124,9 @@ def answer(herder: Herder, request: LogRead) -> Answer:
             return TaskStatus(task=task, status=status)
 
 
-def _connector_list(herder: Herder) -> ConnectorList:
-    """All connectors, by name."""
-    infos = (describe(herder.config, name) for name in herder.config.names())
-    return ConnectorList(
+def _descriptions(herder: Herder, names: Iterable[ConnectorName]) -> ConnectorDescriptions:
+    infos = (describe(herder.config, name) for name in names)
+    return ConnectorDescriptions(
         connectors=tuple(
             (info, connector_status(herder.config, herder.statuses, info.connector))
             for info in infos

@@ -6,8 +6,9 @@ from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerLevel, WorkerOrder
 from coterie.herder.requests.questions import PluginKeys, PluginList, Question
 from coterie.herder.requests.reads import (
+    ConnectorDescriptions,
     ConnectorInfo,
-    ConnectorList,
+    ConnectorNames,
     ConnectorOffsets,
     ConnectorStatus,
     Read,
@@ -36,7 +37,8 @@ Request: TypeAlias = (
 Answer: TypeAlias = (
     ConnectorInfo
     | ConnectorStatus
-    | ConnectorList
+    | ConnectorNames
+    | ConnectorDescriptions
     | TaskConfigs
     | TaskStatus
     | ConnectorOffsets

@@ -11,7 +11,15 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListConnectors:
-    """Ask for all connectors; answered with :class:`ConnectorList`."""
+    """Ask for the names of all connectors; answered with :class:`ConnectorNames`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConnectors:
+    """Ask for the configs and the statuses of some connectors; answered at once with :class:`ConnectorDescriptions`,
+    from what this worker has read so far."""
+
+    connectors: tuple[ConnectorName, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,9 @@ class DescribeOffsets:
     connector: ConnectorName
 
 
-LogRead: TypeAlias = ListConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus
+LogRead: TypeAlias = (
+    ListConnectors | DescribeConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus
+)
 """A read that is answered from the logs alone."""
 Read: TypeAlias = LogRead | DescribeOffsets
 
@@ -89,11 +99,20 @@ class ConnectorStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorList:
+class ConnectorNames:
     """All connectors."""
 
+    connectors: tuple[ConnectorName, ...]
+    """Sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorDescriptions:
+    """Some connectors."""
+
     connectors: tuple[tuple[ConnectorInfo, ConnectorStatus | None], ...]
-    """The connectors by name, each with its status; None while a connector has no status yet."""
+    """The connectors in the order of the request, each with its status; None while a connector has no status yet.
+    Connectors that do not exist are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,20 @@
 """``/connectors``: creates, lists, describes and deletes connectors, and changes their configs."""
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorList, DescribeConnector, ListConnectors
+from coterie.herder.requests.reads import (
+    ConnectorDescriptions,
+    ConnectorInfo,
+    ConnectorNames,
+    DescribeConnector,
+    DescribeConnectors,
+    ListConnectors,
+)
 from coterie.herder.requests.writes import DeleteConnector, PatchConnector, PutConnector
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
@@ -23,7 +31,7 @@ from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
 
 CONNECTORS_PER_PIECE = 50
-"""After so many encoded connectors the event loop runs what is ready."""
+"""After so many described and encoded connectors the event loop runs what is ready."""
 
 
 class ConnectorsResource:
@@ -47,25 +55,28 @@ class ConnectorsResource:
     async def list_connectors(self, request: Request) -> Response:
         """The connectors' names; with ``expand`` an object by name, in which ``?expand=info`` and ``?expand=status``
         are the parts. As in Connect, an object has no part for another value of ``expand``."""
-        connectors = await self._herder.ask(ListConnectors(), ConnectorList)
+        connectors = (await self._herder.ask(ListConnectors(), ConnectorNames)).connectors
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions:
             return await self._expanded_response(request, connectors, expansions)
-        return JSONResponse([info.connector for info, _ in connectors.connectors])
+        return JSONResponse(list(connectors))
 
     async def _expanded_response(
-        self, request: Request, connectors: ConnectorList, expansions: frozenset[str]
+        self, request: Request, connectors: Sequence[ConnectorName], expansions: frozenset[str]
     ) -> Response:
-        """The response with the parts of all connectors. It is encoded in pieces, because the event loop must not stall
-        for as long as thousands of connectors take."""
+        """The response with the parts of all connectors; a connector that is deleted meanwhile is left out, as in
+        Connect. They are described and encoded in pieces, because the event loop must not stall for as long as
+        thousands of connectors take."""
         pieces = []
-        for number, (info, status) in enumerate(connectors.connectors, start=1):
-            visible = visible_info(request, info)
-            entry = views.expanded_connector_json(visible, status, expansions, self._herder.worker.connector_type)
-            if entry is not None:
-                pieces.append(JSONResponse({info.connector: entry}).body[1:-1])
-            if number % CONNECTORS_PER_PIECE == 0:
-                await asyncio.sleep(0)
+        for first in range(0, len(connectors), CONNECTORS_PER_PIECE):
+            names = tuple(connectors[first : first + CONNECTORS_PER_PIECE])
+            described = await self._herder.ask(DescribeConnectors(connectors=names), ConnectorDescriptions)
+            for info, status in described.connectors:
+                visible = visible_info(request, info)
+                entry = views.expanded_connector_json(visible, status, expansions, self._herder.worker.connector_type)
+                if entry is not None:
+                    pieces.append(JSONResponse({info.connector: entry}).body[1:-1])
+            await asyncio.sleep(0)
         return Response(b"{" + b",".join(pieces) + b"}", media_type="application/json")
 
     async def create_connector(self, request: Request) -> Response:
