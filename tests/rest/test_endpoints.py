@@ -1,6 +1,7 @@
 """What follows from the table of endpoints, at a worker over real HTTP: every path with every method."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,9 @@ PATHS = sorted({endpoint.path for endpoint in ENDPOINTS})
 async def worker() -> AsyncIterator[ServedWorker]:
     async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:
         yield await cluster.serve()
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "rest.md"
 
 
 def methods_of(path: str) -> set[str]:
@@ -72,3 +76,18 @@ def test_a_request_has_a_body_only_where_its_method_may_have_one() -> None:
 
     assert not [endpoint for endpoint in ENDPOINTS if needs_no_body(endpoint) and endpoint.request is not None]
     assert not [endpoint for endpoint in ENDPOINTS if set(endpoint.statuses) == {204} and endpoint.response is not None]
+
+
+def documented(endpoint: Endpoint) -> str:
+    """The row of the endpoint in the table of ``docs/rest.md``."""
+    query = f"?{'=…&'.join(endpoint.query)}=…" if endpoint.query else ""
+    path = endpoint.path.replace(":path", "")
+    statuses = ", ".join(map(str, endpoint.statuses)) or "none: it is always refused"
+    answered_by = endpoint.answered_by.value.replace("_", " ")
+    return f"| `{endpoint.method} {path}{query}` | {endpoint.role.value} | {answered_by} | {statuses} |"
+
+
+def test_the_documentation_has_exactly_the_endpoints_of_the_table() -> None:
+    section = PAGE.read_text().partition("## All endpoints\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [documented(endpoint) for endpoint in ENDPOINTS]

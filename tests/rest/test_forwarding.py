@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from coterie.rest.endpoints import ENDPOINTS, AnsweredBy, Operation, Role
 from coterie.rest.server import BoundListener, open_listener, serve_while
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster, ServedWorker
@@ -133,6 +134,35 @@ async def test_a_request_is_forwarded_twice_at_most(
     for last in ("?forward=false", "?forward=no", "?forward="):
         assert (await follower.ask("DELETE", f"/connectors/a{last}")).status_code == 503
     assert not leader.requests
+
+
+BODIES: dict[Operation, object] = {
+    Operation.CREATE_CONNECTOR: {"name": "a", "config": {"connector.class": "X"}},
+    Operation.PUT_CONFIG: {"connector.class": "X"},
+    Operation.PATCH_CONFIG: {"tasks.max": "2"},
+    Operation.VALIDATE_CONFIG: {"connector.class": "X"},
+    Operation.CHANGE_OFFSETS: {"offsets": [{"partition": {"path": "p"}, "offset": {"position": 1}}]},
+    Operation.SET_LOGGER_LEVEL: {"level": "INFO"},
+}
+"""A valid body for each endpoint that needs one."""
+
+
+async def test_exactly_the_requests_are_forwarded_that_the_table_of_endpoints_gives_to_the_leader(
+    follower: ServedWorker, leader: RecordingLeader
+) -> None:
+    # The owner of a task or of an order is found in the group, which this leader does not know; requests of workers are
+    # signed, and each worker that receives one checks the signature first.
+    endpoints = [one for one in ENDPOINTS if one.answered_by is not AnsweredBy.OWNER and one.role is not Role.WORKER]
+    expected = {endpoint.operation for endpoint in endpoints if endpoint.answered_by is AnsweredBy.LEADER}
+    forwarded: set[Operation] = set()
+    for endpoint in endpoints:
+        leader.requests.clear()
+        path = endpoint.path.replace("{connector}", "a").replace("{plugin}", "X").replace("{logger}", "x")
+        answer = await follower.ask(endpoint.method, path, BODIES.get(endpoint.operation))
+        assert answer.status_code not in (405, 415), path
+        if leader.requests:
+            forwarded.add(endpoint.operation)
+    assert forwarded == expected
 
 
 # -- writes that are sent again ---------------------------------------------------------------------------------------

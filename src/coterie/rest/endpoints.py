@@ -1,7 +1,7 @@
 """The endpoints of a worker's HTTP API as data: one row for each method of each path.
 
 The routes, the header ``Allow``, the responses to OPTIONS and all 405 follow from this table
-(:mod:`coterie.rest.routing`).
+(:mod:`coterie.rest.routing`); the table in `docs/rest.md` is compared with it.
 
 To add an endpoint:
 
@@ -252,7 +252,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         path=f"{_CONNECTOR}/pause",
         operation=Operation.PAUSE_CONNECTOR,
         role=Role.OPERATE,
-        answered_by=AnsweredBy.LEADER,
+        answered_by=AnsweredBy.ANY_WORKER,
         statuses=(202,),
     ),
     Endpoint(
@@ -260,7 +260,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         path=f"{_CONNECTOR}/resume",
         operation=Operation.RESUME_CONNECTOR,
         role=Role.OPERATE,
-        answered_by=AnsweredBy.LEADER,
+        answered_by=AnsweredBy.ANY_WORKER,
         statuses=(202,),
     ),
     Endpoint(
