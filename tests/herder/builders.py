@@ -3,6 +3,7 @@
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.messages import TimerFired
+from coterie.herder.requests.writes import DeletedConnector
 from coterie.nouns.ids import ConfigOffset, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import ComputedAssignments, MemberReport, SendAssignments
@@ -14,6 +15,8 @@ TASKS = [ConnectorTaskId(ORDERS, number) for number in range(2)]
 INCARNATION = Incarnation("incarnation-0")
 CONFIG = {"connector.class": "X", "tasks.max": "2", "name": "orders"}
 CONNECTOR_LINE = config_records.connector_line(ORDERS, CONFIG, INCARNATION)
+DELETED = DeletedConnector(replaced_config=CONFIG)
+"""The response to a deletion of the connector."""
 ORDERS_TASK_CONFIGS = [{"share": "0/2"}, {"share": "1/2"}]
 TASK_CONFIG_LINES = config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS)
 EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol

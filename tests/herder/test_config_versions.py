@@ -5,10 +5,17 @@ import pytest
 from coterie.herder.messages import AppendConfig, ValidateConfig
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.requests.writes import DeleteConnector, IfMatch, PatchConnector, PutConnector, Write
+from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    IfMatch,
+    PatchConnector,
+    PutConnector,
+    Write,
+    WrittenConnector,
+)
 from coterie.nouns.jobs import ConnectorName
-from tests.herder.builders import CONFIG, CONNECTOR_LINE, ORDERS, configured_herder
+from tests.herder.builders import CONFIG, CONNECTOR_LINE, DELETED, ORDERS, configured_herder
 from tests.herder.herder_driver import ME, HerderDriver, validated
 
 NONE = ConnectorName("none")
@@ -40,9 +47,9 @@ def test_a_patch_sets_keys_and_removes_those_that_are_null() -> None:
     expected = {key: value for key, value in CONFIG.items() if key != "tasks.max"} | {"a": "1"}
     assert config_of(herder) == expected
     answer = herder.answer(id_)
-    assert isinstance(answer, ConnectorInfo)
+    assert isinstance(answer, WrittenConnector)
     assert dict(answer.config) == expected
-    assert not answer.created
+    assert (answer.created, answer.replaced_config) == (False, CONFIG)
 
 
 def test_two_patches_at_the_same_time_are_both_applied_and_the_second_is_validated_with_the_first() -> None:
@@ -116,4 +123,4 @@ def test_of_two_writes_for_the_same_version_the_first_is_written() -> None:
         DeleteConnector(connector=ORDERS, if_match=IfMatch(versions=frozenset({written.version})))
     )
     herder.run_all_chores()
-    assert herder.answer(deleted) == Done()
+    assert herder.answer(deleted) == DELETED

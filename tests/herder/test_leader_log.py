@@ -13,12 +13,12 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, SetTargetState
 from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed, MembershipLost
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.builders import ORDERS, configured_herder
+from tests.herder.builders import DELETED, ORDERS, configured_herder
 from tests.herder.herder_driver import ME, HerderDriver
 
 
@@ -55,7 +55,7 @@ def test_a_leader_writes_nothing_before_a_heartbeat_has_confirmed_it_after_the_o
     (append,) = herder.pop_effects(AppendConfig)
     assert append.leader_log == order.token
     herder.run_chore(append)
-    assert herder.answer(id_) == Done()
+    assert herder.answer(id_) == DELETED
 
 
 def test_a_target_state_is_written_without_the_right_of_the_leader() -> None:
@@ -85,7 +85,7 @@ def test_a_fenced_write_begins_again_after_the_log_was_opened_again_and_read_to_
     (again,) = herder.pop_effects(AppendConfig)
     assert (again.lines, again.leader_log) == (append.lines, 2)
     herder.run_chore(again)
-    assert herder.answer(id_) == Done()
+    assert herder.answer(id_) == DELETED
 
 
 def test_an_append_with_unknown_result_is_refused_and_the_log_is_opened_again() -> None:

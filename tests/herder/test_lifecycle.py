@@ -20,7 +20,7 @@ from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Handover, Leave, MembershipLost, PlaceHandover, Rejoin, SetWorkerState
 from coterie.nouns.states import State, TargetState
-from tests.herder.builders import BOTH_TASKS, FIRST, ORDERS, STATIC, assigned_jobs, compute_round, working
+from tests.herder.builders import BOTH_TASKS, DELETED, FIRST, ORDERS, STATIC, assigned_jobs, compute_round, working
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_renewed
 
 
@@ -172,7 +172,7 @@ def test_a_leader_that_stops_serves_writes_until_its_tasks_have_stopped_and_leav
         driver.run_chore(lookup)
     assert not driver.pop_effects(Leave), "the second write is not answered"
     driver.run_all_chores()
-    assert (driver.answer(paused), driver.answer(deleted)) == (Done(), Done())
+    assert (driver.answer(paused), driver.answer(deleted)) == (Done(), DELETED)
     assert len(driver.pop_effects(Leave)) == 1
     late = driver.answer(driver.send_request(DeleteConnector(connector=ORDERS)))
     assert isinstance(late, RequestRefused)
@@ -189,7 +189,7 @@ def test_a_restarting_leader_answers_its_writes_before_its_runtime_closes() -> N
     assert not driver.pop_effects(CloseRuntime), "a write has reached it"
     driver.run_chore(lookup)
     driver.run_all_chores()
-    assert driver.answer(deleted) == Done()
+    assert driver.answer(deleted) == DELETED
     assert len(driver.pop_effects(CloseRuntime)) == 1
 
 

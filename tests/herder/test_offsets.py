@@ -19,7 +19,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorOffsets, DescribeOffsets
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.requests.writes import ChangeOffsets, PutConnector
+from coterie.herder.requests.writes import ChangeOffsets, PutConnector, WrittenConnector
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.connector_offsets import RESET_OFFSETS, ConnectorOffset, OffsetChange
 from coterie.nouns.jobs import ConnectorName
@@ -203,7 +203,7 @@ def test_the_initial_offsets_are_set_before_the_connector_is_written() -> None:
     assert connector is not None
     assert connector.incarnation == change.incarnation
     answer = herder.answer(id_)
-    assert isinstance(answer, ConnectorInfo)
+    assert isinstance(answer, WrittenConnector)
     assert (answer.created, answer.has_set_offsets) == (True, True)
 
 

@@ -4,9 +4,16 @@ import pytest
 
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
-from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem
-from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState, Write
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    DeletedConnector,
+    PutConnector,
+    PutTaskConfigs,
+    SetTargetState,
+    Write,
+    WrittenConnector,
+)
 from coterie.herder.status_records import StatusState
 from coterie.herder.write_kinds import kind_of
 from coterie.nouns.ids import Incarnation
@@ -22,6 +29,7 @@ from tests.herder.builders import (
 )
 
 FRESH = Incarnation("fresh")
+OTHER_CONFIG = {**CONFIG, "tasks.max": "7"}
 STOPPED = config_records.target_state_line(ORDERS, TargetState.STOPPED)
 PUT = PutConnector(connector=ORDERS, config=CONFIG, replace=False)
 DELETE = DeleteConnector(connector=ORDERS)
@@ -69,8 +77,8 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert create.refusal(ConfigState()) is None
     assert create.lines(ConfigState()) == (config_records.connector_line(ORDERS, CONFIG, FRESH),)
     config = configured_herder().herder.config
-    answer = create.answer(config, StatusState(), created=create.creates_connector(ConfigState()))
-    assert isinstance(answer, ConnectorInfo)
+    answer = create.answer(config, StatusState(), replaced_config=None)
+    assert isinstance(answer, WrittenConnector)
     assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, config.tasks(ORDERS))
     again = create.refusal(config)
     assert again is not None
@@ -79,9 +87,9 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert replace.refusal(config) is None
     assert replace.lines(config) == (CONNECTOR_LINE,)
     assert INCARNATION != FRESH
-    replaced = replace.answer(config, StatusState(), created=replace.creates_connector(config))
-    assert isinstance(replaced, ConnectorInfo)
-    assert not replaced.created
+    replaced = replace.answer(config, StatusState(), replaced_config=OTHER_CONFIG)
+    assert isinstance(replaced, WrittenConnector)
+    assert (replaced.created, replaced.replaced_config) == (False, OTHER_CONFIG)
 
 
 def test_the_initial_state_is_written_before_its_connector() -> None:
@@ -104,11 +112,17 @@ def test_a_stopped_connector_accepts_only_an_empty_list_of_task_configs() -> Non
     assert kind_of(PutTaskConfigs(connector=ORDERS, configs=()), FRESH).refusal(config) is None
 
 
-def test_a_write_without_a_view_is_answered_with_done() -> None:
+def test_a_deletion_is_answered_with_the_config_that_is_gone() -> None:
     config = configured_herder().herder.config
     assert kind_of(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
+    answer = kind_of(DELETE, FRESH).answer(ConfigState(), StatusState(), replaced_config=CONFIG)
+    assert answer == DeletedConnector(replaced_config=CONFIG)
+
+
+def test_a_write_without_a_view_is_answered_with_done() -> None:
+    config = configured_herder().herder.config
     assert kind_of(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
-    for request in (DELETE, TASK_CONFIGS, target(TargetState.PAUSED)):
-        assert kind_of(request, FRESH).answer(config, StatusState(), created=False) == Done()
+    for request in (TASK_CONFIGS, target(TargetState.PAUSED)):
+        assert kind_of(request, FRESH).answer(config, StatusState(), replaced_config=CONFIG) == Done()
         assert not kind_of(request, FRESH).creates_connector(config)
         assert kind_of(request, FRESH).config_to_validate(config) is None

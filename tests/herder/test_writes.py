@@ -15,7 +15,14 @@ from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    DeletedConnector,
+    PatchConnector,
+    PutConnector,
+    SetTargetState,
+    WrittenConnector,
+)
 from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
@@ -23,6 +30,7 @@ from coterie.nouns.states import TargetState
 from tests.herder.builders import (
     CONFIG,
     CONNECTOR_LINE,
+    DELETED,
     ORDERS,
     ORDERS_TASK_CONFIGS,
     TASK_CONFIG_LINES,
@@ -109,7 +117,20 @@ def test_a_write_waits_until_the_one_before_it_is_read_back() -> None:
     herder.run_chore(append)
     assert herder.answer(stopped) == Done()
     herder.run_all_chores()
-    assert herder.answer(deleted) == Done()
+    assert herder.answer(deleted) == DELETED
+
+
+def test_a_write_is_answered_with_the_config_that_the_write_before_it_has_written() -> None:
+    herder = configured_herder()
+    ids = [put(herder, "3"), put(herder, "4"), herder.send_request(PatchConnector(connector=ORDERS, patch={"a": "b"}))]
+    herder.run_all_chores()
+    deleted = herder.send_request(DeleteConnector(connector=ORDERS))
+    herder.run_all_chores()
+    answers = [herder.answer(id_) for id_ in (*ids, deleted)]
+    replaced = [answer.replaced_config for answer in answers if isinstance(answer, WrittenConnector | DeletedConnector)]
+    written = [answer.config for answer in answers if isinstance(answer, WrittenConnector)]
+    assert replaced == [CONFIG, *written]
+    assert [config["tasks.max"] for config in written] == ["3", "4", "4"]
 
 
 def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
@@ -123,7 +144,7 @@ def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
     herder.now_ms += 500
     herder.feed(TimerFired(timer=EndLookupDue(id=deleted)))
     herder.run_all_chores()
-    assert herder.answer(deleted) == Done()
+    assert herder.answer(deleted) == DELETED
 
 
 @pytest.mark.parametrize(
@@ -186,7 +207,7 @@ def test_a_write_waits_while_the_leader_is_not_known() -> None:
     assert herder.answer(id_) is None
     herder.assign(leader=ME)
     herder.run_all_chores()
-    assert herder.answer(id_) == Done()
+    assert herder.answer(id_) == DELETED
 
 
 def test_a_shutdown_that_is_out_of_time_reports_of_each_write_whether_it_may_still_take_effect() -> None:

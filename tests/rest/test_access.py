@@ -4,6 +4,7 @@ pages of other addresses; the audit log.
 
 import asyncio
 import base64
+import itertools
 import json
 import logging
 import ssl
@@ -365,6 +366,30 @@ async def test_each_mutation_has_one_line_with_the_config_before_and_after(
     assert entries[3]["message"].startswith("User read has the role read")
     assert entries[5]["before"] == {**hidden, "tasks.max": "2"}
     assert "hunter2" not in caplog.text
+
+
+async def test_the_audit_line_of_a_write_contains_the_config_that_the_write_before_it_has_written(
+    workers: ServedCluster, rules: AccessRules, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    leader, follower = await workers.serve(access=rules), await workers.serve(access=rules)
+    await create(leader)
+
+    async def write(worker: ServedWorker, number: int) -> None:
+        if number == 5:
+            await worker.ask("PATCH", "/connectors/a/config", raw=b'{"patched": "yes"}', headers=login("admin"))
+            return
+        body = json.dumps({**NEW["config"], "number": str(number)}).encode()  # type: ignore[dict-item]
+        assert (await worker.ask("PUT", "/connectors/a/config", raw=body, headers=login("admin"))).status_code == 200
+
+    # All arrive before the first is performed.
+    await asyncio.gather(*(write((leader, follower)[number % 2], number) for number in range(10)))
+    await follower.ask("DELETE", "/connectors/a", raw=b"", headers=login("admin"))
+    entries = audit_entries(caplog)
+    assert len(entries) == 12
+    # The next writer's line contains what the writer before it has left: no line can be missing between them.
+    for earlier, later in itertools.pairwise(entries):
+        assert later["before"] == earlier["after"]
 
 
 async def test_the_audit_line_of_an_invalid_config_does_not_quote_its_values(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
-from coterie.herder.requests.refusals import Done, RequestRefused
+from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.herder.requests.writes import DeleteConnector, PutConnector
+from coterie.herder.requests.writes import DeleteConnector, DeletedConnector, PutConnector
 from coterie.herder.seams import TaskEvent, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -137,7 +137,7 @@ async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_de
         lambda: (run := worker._herder.work.task_runs.get(stops)) is not None and run.batch_id == 1, within_s=60
     )
     for name in (bad["split"], bad["start"], bad["read"], bad["stop"]):
-        assert isinstance(await worker.ask(DeleteConnector(connector=name)), Done)
+        assert isinstance(await worker.ask(DeleteConnector(connector=name)), DeletedConnector)
     # The jobs of the deleted connectors are free, although their calls still block.
     await until(lambda: not any(task.connector in bad.values() for task in worker._herder.work.task_runs), within_s=60)
     view = await worker.ask(DescribeWorker())

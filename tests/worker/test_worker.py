@@ -5,7 +5,13 @@ import asyncio
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeConnector, DescribeStatus
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    DeletedConnector,
+    PutConnector,
+    SetTargetState,
+    WrittenConnector,
+)
 from coterie.herder.seams import RuntimeDied
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
@@ -34,7 +40,7 @@ async def until_states(running: Running, connector: str, tasks: list[str], name:
 async def test_a_connector_is_created_runs_and_is_deleted(cluster: Cluster) -> None:
     one = await cluster.start()
     created = await cluster.create("orders", tasks=2)
-    assert isinstance(created, ConnectorInfo)
+    assert isinstance(created, WrittenConnector)
     assert created.created
     assert created.tasks == ()
 
@@ -42,7 +48,7 @@ async def test_a_connector_is_created_runs_and_is_deleted(cluster: Cluster) -> N
     assert cluster.running_tasks() == ["orders-0", "orders-1"]
     assert cluster.config_log.keys() == ["connector-orders", "task-orders-0", "task-orders-1", "commit-orders"]
 
-    assert await one.worker.ask(DeleteConnector(connector=ORDERS)) == Done()
+    assert isinstance(await one.worker.ask(DeleteConnector(connector=ORDERS)), DeletedConnector)
     gone = await one.worker.ask(DescribeConnector(connector=ORDERS))
     assert isinstance(gone, RequestRefused)
     assert gone.problem is Problem.NOT_FOUND
@@ -60,7 +66,7 @@ async def test_changing_one_connector_stops_no_task_of_another(cluster: Cluster)
     await until_states(one, "RUNNING", ["RUNNING"] * 2, STOCK)
     await cluster.create("stock", tasks=2, colour="red")
     await until(lambda: cluster.starts()["stock-0"] == 2 and cluster.starts()["stock-1"] == 2)
-    assert await cluster.leader.worker.ask(DeleteConnector(connector=STOCK)) == Done()
+    assert isinstance(await cluster.leader.worker.ask(DeleteConnector(connector=STOCK)), DeletedConnector)
     await until(lambda: len(cluster.running_tasks()) == 4)
     await cluster.settle()
     starts = {count for task, count in cluster.starts().items() if task.startswith("orders")}
@@ -74,7 +80,7 @@ async def test_a_config_that_changes_nothing_for_a_task_does_not_restart_it(clus
     written = len(cluster.config_log.lines)
     same = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
     answer = await one.worker.ask(PutConnector(connector=ORDERS, config=same, replace=True))
-    assert isinstance(answer, ConnectorInfo)
+    assert isinstance(answer, WrittenConnector)
     assert not answer.created
     await cluster.settle()
     assert len(cluster.config_log.lines) == written + 1, "the same tasks are not published again"

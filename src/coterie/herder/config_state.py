@@ -55,8 +55,8 @@ class Connector:
 class WrittenRequest:
     """A client's request whose line was read."""
 
-    created: bool
-    """Whether the line has created a connector."""
+    replaced_config: Mapping[str, str] | None
+    """The config that the connector had before the line; None when there was no such connector."""
 
 
 class ConfigState:
@@ -96,11 +96,11 @@ class ConfigState:
                 return requested
             case RestartRequested(connector=name, request=request) as restart:
                 self._changed_connectors.add(name)
-                self._on_request(request, created=False)
+                self._on_request(request, name)
                 return restart
             case ConnectorWritten(connector=name, request=request) as written:
                 self._changed_connectors.add(name)
-                self._on_request(request, created=written.connector not in self._connectors)
+                self._on_request(request, name)
                 self._on_connector(written, line.offset)
             case TaskConfigWritten(task=task, config=config):
                 self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
@@ -109,7 +109,7 @@ class ConfigState:
                 return self._on_commit(name, tasks, line.offset)
             case TargetStateWritten(connector=name, target_state=target_state, request=request):
                 self._changed_connectors.add(name)
-                self._on_request(request, created=False)
+                self._on_request(request, name)
                 if target_state is None:
                     self._target_states.pop(name, None)
                 else:
@@ -131,10 +131,12 @@ class ConfigState:
         """The reader has reached ``position``: no line before it is still to be read."""
         self.position = max(self.position, position)
 
-    def _on_request(self, request: ClientRequestId | None, *, created: bool) -> None:
-        """Keep the request that has written a line, if the line names one."""
+    def _on_request(self, request: ClientRequestId | None, name: ConnectorName) -> None:
+        """Keep the request that has written a line for connector ``name``, if the line names one. Call it before the
+        line changes the connector."""
         if request is not None:
-            self._written_requests[request] = WrittenRequest(created=created)
+            known = self._connectors.get(name)
+            self._written_requests[request] = WrittenRequest(replaced_config=None if known is None else known.config)
             if len(self._written_requests) > WRITTEN_REQUESTS_MAX:
                 del self._written_requests[next(iter(self._written_requests))]
 

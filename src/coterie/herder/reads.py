@@ -39,7 +39,7 @@ from coterie.nouns.jobs import ConnectorName
 def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnectorTask) -> None:
     """Look up the log's end offset for the read or the order, and set its time limit; or answer a read at once that
     does not need the log's end."""
-    if isinstance(request, DescribeConnectors) or (isinstance(request, DescribeConnector) and request.answered_at_once):
+    if isinstance(request, DescribeConnectors):
         turn.emit(Reply(id=event.id, answer=answer(turn.herder, request)))
         return
     turn.herder.requests.reads[event.id] = PendingRead(request)

@@ -6,6 +6,7 @@ change it: a herder emits an append as an effect, and applies the line when it r
 (`Handover`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias
@@ -139,8 +140,8 @@ class CatchingUp:
 class Appending:
     """The write's lines are being appended to the log: the write can no longer be dropped."""
 
-    created: bool
-    """Whether the lines create a connector."""
+    replaced_config: Mapping[str, str] | None = field(repr=False)
+    """The connector's config that the lines replace; None when there is no such connector."""
     has_timed_out: bool = False
     """Whether the client has already received the response that its request timed out. Later writes in the queue still
     wait for this write."""
@@ -150,8 +151,8 @@ class Appending:
 class Appended:
     """The lines are durable. The request is answered when this worker has read the log up to ``end_offset``."""
 
-    created: bool
-    """Whether the lines create a connector."""
+    replaced_config: Mapping[str, str] | None = field(repr=False)
+    """The connector's config that the lines have replaced; None when there was no such connector."""
     has_timed_out: bool
     """Whether the client has already received the response that its request timed out."""
     end_offset: LogPosition

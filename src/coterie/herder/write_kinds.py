@@ -13,11 +13,11 @@ from coterie.herder.config_records import RestartRequested
 from coterie.herder.config_state import ConfigState, Connector
 from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
 from coterie.herder.requests.writes import (
     ChangeOffsets,
     DeleteConnector,
+    DeletedConnector,
     IfMatch,
     PatchConnector,
     PutConnector,
@@ -25,6 +25,7 @@ from coterie.herder.requests.writes import (
     RestartConnector,
     SetTargetState,
     Write,
+    WrittenConnector,
 )
 from coterie.herder.session_keys import Signature
 from coterie.herder.status_records import Status, StatusState
@@ -104,16 +105,20 @@ class ConnectorWrite(_UnsignedWrite):
         first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
         return (*first, line)
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
-        """The response when the write is complete. ``created``: whether the write has created the connector."""
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
+        """The response when the write is complete. ``replaced_config``: the config that the connector had before the
+        write; None when there was no such connector."""
         name, connector = self.request.connector, config.connector(self.request.connector)
         is_current = connector is not None and connector.config == self.request.config
-        return ConnectorInfo(
+        return WrittenConnector(
             connector=name,
             config=self.request.config,
             tasks=config.tasks(name),
             version=connector.config_line_offset if connector is not None and is_current else None,
-            created=created,
+            replaced_config=replaced_config,
+            created=replaced_config is None,
             has_set_offsets=self.request.initial_offsets is not None,
         )
 
@@ -145,8 +150,21 @@ class PatchWrite(_UnsignedWrite):
         assert known is not None, "an unknown connector is refused"
         return (config_records.connector_line(self.request.connector, self._merged(known), known.incarnation),)
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
-        return describe(config, self.request.connector)
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
+        info = describe(config, self.request.connector)
+        if isinstance(info, RequestRefused):
+            return info
+        return WrittenConnector(
+            connector=info.connector,
+            config=info.config,
+            tasks=info.tasks,
+            version=info.version,
+            replaced_config=replaced_config,
+            created=False,
+            has_set_offsets=False,
+        )
 
     def _merged(self, connector: Connector) -> Mapping[str, str]:
         merged = {**connector.config, **self.request.patch}
@@ -177,8 +195,10 @@ class DeletionWrite(_UnsignedWrite):
         name = self.request.connector
         return (config_records.target_state_line(name, config.target_state(name)),)
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
-        return Done()
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
+        return DeletedConnector(replaced_config=replaced_config)
 
 
 class TargetStateWrite(_UnsignedWrite):
@@ -205,7 +225,9 @@ class TargetStateWrite(_UnsignedWrite):
         none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
         return (*none, config_records.target_state_line(name, target_state))
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
         return Done()
 
 
@@ -231,7 +253,9 @@ class RestartWrite(_UnsignedWrite):
         )
         return (config_records.restart_line(restart),)
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
         """The connector's status. The jobs that are restarted are RESTARTING, although their workers may not have
         reported this yet."""
         name = self.request.connector
@@ -276,7 +300,9 @@ class OffsetsWrite(_UnsignedWrite):
         """No lines."""
         return ()
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
         return Done()
 
 
@@ -306,7 +332,9 @@ class TaskConfigsWrite(_UnsignedWrite):
         """The lines that the write appends: the task configs and their commit."""
         return config_records.task_config_lines(self.request.connector, self.request.configs)
 
-    def answer(self, config: ConfigState, statuses: StatusState, *, created: bool) -> Answer:
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
         return Done()
 
 

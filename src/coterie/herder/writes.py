@@ -42,7 +42,7 @@ from coterie.herder.messages import (
 from coterie.herder.questions import missing_class_refusal, not_validated
 from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
     Appended,
@@ -167,8 +167,9 @@ def _advance_head(turn: Turn, write: PendingWrite) -> bool:
             return False
         case CatchingUp(end_offset=end) as stage if turn.herder.has_read(end):
             return _append(turn, write, stage)
-        case Appended(created=created, end_offset=end) if turn.herder.has_read(end):
-            _answer(turn, write, write.kind.answer(turn.herder.config, turn.herder.statuses, created=created))
+        case Appended(replaced_config=replaced, end_offset=end) if turn.herder.has_read(end):
+            herder = turn.herder
+            _answer(turn, write, write.kind.answer(herder.config, herder.statuses, replaced_config=replaced))
             return True
         case _:
             return False
@@ -208,7 +209,8 @@ def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
     if isinstance(kind, OffsetsWrite):
         _begin_change(turn, write, kind)
         return True
-    write.phase = Appending(created=kind.creates_connector(herder.config))
+    known = herder.config.connector(kind.request.connector)
+    write.phase = Appending(replaced_config=None if known is None else known.config)
     lines = _lines(herder.config, write)
     turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=lines, leader_log=stage.leader_log))
     return False
@@ -229,7 +231,7 @@ def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | 
         return None
     written = herder.config.written_request(write.attempt.id)
     if written is not None:
-        return write.kind.answer(herder.config, herder.statuses, created=written.created)
+        return write.kind.answer(herder.config, herder.statuses, replaced_config=written.replaced_config)
     if not write.is_repeat or (write.kind.can_be_looked_up and protocol_of(herder).looks_requests_up(herder)):
         return None
     message = (
@@ -334,7 +336,7 @@ def on_offsets_changed(turn: Turn, event: OffsetsChanged) -> None:
         case SettingInitialOffsets() | ChangingOffsets() if event.refusal is not None:
             _answer(turn, write, event.refusal)
         case ChangingOffsets():
-            _answer(turn, write, write.kind.answer(turn.herder.config, turn.herder.statuses, created=False))
+            _answer(turn, write, Done())
         case _:
             pass
 
@@ -365,7 +367,9 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
     if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.
         assert isinstance(write.phase, Appending)
         write.phase = Appended(
-            created=write.phase.created, has_timed_out=write.phase.has_timed_out, end_offset=end_offset
+            replaced_config=write.phase.replaced_config,
+            has_timed_out=write.phase.has_timed_out,
+            end_offset=end_offset,
         )
 
 

@@ -76,7 +76,7 @@ class AccessGate:
         entry = audit.Entry.of(request, endpoint)
         try:
             await self._check(request, endpoint)
-            await entry.read_config_before(self._worker, request)
+            await entry.read_target(request)
             response = await handler(request)
         except Exception as error:
             entry.write(request, error_response(request, error))

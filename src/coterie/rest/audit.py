@@ -4,7 +4,8 @@ the request. Logger ``coterie.audit``, level INFO; the line is JSON.
     {"user": "alice", "address": "10.0.0.7", "operation": "put_config", "connector": "flights",
      "before": {…}, "after": {…}, "status": 200}
 
-Secret values are hidden. A refused request has a ``message`` with the first line of the reason.
+``before`` is the config that the write has replaced. Secret values are hidden. A refused request has a ``message`` with
+the first line of the reason, and no configs.
 """
 
 import json
@@ -17,12 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coterie.config.secrets import masked_config
-from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector
-from coterie.nouns.jobs import ConnectorName
+from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.writes import DeletedConnector, WrittenConnector
 from coterie.rest import bodies
 from coterie.rest.callers import Caller, client_address
 from coterie.rest.endpoints import Endpoint, Operation
-from coterie.worker.worker import Worker
 
 logger = logging.getLogger("coterie.audit")
 
@@ -39,25 +39,18 @@ class Entry:
     operation: Operation
     targets: dict[str, str]
     """What the request would change, by kind: ``connector``, ``task``, ``worker``, …"""
-    config_before: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, request: Request, endpoint: Endpoint) -> Self:
         """The entry of ``request``, which is for ``endpoint``."""
         return cls(operation=endpoint.operation, targets=dict(request.path_params))
 
-    async def read_config_before(self, worker: Worker, request: Request) -> None:
-        """Keep the connector's present config, if the request would change the config."""
-        if self.operation not in _CONFIG_OPERATIONS:
-            return
+    async def read_target(self, request: Request) -> None:
+        """Add the connector's name in the body of a creation, whose path has none."""
         if self.operation is Operation.CREATE_CONNECTOR:
-            if (name := _name_in_body(await bodies.read_body(request))) is not None:
+            name = _name_in_body(await bodies.read_body(request))
+            if name is not None:
                 self.targets["connector"] = name
-            return
-        name = self.targets["connector"]
-        answer = await worker.ask(DescribeConnector(connector=ConnectorName(name), answered_at_once=True))
-        if isinstance(answer, ConnectorInfo):
-            self.config_before = answer.config
 
     def write(self, request: Request, response: Response) -> None:
         """Write the line for the ``response``; none if another worker has performed the request."""
@@ -71,8 +64,9 @@ class Entry:
             **self.targets,
         }
         body = _json_body(response)
-        if self.config_before is not None:
-            line["before"] = masked_config(self.config_before)
+        replaced: Mapping[str, str] | None = getattr(request.state, "replaced_config", None)
+        if replaced is not None:
+            line["before"] = masked_config(replaced)
         if self.operation in _CONFIG_OPERATIONS and response.status_code < 400 and "config" in body:
             line["after"] = masked_config(body["config"])
         line["status"] = response.status_code
@@ -80,6 +74,12 @@ class Entry:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
+
+
+def keep_replaced_config(request: Request, answer: Answer) -> None:
+    """Keep the config that the write of ``request`` has replaced, by the herder's ``answer``, for its audit line."""
+    if isinstance(answer, WrittenConnector | DeletedConnector):
+        request.state.replaced_config = answer.replaced_config
 
 
 def _name_in_body(body: bytes) -> str | None:

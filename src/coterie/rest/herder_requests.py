@@ -18,7 +18,7 @@ from coterie.herder.requests.signatures import SignContent, SignedContent
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.rest import problems
+from coterie.rest import audit, problems
 from coterie.rest.callers import Caller
 from coterie.rest.endpoints import Role
 from coterie.rest.leader import forward_to_worker
@@ -53,8 +53,13 @@ class HerderRequests:
         :raises WorldError: when that worker cannot be reached.
         """
         if isinstance(herder_request, Write) and not isinstance(herder_request, PutTaskConfigs):
+
+            def to_audited_response(answer: Answer) -> Response:
+                audit.keep_replaced_config(request, answer)
+                return to_response(answer)
+
             return await perform_write(
-                self.worker, self.http_client, request, body, herder_request, self.sign, to_response
+                self.worker, self.http_client, request, body, herder_request, self.sign, to_audited_response
             )
         answer = await self.worker.ask(herder_request)
         if isinstance(answer, RequestRefused) and answer.problem in (Problem.NOT_LEADER, Problem.NOT_THIS_WORKER):

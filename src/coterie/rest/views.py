@@ -11,6 +11,7 @@ from coterie.herder.requests.reads import (
     TaskStatus,
 )
 from coterie.herder.requests.views import TaskView, WorkerView
+from coterie.herder.requests.writes import WrittenConnector
 from coterie.herder.status_records import Status
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 
@@ -30,8 +31,13 @@ def connector_info_json(connector: ConnectorInfo, connector_type_of: ConnectorTy
         "config": dict(connector.config),
         "tasks": [_task_id_json(task) for task in connector.tasks],
         "type": connector_type_of(connector.config),
-        **({"offsets_status": OFFSETS_ALTERED_MESSAGE} if connector.has_set_offsets else {}),
     }
+
+
+def written_connector_json(written: WrittenConnector, connector_type_of: ConnectorTypeOf) -> Json:
+    """The JSON of the response to a written connector config."""
+    shown = connector_info_json(written, connector_type_of)
+    return {**shown, "offsets_status": OFFSETS_ALTERED_MESSAGE} if written.has_set_offsets else shown
 
 
 def offsets_json(offsets: ConnectorOffsets) -> Json:

@@ -19,7 +19,7 @@ from coterie.herder.requests.refusals import Done, RequestRefused
 from coterie.herder.requests.signatures import SignatureCheck, SignatureRequest, SignedContent
 from coterie.herder.requests.topics import ActiveTopics, TopicRequest
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, WorkerView
-from coterie.herder.requests.writes import Write
+from coterie.herder.requests.writes import DeletedConnector, Write, WrittenConnector
 
 Request: TypeAlias = (
     Read
@@ -36,6 +36,8 @@ Request: TypeAlias = (
 
 Answer: TypeAlias = (
     ConnectorInfo
+    | WrittenConnector
+    | DeletedConnector
     | ConnectorStatus
     | ConnectorNames
     | ConnectorDescriptions

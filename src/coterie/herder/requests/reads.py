@@ -27,9 +27,6 @@ class DescribeConnector:
     """Ask for one connector; answered with :class:`ConnectorInfo`."""
 
     connector: ConnectorName
-    answered_at_once: bool = False
-    """Whether the response contains what this worker has read so far. Otherwise the response contains every config that
-    was written before the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +77,6 @@ class ConnectorInfo:
     version: int | None = None
     """The version of the config: the offset of the line that contains it, so all workers have the same version. None in
     the response to a write after which another write has replaced the config already."""
-    created: bool = False
-    """Whether the request has created the connector."""
-    has_set_offsets: bool = False
-    """Whether the request has set the offsets at which the connector begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.herder.requests.ids import ClientRequestId
+from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.session_keys import Signature
 from coterie.nouns.connector_offsets import OffsetChange
 from coterie.nouns.jobs import ConnectorName
@@ -23,7 +24,7 @@ class IfMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutConnector:
-    """Create a connector, or replace its config. Answered with :class:`ConnectorInfo`."""
+    """Create a connector, or replace its config. Answered with :class:`WrittenConnector`."""
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
@@ -40,7 +41,7 @@ class PutConnector:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchConnector:
     """Change keys of a connector's config (KIP-477). The patch is merged with the config that the connector has when
-    the write is at the head of the queue. Answered with :class:`ConnectorInfo`."""
+    the write is at the head of the queue. Answered with :class:`WrittenConnector`."""
 
     connector: ConnectorName
     patch: Mapping[str, str | None] = field(repr=False)
@@ -50,7 +51,7 @@ class PatchConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteConnector:
-    """Delete a connector. Answered with :class:`Done`."""
+    """Delete a connector. Answered with :class:`DeletedConnector`."""
 
     connector: ConnectorName
     if_match: IfMatch | None = None
@@ -112,3 +113,23 @@ class WriteAttempt:
 Write: TypeAlias = (
     PutConnector | PatchConnector | DeleteConnector | SetTargetState | PutTaskConfigs | RestartConnector | ChangeOffsets
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenConnector(ConnectorInfo):
+    """The response to a write of a connector's config: the connector with the written config."""
+
+    replaced_config: Mapping[str, str] | None = field(repr=False)
+    """The config that the write has replaced; None when there was no such connector."""
+    created: bool
+    """Whether the request has created the connector."""
+    has_set_offsets: bool
+    """Whether the request has set the offsets at which the connector begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedConnector:
+    """The response to a deletion."""
+
+    replaced_config: Mapping[str, str] | None = field(repr=False)
+    """The config that the connector had; None when it is not known any more."""

@@ -15,14 +15,19 @@ from coterie.herder.requests.reads import (
     DescribeConnectors,
     ListConnectors,
 )
-from coterie.herder.requests.writes import DeleteConnector, PatchConnector, PutConnector
+from coterie.herder.requests.writes import (
+    DeleteConnector,
+    DeletedConnector,
+    PatchConnector,
+    PutConnector,
+    WrittenConnector,
+)
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import (
     HerderRequests,
     connector_in_path,
-    empty_response_with,
     visible_config,
     visible_info,
 )
@@ -99,7 +104,7 @@ class ConnectorsResource:
 
     async def delete_connector(self, request: Request) -> Response:
         herder_request = DeleteConnector(connector=connector_in_path(request), if_match=if_match_of(request))
-        return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_with(204))
+        return await self._herder.ask_or_forward(request, b"", herder_request, self._deleted_connector_response)
 
     async def describe_config(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
@@ -125,15 +130,23 @@ class ConnectorsResource:
         )
         return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
 
+    def _deleted_connector_response(self, answer: Answer) -> Response:
+        """The empty response to a deletion.
+
+        :raises ProblemRefusal: when the herder refused the request.
+        """
+        problems.answer_as(answer, DeletedConnector)
+        return Response(status_code=204)
+
     def _written_connector_response(self, answer: Answer) -> Response:
         """The response to a written connector config: 201 if the write has created the connector, 200 if it has
         replaced a config.
 
         :raises ProblemRefusal: when the herder refused the request.
         """
-        info = problems.answer_as(answer, ConnectorInfo)
-        info_json = views.connector_info_json(info, self._herder.worker.connector_type)
-        if not info.created:
-            return JSONResponse(info_json, headers=etag_headers(info))
-        location = encoded_path(("connectors", info.connector))
-        return JSONResponse(info_json, status_code=201, headers={"Location": location, **etag_headers(info)})
+        written = problems.answer_as(answer, WrittenConnector)
+        written_json = views.written_connector_json(written, self._herder.worker.connector_type)
+        if not written.created:
+            return JSONResponse(written_json, headers=etag_headers(written))
+        location = encoded_path(("connectors", written.connector))
+        return JSONResponse(written_json, status_code=201, headers={"Location": location, **etag_headers(written)})
