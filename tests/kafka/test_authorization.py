@@ -20,7 +20,13 @@ from confluent_kafka.admin import (
 
 from coterie.broker.security.users import Users
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import Address, ApiRange, BrokerConnection
+from coterie.engine.log import NewTopicRecord
+from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.connection import Address, ApiRange, BrokerAccessError, BrokerConnection
+from coterie.kafka.leader_log import transactional_id
+from coterie.kafka.topics import Topics
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, encode_batch, encode_marker
 from coterie.wire.errors import ErrorCode
 from tests.broker.secured import PASSWORD, USER, secured_broker
@@ -40,6 +46,7 @@ allow User:{BOB} describe           topic:seen
 allow User:{BOB} read               group:hers*
 allow User:{BOB} describe_configs   topic:hers-told
 allow User:{BOB} describe           transactional_id:shown
+allow User:{BOB} write              transactional_id:connect-cluster-hers
 deny  User:{BOB} read               topic:hers-secret
 """
 ACLS = [
@@ -60,6 +67,13 @@ ACLS = [
         "shown",
         ResourcePatternType.LITERAL,
         AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    ),
+    (
+        ResourceType.TRANSACTIONAL_ID,
+        "connect-cluster-hers",
+        ResourcePatternType.LITERAL,
+        AclOperation.WRITE,
         AclPermissionType.ALLOW,
     ),
     (ResourceType.TOPIC, "hers-secret", ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY),
@@ -359,3 +373,39 @@ async def test_configs_of_a_new_topic_are_returned_to_users_who_may_describe_the
     ]
     assert ours == theirs
     assert ours["hers-new"] == ("none", ErrorCode.topic_authorization_failed, -1, -1, set())
+
+
+MISSING_RIGHT = (
+    "the brokers do not allow this worker to write with the transactional id {}, .*the operations Write and Describe"
+)
+
+
+@pytest.mark.parametrize(("broker", "password"), [("ours", PASSWORD), ("theirs", REAL_PASSWORD)])
+async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_id(
+    request: pytest.FixtureRequest, broker: str, password: str
+) -> None:
+    """A worker without the right ends at its start. No right to the cluster is needed, not even IdempotentWrite."""
+    server = f"localhost:{request.getfixturevalue(broker)}"
+    bob = security(BOB, password)
+
+    async def check(group: str) -> None:
+        id_ = transactional_id(GroupId(group))
+        await check_broker_access([server], client_id="tests", security=bob, transactional_id=id_)
+
+    await check("hers")
+    with pytest.raises(BrokerAccessError, match=MISSING_RIGHT.format("connect-cluster-theirs")):
+        await check("theirs")
+    topics = Topics([server], client_id="tests", security=bob)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            log = await topics.open_log(
+                "hers-told", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+            )
+            leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("hers")))
+            await leader_log.open(transaction_timeout_ms=60_000)
+            assert await leader_log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
+            only_described = topics.open_leader_log(log, transactional_id="shown")
+            with pytest.raises(WorldError, match=MISSING_RIGHT.format("shown")):
+                await only_described.open(transaction_timeout_ms=60_000)
+    finally:
+        await topics.close()

@@ -17,6 +17,7 @@ from coterie.engine.log import NewTopicRecord
 from coterie.kafka.broker_access import check_broker_access
 from coterie.kafka.connection import HEARTBEAT, Address, BrokerAccessError, BrokerConnection
 from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.leader_log import transactional_id
 from coterie.kafka.topics import Topics
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.errors import WorldError
@@ -166,6 +167,7 @@ async def _joined(coordinator: KafkaCoordinator, group: str) -> ErrorCode:
 WORKER_RULES = f"""
 allow User:{USER}  read,write,create,describe_configs  topic:connect-*
 allow User:{USER}  read                                group:workers
+allow User:{USER}  write                               transactional_id:connect-cluster-workers
 """
 """All rights that a worker needs, as in docs/security.md."""
 
@@ -184,6 +186,9 @@ async def test_the_documented_rights_of_a_worker_are_sufficient(tmp_path: Path, 
                 async for progress in log.follow():
                     if progress.records:
                         break
+                leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("workers")))
+                await leader_log.open(transaction_timeout_ms=10_000)
+                assert await leader_log.append([NewTopicRecord(key=b"k", value=b"v")]) == 2
                 assert await topics.cluster_id()
                 assert await _joined(coordinator, "workers") is ErrorCode.member_id_required
                 assert await _joined(coordinator, "others") is ErrorCode.group_authorization_failed

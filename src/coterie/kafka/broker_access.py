@@ -15,6 +15,7 @@ from coterie.kafka.connection import (
     NoResponseError,
 )
 from coterie.kafka.coordinator_finder import TRANSACTION_KEY, found_coordinator
+from coterie.kafka.leader_log import missing_right
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -106,7 +107,8 @@ async def _request_once(
 
 
 async def _check_transactional_id(connection: BrokerConnection, transactional_id: str) -> None:
-    """Look up the coordinator of ``transactional_id``, which needs the right to use it. Any other error is ignored: a
+    """Look up the coordinator of ``transactional_id``, which needs the right Describe; Write implies it. A user with
+    Describe alone is refused when the worker becomes the leader, by the same message. Any other error is ignored: a
     later request will have it again.
 
     :raises BrokerAccessError: when the broker does not allow this client to use the transactional id.
@@ -115,8 +117,4 @@ async def _check_transactional_id(connection: BrokerConnection, transactional_id
     if found_coordinator(await connection.ask(FIND_COORDINATOR, values)).error_code == (
         ErrorCode.transactional_id_authorization_failed
     ):
-        raise BrokerAccessError(
-            f"the brokers do not allow this worker to write with the transactional id {transactional_id}, with which "
-            "the leader of the group writes to the config topic: give the worker's user the operations Write and "
-            "Describe for this transactional id"
-        )
+        raise BrokerAccessError(missing_right(transactional_id))

@@ -39,6 +39,15 @@ def transactional_id(group_id: GroupId) -> str:
     return f"connect-cluster-{group_id}"
 
 
+def missing_right(transactional_id: str) -> str:
+    """The error of a worker whose user may not write with ``transactional_id``."""
+    return (
+        f"the brokers do not allow this worker to write with the transactional id {transactional_id}, with which "
+        "the leader of the group writes to the config topic: give the worker's user the operations Write and Describe "
+        "for this transactional id"
+    )
+
+
 class LeaderTopicLog:
     """One topic as the leader's log (the seam `LeaderLog`). Created by `Topics.open_leader_log`, which also closes
     it."""
@@ -112,9 +121,11 @@ class LeaderTopicLog:
             self._repeat(producer.init_transactions)
         except KafkaException as error:
             _discard(producer)
+            if _error_of(error).code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise WorldError(missing_right(self._transactional_id)) from None
             raise WorldError(
                 f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: {_text(error)}; "
-                "check that the brokers run, and that this worker may write with this transactional id"
+                "check that the brokers run"
             ) from None
         self._producer = producer
 
