@@ -78,7 +78,8 @@ async def test_a_write_during_a_rebalance_waits_for_its_end(classic_cluster: Ser
     assert (await worker.get("/connectors")).json() == [], "a read waited for the rebalance"
     assert not write.done()
     worker.running.simulated_membership.enter()
-    assert (await write).status_code == 201
+    answer = await write
+    assert answer.status_code == 201, answer.text
 
 
 BAD_BODIES = [

@@ -141,8 +141,8 @@ async def test_a_call_that_reaches_a_further_stage_after_it_was_abandoned_ends_t
 
     with pytest.raises(PluginTimeoutError, match="has not returned from list the partitions"):
         await calls.call(ONE_AT_ONCE, "connector c", split)
-    go_on.set()
     lost.wait_for(1)
+    go_on.set()
     lost.wait_for(0)
     assert stages == []
     closed(calls)

@@ -474,6 +474,8 @@ class SimulatedMembership:
         self._events: asyncio.Queue[MembershipEvent] = asyncio.Queue()
         self._has_begun = False
         self._rejoins_without_work = False
+        self._unconfirmed: int | None = None
+        """The token of an order to confirm this member as the leader."""
 
     def prepare(self) -> None:
         if self.last_protocol is ConnectProtocol.EAGER and (self._owned or self._handed) and not self.releases:
@@ -485,6 +487,7 @@ class SimulatedMembership:
         _, received = decode_assignment(encode_assignment(protocol, assignment))
         self._handed = received.assigned - self._owned
         self.emit(to_assigned(self.id, received, generation=generation, protocol=protocol))
+        self._confirm_leadership()
 
     def metadata(self, leader: MemberId) -> WorkerMetadata:
         """This member's metadata as its leader decodes it."""
@@ -507,12 +510,18 @@ class SimulatedMembership:
             case SendAssignments(token=token, computed=computed):
                 self._group.install(self.id, self._url, token, computed)
             case ConfirmLeadership(token=token):
-                if self.id == next(iter(self._group.members), None):
-                    self.emit(LeadershipConfirmed(token=token))
+                self._unconfirmed = token
+                self._confirm_leadership()
             case LeaveAndRejoin(reason=reason):
                 self.lose(reason)
             case other:
                 raise AssertionError(f"{type(other).__name__} is no order to this member")
+
+    def _confirm_leadership(self) -> None:
+        """Confirm that this member is the leader, as the next heartbeat does; a member that is not keeps the order."""
+        if self._unconfirmed is not None and self.id == next(iter(self._group.members), None):
+            self.emit(LeadershipConfirmed(token=self._unconfirmed))
+            self._unconfirmed = None
 
     def _subscribe(self, config_offset: ConfigOffset, owned: Jobs) -> None:
         self._config_offset, self._owned = config_offset, owned
