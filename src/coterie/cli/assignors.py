@@ -12,7 +12,7 @@ from typing import Any
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.daemon_thread import PluginThread
-from coterie.cli.plugin_loading import load_plugin, make_unusable_plugin_error, registered_entry
+from coterie.cli.plugin_loading import check_registered, load_plugin, make_unusable_plugin_error
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -45,9 +45,7 @@ def check_assignors(names: Sequence[str], *, key: str) -> None:
 
     :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
     """
-    found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
-    for name in names:
-        registered_entry(found, name, kind=_KIND, key=key)
+    check_registered(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
 def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:

@@ -20,7 +20,7 @@ from coterie.assignors.connect.interface import (
     ConnectAssignor,
     WorkerRebalanceListener,
 )
-from coterie.cli.plugin_loading import load_plugin, registered_entry
+from coterie.cli.plugin_loading import check_registered, load_plugin
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked, RebalanceNews
 from coterie.nouns.target_assignments import TargetOfMember
 
@@ -61,9 +61,7 @@ def check_listeners(names: Sequence[str], *, key: str) -> None:
 
     :raises ConfigError: when no installed package registers a listener with one of the names, or several do.
     """
-    found = entry_points(group=LISTENER_ENTRY_POINTS)
-    for name in names:
-        registered_entry(found, name, kind=_KIND, key=key)
+    check_registered(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
 def _created(listener_class: Any) -> WorkerRebalanceListener:

@@ -1,8 +1,8 @@
 """Creates the plug-ins that installed packages register by entry point (`assignors.connect.interface`)."""
 
 import logging
-from collections.abc import Callable
-from importlib.metadata import EntryPoint, EntryPoints
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, TypeVar
 
 from coterie.nouns.errors import ConfigError
@@ -27,6 +27,17 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
         ) from error
     logger.info("%s %s is %s", kind.capitalize(), name, entry.value)
     return plugin
+
+
+def check_registered(group: str, names: Sequence[str], *, kind: str, key: str) -> None:
+    """Check that exactly one installed package registers each of ``names`` in the entry points ``group``. Nothing is
+    imported.
+
+    :raises ConfigError: as :func:`registered_entry`.
+    """
+    found = entry_points(group=group)
+    for name in names:
+        registered_entry(found, name, kind=kind, key=key)
 
 
 def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> EntryPoint:

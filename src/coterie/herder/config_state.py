@@ -77,9 +77,8 @@ class ConfigState:
         self._uncommitted_task_configs: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
         """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
-        self._changed_connectors: set[ConnectorName] = set()
-        self._has_new_key = False
-        """Whether a session key was read since the last call of :meth:`take_affected`."""
+        self._affected: set[ConnectorName] | None = set()
+        """What the next call of :meth:`take_affected` returns."""
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
@@ -95,20 +94,20 @@ class ConfigState:
             case LoggerLevelWritten() as requested:
                 return requested
             case RestartRequested(connector=name, request=request) as restart:
-                self._changed_connectors.add(name)
+                self._add_affected(name)
                 self._on_request(request, name)
                 return restart
             case ConnectorWritten(connector=name, request=request) as written:
-                self._changed_connectors.add(name)
+                self._add_affected(name)
                 self._on_request(request, name)
                 self._on_connector(written, line.offset)
             case TaskConfigWritten(task=task, config=config):
                 self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
             case TasksCommitted(connector=name, task_count=tasks):
-                self._changed_connectors.add(name)
+                self._add_affected(name)
                 return self._on_commit(name, tasks, line.offset)
             case TargetStateWritten(connector=name, target_state=target_state, request=request):
-                self._changed_connectors.add(name)
+                self._add_affected(name)
                 self._on_request(request, name)
                 if target_state is None:
                     self._target_states.pop(name, None)
@@ -116,16 +115,18 @@ class ConfigState:
                     self._target_states[name] = target_state
             case SessionKeyWritten(session_key=session_key):
                 self.session_key = session_key
-                self._has_new_key = True
+                self._affected = None
         return None
 
     def take_affected(self) -> frozenset[ConnectorName] | None:
         """The connectors that the lines since the last call have changed, or whose restart they have requested. None
         if there is a new session key, for which the task configs of any connector may wait."""
-        affected = None if self._has_new_key else frozenset(self._changed_connectors)
-        self._changed_connectors.clear()
-        self._has_new_key = False
-        return affected
+        affected, self._affected = self._affected, set()
+        return None if affected is None else frozenset(affected)
+
+    def _add_affected(self, name: ConnectorName) -> None:
+        if self._affected is not None:
+            self._affected.add(name)
 
     def advance_to(self, position: LogPosition) -> None:
         """The reader has reached ``position``: no line before it is still to be read."""

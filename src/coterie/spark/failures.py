@@ -3,6 +3,8 @@ hidden in all of them."""
 
 import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ _TRACEBACK_LINE_PATTERN = re.compile(r' +File "(.+)", line (\d+), in (\S+)')
 _JAVA_MESSAGES_MAX = 3
 """Maximum number of messages in the text about one Java exception, from the outermost exception inwards: these messages
 name the file, the error in the file and the value."""
+
+
+@contextmanager
+def secrets_hidden() -> Iterator[None]:
+    """Raises the exceptions of the block without the values of references to secrets (:func:`without_secrets`)."""
+    try:
+        yield
+    except Exception as error:
+        if (shown_error := without_secrets(error)) is error:
+            raise
+        raise shown_error from None
 
 
 def without_secrets(error: Exception) -> Exception:

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, ExpiredCall, Stage
-from coterie.spark.failures import without_secrets
+from coterie.spark.failures import secrets_hidden
 from coterie.spark.fence import FencedError
 
 log = logging.getLogger(__name__)
@@ -338,14 +338,10 @@ def in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def result_of(call: PluginCall) -> Any:
-    """Await the result of ``call``. Raises its exception, without the values of references to secrets
-    (:func:`without_secrets`), and those of :meth:`PluginCalls.call`."""
-    try:
+    """Await the result of ``call``. Raises its exception, without the values of references to secrets, and those of
+    :meth:`PluginCalls.call`."""
+    with secrets_hidden():
         return await asyncio.wrap_future(call.future)
-    except Exception as error:
-        if (shown_error := without_secrets(error)) is error:
-            raise
-        raise shown_error from None
 
 
 def as_exception(error: BaseException) -> Exception:

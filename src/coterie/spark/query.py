@@ -27,7 +27,7 @@ from coterie.spark.failures import (
     java_error_message,
     message_of_raise_error,
     message_with_trace,
-    without_secrets,
+    secrets_hidden,
 )
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
@@ -308,12 +308,8 @@ class TaskQuery:
     def _process_batch(self, batch: DataFrame, batch_id: int) -> None:
         """The function of foreachBatch: process one batch (:meth:`_stage_and_commit`). Spark shows the exceptions that
         it raises in its UI and event log, so they contain no value of a reference to a secret."""
-        try:
+        with secrets_hidden():
             self._stage_and_commit(batch, batch_id)
-        except Exception as error:
-            if (shown_error := without_secrets(error)) is error:
-                raise
-            raise shown_error from None
 
     def _stage_and_commit(self, batch: DataFrame, batch_id: int) -> None:
         """Process one batch: the source checks the planned batch, the sinks stage the rows, the source checks that the
