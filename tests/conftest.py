@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,17 +26,37 @@ settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a parallel run, one process runs all tests that share a Spark session, one all that start workers as
-    processes, and one all that need a real Kafka."""
+TESTS = Path(__file__).parent
+BROKER_FOLDERS = {"broker", "clients", "kafka"}
+"""The folders of the tests that start brokers as processes, but no workers."""
+GROUPS = ("workers", "kafka", "spark", "brokers", "plays")
+"""The groups of tests that one process runs one after the other, in the order in which a parallel run begins them: the
+longest first. Two fleets of workers at the same time would be too slow for their tests, so these are one group."""
+LONG_TESTS = "tests/groups/connect/test_exploration.py"
+"""The tests of no group that take longest; a parallel run begins them after the groups."""
+
+
+# pytest-xdist reads the groups in the same hook, and pytest-randomly sorts in it.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Put tests into :data:`GROUPS`: those that share a Spark session, those that start workers as processes, those
+    that start only brokers as processes, and those that need a real Kafka. Sort them for a parallel run."""
+    _add_groups(items)
+    yield
+    if _is_parallel(config):
+        # The last test to begin should be a short one, or all other processes wait for it.
+        items.sort(key=_place_in_parallel_run)
+
+
+def _add_groups(items: list[pytest.Item]) -> None:
     is_here = {"kafka": is_fetched(), "spark": not jars.lacking()}
     for item in items:
         if any(item.get_closest_marker(marker) for marker, here in is_here.items() if not here):
             # The first of these tests waits for the fetch. A session's fixture that fails by a test's time limit fails
             # all of them.
             item.add_marker(pytest.mark.timeout(2 * FETCH_TIMEOUT_S), append=False)
-        groups = (("processes", ("processes",)), ("spark", ("spark",)), ("kafka", ("kafka", "interop")))
+        processes = "brokers" if item.path.relative_to(TESTS).parts[0] in BROKER_FOLDERS else "workers"
+        groups = ((processes, ("processes",)), ("spark", ("spark",)), ("kafka", ("kafka", "interop")))
         for group, markers in groups:
             if any(item.get_closest_marker(marker) for marker in markers):
                 item.add_marker(pytest.mark.xdist_group(group))
@@ -45,13 +65,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fail if pytest-xdist does not keep groups together: if it does, a test's id contains its group."""
-    keeps_groups = getattr(session.config.option, "loadgroup", False)
-    if keeps_groups and any(
+    if _is_parallel(session.config) and any(
         item.get_closest_marker("xdist_group") and "@" not in item.nodeid for item in session.items
     ):
         raise pytest.UsageError(
             "This pytest-xdist does not keep groups of tests together with this pytest: see pyproject"
         )
+
+
+def _is_parallel(config: pytest.Config) -> bool:
+    """Whether pytest-xdist distributes the tests by group; also in the processes that run them."""
+    return bool(getattr(config.option, "loadgroup", False))
+
+
+def _place_in_parallel_run(item: pytest.Item) -> int:
+    """The place of a test in :data:`GROUPS`; after all groups come the long tests, then the others."""
+    group = item.get_closest_marker("xdist_group")
+    if group is not None:
+        return GROUPS.index(group.args[0])
+    return len(GROUPS) + (not item.path.as_posix().endswith(LONG_TESTS))
 
 
 @pytest.fixture(params=list(ConnectProtocol), ids=lambda protocol: protocol.setting)
