@@ -25,6 +25,7 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
     TimerKey,
 )
+from coterie.groups.classic.offset_messages import TransactionEnded
 from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
@@ -38,7 +39,8 @@ class GroupDriver:
         self.limits = limits
         self.group = Group(GroupId("fleet"), limits)
         self.now_ms = 0
-        self.log: list[Record] = []
+        self.log: list[Record | TransactionEnded] = []
+        """The records of the machine and, as in the topic, the markers of transactions."""
         self.timers = Timers[TimerKey]()
         self.responses: dict[ReplyTo, Response] = {}
         self._reply_to = map(ReplyTo, count(1))
@@ -56,7 +58,7 @@ class GroupDriver:
     def feed(self, event: Event) -> None:
         output = step(self.group, event, now_ms=self.now_ms)
         check_all(self.group)
-        self.log.extend(output.records)
+        self.log.extend([event] if isinstance(event, TransactionEnded) else output.records)
         for effect in output.effects:
             match effect:
                 case Reply(to=to, response=response):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.groups.classic.log_records import decode_record, encode_record
 from coterie.groups.classic.machine import step
-from coterie.groups.classic.messages import ExpiryTimer, GenerationWritten, GroupLoaded, Request, Response
+from coterie.groups.classic.messages import ExpiryTimer, GenerationWritten, GroupLoaded, Record, Request, Response
 from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     GroupRemoved,
@@ -24,11 +24,15 @@ from coterie.groups.classic.offset_messages import (
     OffsetFetchResponse,
     OffsetRemoved,
     OffsetWritten,
+    PendingOffsetWritten,
     TopicDeleted,
     TopicId,
     TopicPartition,
+    TransactionEnded,
+    TxnOffsetCommit,
 )
 from coterie.groups.classic.state import Group, Limits, Phase, apply
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
 from coterie.wire.primitives import Writer
@@ -78,6 +82,46 @@ def commit(
         ),
         OffsetCommitResponse,
     )
+
+
+def commit_in_transaction(
+    driver: GroupDriver,
+    *partitions: TopicPartition,
+    producer_id: int = 7,
+    offset: int = 5,
+    member: str = "",
+    generation: int = -1,
+    instance: str | None = None,
+    metadata: str = "",
+) -> OffsetCommitResponse:
+    return send(
+        driver,
+        lambda reply_to: TxnOffsetCommit(
+            reply_to=reply_to,
+            producer=ProducerIdAndEpoch(producer_id, 0),
+            member_id=MemberId(member),
+            instance_id=None if instance is None else InstanceId(instance),
+            generation=Generation(generation),
+            offsets=tuple(
+                NewOffset(partition=partition, topic_id=TOPIC_ID, offset=offset, leader_epoch=3, metadata=metadata)
+                for partition in partitions or (T0,)
+            ),
+        ),
+        OffsetCommitResponse,
+    )
+
+
+def end_transaction(driver: GroupDriver, *, commit: bool, producer_id: int = 7) -> None:
+    driver.feed(TransactionEnded(producer_id=producer_id, is_commit=commit))
+
+
+def unstable(driver: GroupDriver, *partitions: TopicPartition) -> frozenset[TopicPartition]:
+    response = send(
+        driver,
+        lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=partitions or None, requires_stable=True),
+        OffsetFetchResponse,
+    )
+    return response.unstable
 
 
 def fetch(driver: GroupDriver, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -366,7 +410,7 @@ def test_expiry_times_continue_after_a_restart(driver: GroupDriver) -> None:
 
 def test_groups_loaded_together_check_their_offsets_at_different_times(driver: GroupDriver) -> None:
     commit(driver)
-    record = driver.log[0]
+    (record,) = driver.log
     check_times_ms: set[int] = set()
     for number in range(20):
         group = Group(GroupId(f"g{number}"), driver.limits)
@@ -377,15 +421,166 @@ def test_groups_loaded_together_check_their_offsets_at_different_times(driver: G
     assert all(CHECK_MS <= at_ms < 2 * CHECK_MS for at_ms in check_times_ms)
 
 
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_pending_offsets_count_from_the_commit_of_their_transaction_on(driver: GroupDriver) -> None:
+    commit(driver, T0, offset=1)
+    assert commit_in_transaction(driver, T0, T1, offset=2).errors == (ErrorCode.none, ErrorCode.none)
+    assert fetch(driver) == {T0: 1}
+    assert unstable(driver) == {T0}, "of all partitions, those with a committed offset are listed"
+    assert unstable(driver, T0, T1, TopicPartition("u", 0)) == {T0, T1}
+    driver.restart()
+    assert unstable(driver, T0, T1) == {T0, T1}
+    end_transaction(driver, commit=True, producer_id=8)
+    assert unstable(driver, T0, T1) == {T0, T1}, "another producer's transaction has ended"
+    end_transaction(driver, commit=True)
+    assert fetch(driver) == {T0: 2, T1: 2}
+    assert not unstable(driver, T0, T1)
+
+
+def test_an_aborted_transaction_leaves_no_offset_and_no_group(driver: GroupDriver) -> None:
+    commit_in_transaction(driver)
+    assert driver.group.has_only_offsets
+    end_transaction(driver, commit=False)
+    assert fetch(driver) == {}
+    assert driver.group.is_nonexistent
+    assert not driver.group.deadlines
+
+
+@pytest.mark.parametrize("is_tombstone", [False, True])
+def test_a_later_record_without_a_transaction_overrides_pending_offsets(
+    driver: GroupDriver, is_tombstone: bool
+) -> None:
+    commit_in_transaction(driver, T0, T1, offset=2)
+    if is_tombstone:
+        delete(driver, T0)
+    else:
+        commit(driver, T0, offset=3)
+    assert unstable(driver, T0, T1) == {T1}
+    end_transaction(driver, commit=True)
+    assert fetch(driver) == ({T1: 2} if is_tombstone else {T0: 3, T1: 2})
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_of_two_transactions_the_later_offset_counts_whichever_ends_first(
+    driver: GroupDriver, order: tuple[int, int]
+) -> None:
+    commit_in_transaction(driver, T0, producer_id=1, offset=10)
+    commit_in_transaction(driver, T0, producer_id=2, offset=20)
+    end_transaction(driver, commit=True, producer_id=order[0])
+    assert unstable(driver, T0) == ({T0} if order[0] == 1 else set())
+    end_transaction(driver, commit=True, producer_id=order[1])
+    assert fetch(driver) == {T0: 20}
+
+
+def test_an_aborted_later_offset_gives_way_to_an_earlier_one(driver: GroupDriver) -> None:
+    commit_in_transaction(driver, T0, producer_id=1, offset=10)
+    commit_in_transaction(driver, T0, producer_id=2, offset=20)
+    end_transaction(driver, commit=False, producer_id=2)
+    assert unstable(driver, T0) == {T0}
+    end_transaction(driver, commit=True, producer_id=1)
+    assert fetch(driver) == {T0: 10}
+
+
+def test_of_several_commits_in_one_transaction_the_last_counts(driver: GroupDriver) -> None:
+    for offset in (1, 2):
+        commit_in_transaction(driver, T0, offset=offset)
+    end_transaction(driver, commit=True)
+    assert fetch(driver) == {T0: 2}
+
+
+def test_who_may_commit_in_a_transaction(driver: GroupDriver) -> None:
+    assert commit_in_transaction(driver, generation=3, member="m").error is ErrorCode.illegal_generation
+    assert driver.group.is_nonexistent
+    member = settle(driver)
+    generation = driver.group.generation
+    assert commit_in_transaction(driver, member=member, generation=generation).error is ErrorCode.none
+    assert commit_in_transaction(driver, member=member, generation=7).error is ErrorCode.illegal_generation
+    assert commit_in_transaction(driver, member="stranger", generation=generation).error is ErrorCode.unknown_member_id
+    assert commit_in_transaction(driver, member=member, generation=generation, instance="i").error is (
+        ErrorCode.unknown_member_id
+    )
+    assert commit_in_transaction(driver).error is ErrorCode.none, "old versions send neither member nor generation"
+
+
+def test_a_replaced_static_member_cannot_commit_in_a_transaction(driver: GroupDriver) -> None:
+    join = driver.join(protocol_type="consumer", instance="i")
+    driver.advance_clock(driver.limits.initial_rebalance_delay_ms)
+    former = str(driver.join_response(join).member_id)
+    driver.sync(former, assignments={former: b"all"})
+    driver.join(protocol_type="consumer", instance="i")
+    answer = commit_in_transaction(driver, member=former, generation=driver.group.generation, instance="i")
+    assert answer.error is ErrorCode.fenced_instance_id
+
+
+def test_in_the_sync_phase_a_member_may_commit_in_a_transaction(driver: GroupDriver) -> None:
+    join = driver.join(protocol_type="consumer")
+    driver.advance_clock(driver.limits.initial_rebalance_delay_ms)
+    member = str(driver.join_response(join).member_id)
+    assert driver.phase is Phase.COMPLETING_REBALANCE
+    assert commit_in_transaction(driver, member=member, generation=driver.group.generation).error is ErrorCode.none
+
+
+def test_a_pending_offset_with_too_long_metadata_is_left_out(driver: GroupDriver) -> None:
+    response = commit_in_transaction(driver, metadata="x" * 4097)
+    assert response.errors == (ErrorCode.offset_metadata_too_large,)
+    assert driver.group.is_nonexistent
+
+
+def test_a_deletion_of_the_group_or_of_the_topic_drops_pending_offsets(driver: GroupDriver) -> None:
+    commit_in_transaction(driver, T0, TopicPartition("u", 0))
+    driver.feed(TopicDeleted(topic="t"))
+    driver.restart()
+    end_transaction(driver, commit=True)
+    assert fetch(driver) == {TopicPartition("u", 0): 5}
+    commit_in_transaction(driver, T0)
+    assert delete_group(driver) is ErrorCode.none
+    assert driver.group.is_nonexistent
+    end_transaction(driver, commit=True)
+    assert driver.group.is_nonexistent
+
+
+def test_a_pending_offset_keeps_the_group_and_the_committed_offset_from_expiry(driver: GroupDriver) -> None:
+    commit(driver, T0)
+    commit(driver, T1)
+    commit_in_transaction(driver, T0, offset=6)
+    driver.advance_clock(8 * DAY_MS)
+    assert fetch(driver) == {T0: 5}
+    driver.restart()
+    driver.advance_clock(8 * DAY_MS)
+    assert fetch(driver) == {T0: 5}
+    end_transaction(driver, commit=False)
+    driver.advance_clock(8 * DAY_MS)
+    assert driver.group.is_nonexistent
+
+
+def test_offsets_that_a_transaction_has_committed_expire(driver: GroupDriver) -> None:
+    commit_in_transaction(driver)
+    end_transaction(driver, commit=True)
+    assert fetch(driver) == {T0: 5}
+    driver.advance_clock(8 * DAY_MS)
+    assert driver.group.is_nonexistent
+
+
 # -- random histories -------------------------------------------------------------------------------------------------
 
 PARTITIONS = st.sampled_from([T0, T1, TopicPartition("u", 0)])
 moves = st.one_of(
     st.tuples(st.sampled_from(["commit", "commit for a day"]), PARTITIONS, st.integers(-1, 2)),
     st.tuples(st.sampled_from(["delete", "topic gone"]), PARTITIONS, st.just(0)),
+    st.tuples(st.sampled_from(["commit in transaction", "commit transaction"]), PARTITIONS, st.integers(0, 2)),
+    st.tuples(st.just("abort transaction"), PARTITIONS, st.integers(0, 2)),
     st.tuples(st.sampled_from(["join", "sync", "leave", "delete group", "restart"]), st.just(T0), st.just(0)),
     st.tuples(st.just("wait"), st.just(T0), st.sampled_from([1_000, 20_000, DAY_MS, 8 * DAY_MS])),
 )
+
+
+def run_transaction_move(driver: GroupDriver, kind: str, partition: TopicPartition, producer_id: int) -> None:
+    if kind == "commit in transaction":
+        commit_in_transaction(driver, partition, producer_id=producer_id, offset=len(driver.log))
+    else:
+        end_transaction(driver, commit=kind == "commit transaction", producer_id=producer_id)
 
 
 def run_history(driver: GroupDriver, history: Sequence[tuple[str, TopicPartition, int]]) -> None:
@@ -396,6 +591,8 @@ def run_history(driver: GroupDriver, history: Sequence[tuple[str, TopicPartition
                 generation = -1 if number < 0 else driver.group.generation - number + 1
                 retention_ms = None if kind == "commit" else DAY_MS
                 commit(driver, partition, member=member, generation=generation, retention_ms=retention_ms)
+            case "commit in transaction" | "commit transaction" | "abort transaction":
+                run_transaction_move(driver, kind, partition, number)
             case "delete":
                 delete(driver, partition)
             case "topic gone":
@@ -424,7 +621,7 @@ def test_the_last_record_of_each_key_is_sufficient_to_load_a_group(
     driver = GroupDriver(Limits())
     run_history(driver, history)
     last: dict[bytes, bytes | None] = {}
-    for record in driver.log:
+    for record in without_transactions(driver.log):
         key, value = encode_record(GroupId("fleet"), record)
         last[key] = value
     loaded = Group(GroupId("fleet"), driver.limits)
@@ -436,11 +633,44 @@ def test_the_last_record_of_each_key_is_sufficient_to_load_a_group(
     assert loaded.generation_record == driver.group.generation_record
 
 
+def without_transactions(log: Sequence[Record | TransactionEnded]) -> list[Record]:
+    """The records of ``log`` that count, as a compaction sees them: committed offsets at the places at which they were
+    written, and neither markers nor the records of open and aborted transactions."""
+    counting: list[Record] = []
+    for at, record in enumerate(log):
+        if isinstance(record, PendingOffsetWritten):
+            ends = (
+                one.is_commit
+                for one in log[at:]
+                if isinstance(one, TransactionEnded) and one.producer_id == record.producer.producer_id
+            )
+            if next(ends, False):
+                counting.append(OffsetWritten(partition=record.partition, committed=record.committed))
+        elif not isinstance(record, TransactionEnded):
+            counting.append(record)
+    return counting
+
+
+@given(st.lists(moves, max_size=30))
+@slow_settings(max_examples=100)
+def test_a_replay_of_the_log_gives_the_same_offsets_and_pending_offsets(
+    history: list[tuple[str, TopicPartition, int]],
+) -> None:
+    driver = GroupDriver(Limits())
+    run_history(driver, history)
+    before = driver.group
+    driver.restart()
+    assert driver.group.offsets == before.offsets
+    assert driver.group.pending_offsets == before.pending_offsets
+
+
 @given(st.lists(moves, max_size=30))
 @slow_settings(max_examples=60)
 def test_a_group_without_requests_is_removed_eventually(history: list[tuple[str, TopicPartition, int]]) -> None:
     driver = GroupDriver(Limits())
     run_history(driver, history)
+    for producer_id in range(3):
+        end_transaction(driver, commit=False, producer_id=producer_id)
     driver.advance_clock(30 * DAY_MS)
     assert driver.group.is_nonexistent
     assert not driver.group.deadlines

@@ -24,9 +24,12 @@ from coterie.groups.classic.offset_messages import (
     OffsetDelete,
     OffsetFetch,
     TopicDeleted,
+    TransactionEnded,
+    TxnOffsetCommit,
 )
 from coterie.groups.classic.summary import ID_LENGTH_MAX, summarize_event
 from coterie.groups.effects import TimerFired
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo, TopicPartition
 
 REPLY_TO = ReplyTo(1)
@@ -69,6 +72,14 @@ EVENTS: list[tuple[Event, list[Any]]] = [
         ),
         ["OffsetCommit", 3, "1000 offsets"],
     ),
+    (
+        TxnOffsetCommit(
+            reply_to=REPLY_TO, producer=ProducerIdAndEpoch(7, 2), member_id=LONG_MEMBER_ID, instance_id=INSTANCE,
+            generation=THIRD, offsets=OFFSETS
+        ),
+        ["TxnOffsetCommit", 3, 7, 2, "1000 offsets"],
+    ),
+    (TransactionEnded(producer_id=7, is_commit=True), ["TransactionEnded", 7, "commit"]),
     (OffsetFetch(reply_to=REPLY_TO, partitions=PARTITIONS), ["OffsetFetch", "1000 partitions"]),
     (OffsetFetch(reply_to=REPLY_TO, partitions=None), ["OffsetFetch", "all"]),
     (OffsetDelete(reply_to=REPLY_TO, partitions=PARTITIONS), ["OffsetDelete", "1000 partitions"]),

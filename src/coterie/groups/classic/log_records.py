@@ -2,7 +2,13 @@
 tombstone."""
 
 from coterie.groups.classic.messages import GenerationWritten
-from coterie.groups.classic.offset_messages import GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
+from coterie.groups.classic.offset_messages import (
+    GroupRemoved,
+    OffsetRecord,
+    OffsetRemoved,
+    OffsetWritten,
+    PendingOffsetWritten,
+)
 from coterie.groups.classic.offset_records import (
     KEY_VERSIONS,
     decode_offset_key,
@@ -27,7 +33,11 @@ def encode_record(group_id: GroupId, record: GenerationWritten | OffsetRecord) -
             return encode_generation_key(group_id), encode_generation(record)
         case GroupRemoved():
             return encode_generation_key(group_id), None
-        case OffsetWritten(partition=partition, committed=committed):
+        case (
+            OffsetWritten(partition=partition, committed=committed)
+            | PendingOffsetWritten(partition=partition, committed=committed)
+        ):
+            # The batch of a pending offset has its producer and transaction; the record itself is like any other.
             return encode_offset_key(group_id, partition), encode_offset_value(committed)
         case OffsetRemoved(partition=partition):
             return encode_offset_key(group_id, partition), None

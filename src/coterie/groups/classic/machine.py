@@ -73,12 +73,15 @@ from coterie.groups.classic.offset_messages import (
     OffsetDelete,
     OffsetFetch,
     TopicDeleted,
+    TransactionEnded,
+    TxnOffsetCommit,
 )
 from coterie.groups.classic.offsets import (
     offset_refusal_response,
     on_expiry_timer,
     on_offset_request,
     on_topic_deleted,
+    on_transaction_ended,
     schedule_expiry_check,
 )
 from coterie.groups.classic.request_checks import check_generation, check_group_id, check_member
@@ -111,10 +114,12 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     match event:
         case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup() | DescribeGroup():
             respond_or_refuse(turn, event)
-        case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+        case OffsetCommit() | TxnOffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
             respond_or_refuse(turn, event)
         case TopicDeleted(topic=topic):
             on_topic_deleted(turn, topic)
+        case TransactionEnded():
+            on_transaction_ended(turn, event)
         case TimerFired(key=key):
             on_timer(turn, key)
         case GroupLoaded():
@@ -150,7 +155,7 @@ def on_request(turn: Turn, request: Request) -> None:
             on_leave(turn, request)
         case DescribeGroup():
             on_describe_group(turn, request)
-        case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+        case OffsetCommit() | TxnOffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
             on_offset_request(turn, request)
 
 
@@ -415,5 +420,5 @@ def refusal_response(request: Request, error: ErrorCode) -> Response:
             return LeaveGroupResponse(error=error)
         case DescribeGroup():
             return DescribeGroupResponse(error=error)
-        case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+        case OffsetCommit() | TxnOffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
             return offset_refusal_response(request, error)

@@ -11,7 +11,13 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from coterie.groups import effects
-from coterie.groups.classic.offset_messages import OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
+from coterie.groups.classic.offset_messages import (
+    OffsetRecord,
+    OffsetRequest,
+    OffsetResponse,
+    TopicDeleted,
+    TransactionEnded,
+)
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
@@ -128,7 +134,7 @@ class GroupLoaded:
 
 
 Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | DescribeGroup | OffsetRequest
-Notification: TypeAlias = GroupLoaded | TopicDeleted
+Notification: TypeAlias = GroupLoaded | TopicDeleted | TransactionEnded
 """Events that come from the broker itself."""
 
 # -- records of the group's log: each contains the whole state of its key, which is the group or a partition ----------

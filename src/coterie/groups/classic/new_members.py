@@ -1,7 +1,7 @@
 """Checks whether a client may join: the group's size limit, and member ids issued before the join (KIP-394)."""
 
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
-from coterie.groups.classic.offset_messages import OffsetCommit
+from coterie.groups.classic.offset_messages import OffsetCommit, TxnOffsetCommit
 from coterie.groups.classic.protocols import protocols_size_bytes
 from coterie.groups.classic.rounds import rebalance_after_removal, remove_member
 from coterie.groups.classic.state import Group
@@ -11,13 +11,13 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def creates_group(request: Request) -> bool:
-    """Whether the request creates its group if there is none: a JoinGroup without a member id, or an OffsetCommit. Only
-    the request is examined, not the groups. A broker that has the maximum number of groups (`Limits.groups_max`) uses
-    this to refuse requests for further groups."""
+    """Whether the request creates its group if there is none: a JoinGroup without a member id, an OffsetCommit, or a
+    TxnOffsetCommit. Only the request is examined, not the groups. A broker that has the maximum number of groups
+    (`Limits.groups_max`) uses this to refuse requests for further groups."""
     match request:
         case JoinGroup(member_id=member_id):
             return not member_id
-        case OffsetCommit():
+        case OffsetCommit() | TxnOffsetCommit():
             return True
         case _:
             return False

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo
 from coterie.nouns.ids import TopicPartition as TopicPartition
 from coterie.wire.errors import ErrorCode
@@ -61,10 +62,29 @@ class OffsetCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommit:
+    """Commits offsets as a part of a transaction (KIP-98, KIP-447): they count from the commit of the transaction on.
+    The broker has checked that the transaction is open."""
+
+    reply_to: ReplyTo
+    producer: ProducerIdAndEpoch
+    """The producer of the transaction."""
+    member_id: MemberId
+    """Empty for a client that does not send its member id (before v3)."""
+    instance_id: InstanceId | None
+    generation: Generation
+    """Negative for a client that does not send its generation."""
+    offsets: tuple[NewOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetch:
     reply_to: ReplyTo
     partitions: tuple[TopicPartition, ...] | None
     """None requests all partitions that have a committed offset."""
+    requires_stable: bool = False
+    """Whether a partition with a pending offset gets UNSTABLE_OFFSET_COMMIT instead of its committed offset
+    (KIP-447)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +109,33 @@ class TopicDeleted:
     topic: str
 
 
-OffsetRequest: TypeAlias = OffsetCommit | OffsetFetch | OffsetDelete | DeleteGroup
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnded:
+    """The marker of a producer's transaction is in the log of groups: the pending offsets of this transaction are
+    committed or dropped. The coordinator of the transaction writes the marker, so a load applies it as a record, and
+    a step never returns it as one."""
+
+    producer_id: int
+    is_commit: bool
+
+
+OffsetRequest: TypeAlias = OffsetCommit | TxnOffsetCommit | OffsetFetch | OffsetDelete | DeleteGroup
 
 # -- records: each contains the whole state of its key, so that only the last record of a key counts ------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetWritten:
+    partition: TopicPartition
+    committed: CommittedOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOffsetWritten:
+    """An offset that is committed as a part of a transaction: written in a batch of that transaction, and pending until
+    its marker."""
+
+    producer: ProducerIdAndEpoch
     partition: TopicPartition
     committed: CommittedOffset
 
@@ -112,7 +152,7 @@ class GroupRemoved:
     """The tombstone of the group's generation. Each offset has its own tombstone."""
 
 
-OffsetRecord: TypeAlias = OffsetWritten | OffsetRemoved | GroupRemoved
+OffsetRecord: TypeAlias = OffsetWritten | PendingOffsetWritten | OffsetRemoved | GroupRemoved
 
 # -- effects ----------------------------------------------------------------------------------------------------------
 
@@ -132,6 +172,9 @@ class OffsetFetchResponse:
     offsets: Mapping[TopicPartition, CommittedOffset]
     """The requested partitions that have a committed offset, in the request's order; sorted by partition if all
     partitions were requested."""
+    unstable: frozenset[TopicPartition] = frozenset()
+    """The requested partitions that have a pending offset, if the request requires stable offsets: their error code is
+    UNSTABLE_OFFSET_COMMIT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The offsets of one classic group: commit, fetch, deletion, expiry; and the removal of a group without offsets.
+"""The offsets of one classic group: commit, also in a transaction, fetch, deletion, expiry; and the removal of a group
+without offsets.
 
 Behaviour, codes and the order of checks are those of Kafka's OffsetMetadataManager. Offsets belong to the group and not
 to its members: a consumer that assigns its partitions itself commits without being a member, as long as the group is
@@ -14,6 +15,12 @@ empty, and a group without any generation has only offsets. At `ExpiryTimer` the
 An offset for which the client requested a retention time expires, in the first three cases, when that time has passed
 since its commit. The same step removes a group that then has no members, no issued member ids and no offsets, whatever
 its protocol type.
+
+Offsets may be committed as a part of a transaction (TxnOffsetCommit): they are pending until the transaction's marker
+(`TransactionEnded`). A partition with a pending offset keeps its committed offset and does not expire; a deletion of
+its offset, of its topic or of the group drops the pending offset, too. One thing differs from Kafka: after a
+non-transactional commit of a partition, the earlier pending offsets of the partition are dropped at once, because they
+can never count. In Kafka they make the partition unstable until the end of their transaction.
 """
 
 from crc32c import crc32c
@@ -36,10 +43,13 @@ from coterie.groups.classic.offset_messages import (
     OffsetRequest,
     OffsetResponse,
     OffsetWritten,
+    PendingOffsetWritten,
     TopicPartition,
+    TransactionEnded,
+    TxnOffsetCommit,
 )
 from coterie.groups.classic.request_checks import check_exists, check_generation, check_group_id, check_member
-from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.state import Group, Phase, apply
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from coterie.groups.classic.turn import Turn
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -55,6 +65,8 @@ def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
     match request:
         case OffsetCommit():
             on_offset_commit(turn, request)
+        case TxnOffsetCommit():
+            on_txn_offset_commit(turn, request)
         case OffsetFetch():
             on_offset_fetch(turn, request)
         case OffsetDelete():
@@ -66,7 +78,7 @@ def on_offset_request(turn: Turn, request: OffsetRequest) -> None:
 def offset_refusal_response(request: OffsetRequest, error: ErrorCode) -> OffsetResponse:
     """The response of the request's kind with ``error``, and without other content."""
     match request:
-        case OffsetCommit():
+        case OffsetCommit() | TxnOffsetCommit():
             return OffsetCommitResponse(error=error)
         case OffsetFetch():
             return OffsetFetchResponse(error=error, offsets={})
@@ -89,17 +101,39 @@ def on_offset_commit(turn: Turn, request: OffsetCommit) -> None:
     check_committer(group, request)
     if group.phase in (Phase.STABLE, Phase.PREPARING_REBALANCE):
         turn.renew_session(group.members[request.member_id])
+    committed_offsets, errors = check_offsets(turn, request.offsets, request.retention_ms)
+    for partition, offset in committed_offsets.items():
+        turn.write(OffsetWritten(partition=partition, committed=offset))
+    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=errors))
+
+
+def on_txn_offset_commit(turn: Turn, request: TxnOffsetCommit) -> None:
+    """Write the offsets of the request as pending offsets of the transaction. An offset with too long metadata is left
+    out, as in `on_offset_commit`. The commit renews no session, as in Kafka.
+
+    :raises KafkaRefusal: see `check_transactional_committer`.
+    """
+    check_transactional_committer(turn.group, request)
+    pending_offsets, errors = check_offsets(turn, request.offsets, None)
+    for partition, offset in pending_offsets.items():
+        turn.write(PendingOffsetWritten(producer=request.producer, partition=partition, committed=offset))
+    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=errors))
+
+
+def check_offsets(
+    turn: Turn, offsets: tuple[NewOffset, ...], retention_ms: int | None
+) -> tuple[dict[TopicPartition, CommittedOffset], tuple[ErrorCode, ...]]:
+    """The last valid offset of each partition in ``offsets``, and the error code of each of ``offsets``: an offset with
+    too long metadata is invalid."""
     errors: list[ErrorCode] = []
-    committed_offsets: dict[TopicPartition, CommittedOffset] = {}
-    for new_offset in request.offsets:
-        if utf16_length(new_offset.metadata) > group.limits.offset_metadata_size_max:
+    valid: dict[TopicPartition, CommittedOffset] = {}
+    for new_offset in offsets:
+        if utf16_length(new_offset.metadata) > turn.group.limits.offset_metadata_size_max:
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
             errors.append(ErrorCode.none)
-            committed_offsets[new_offset.partition] = committed_offset(new_offset, turn.now_ms, request.retention_ms)
-    for partition, offset in committed_offsets.items():
-        turn.write(OffsetWritten(partition=partition, committed=offset))
-    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=tuple(errors)))
+            valid[new_offset.partition] = committed_offset(new_offset, turn.now_ms, retention_ms)
+    return valid, tuple(errors)
 
 
 def committed_offset(new_offset: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
@@ -125,7 +159,13 @@ def on_offset_fetch(turn: Turn, request: OffsetFetch) -> None:
     offsets = {
         partition: committed_offsets[partition] for partition in requested_partitions if partition in committed_offsets
     }
-    turn.reply(request.reply_to, OffsetFetchResponse(error=ErrorCode.none, offsets=offsets))
+    unstable = frozenset(turn.group.pending_offsets).intersection(requested_partitions)
+    turn.reply(
+        request.reply_to,
+        OffsetFetchResponse(
+            error=ErrorCode.none, offsets=offsets, unstable=unstable if request.requires_stable else frozenset()
+        ),
+    )
 
 
 def on_offset_delete(turn: Turn, request: OffsetDelete) -> None:
@@ -147,7 +187,7 @@ def on_offset_delete(turn: Turn, request: OffsetDelete) -> None:
             errors.append(ErrorCode.group_subscribed_to_topic)
             continue
         errors.append(ErrorCode.none)
-        if partition in group.offsets:
+        if partition in group.offsets or partition in group.pending_offsets:
             turn.write(OffsetRemoved(partition=partition))
     turn.reply(request.reply_to, OffsetDeleteResponse(error=ErrorCode.none, errors=tuple(errors)))
 
@@ -170,8 +210,16 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
     """Remove the group's offsets of ``topic``."""
-    for partition in sorted(partition for partition in turn.group.offsets if partition.topic == topic):
-        turn.write(OffsetRemoved(partition=partition))
+    for partition in partitions_with_offsets(turn.group):
+        if partition.topic == topic:
+            turn.write(OffsetRemoved(partition=partition))
+
+
+def on_transaction_ended(turn: Turn, event: TransactionEnded) -> None:
+    """Commit or drop the pending offsets of the transaction. No record is written: the marker is in the log."""
+    apply(turn.group, event)
+    if turn.group.is_nonexistent:
+        turn.cancel_timer(_EXPIRY_TIMER)
 
 
 def on_expiry_timer(turn: Turn) -> None:
@@ -179,7 +227,7 @@ def on_expiry_timer(turn: Turn) -> None:
     group = turn.group
     for partition in expired_partitions(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
-    if group.phase is Phase.EMPTY and not group.pending_join_members and not group.offsets:
+    if group.phase is Phase.EMPTY and not (group.pending_join_members or group.offsets or group.pending_offsets):
         remove_group(turn)
     schedule_expiry_check(turn)
 
@@ -189,13 +237,15 @@ def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
     the time also depends on the group's id: if many groups that were loaded together were checked together, the broker
     would be blocked for that long."""
     group = turn.group
-    if (group.generation_record is not None or group.offsets) and _EXPIRY_TIMER not in group.deadlines:
+    has_record = group.generation_record is not None or group.offsets or group.pending_offsets
+    if has_record and _EXPIRY_TIMER not in group.deadlines:
         check_ms = group.limits.offsets_retention_check_ms
         turn.set_timer(_EXPIRY_TIMER, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
 
 
 def expired_partitions(group: Group, now_ms: int) -> list[TopicPartition]:
-    """The partitions whose offsets have expired at ``now_ms``, sorted."""
+    """The partitions whose offsets have expired at ``now_ms``, sorted. A partition with a pending offset does not
+    expire."""
     phase = group.phase
     topics_read = topics_in_use(group)
     emptied_at_ms: int | None = None
@@ -208,6 +258,7 @@ def expired_partitions(group: Group, now_ms: int) -> list[TopicPartition]:
         partition
         for partition, offset in group.offsets.items()
         if (topics_read is None or partition.topic not in topics_read)
+        and partition not in group.pending_offsets
         and now_ms >= expires_at_ms(offset, emptied_at_ms=emptied_at_ms, retention_ms=retention_ms)
     )
 
@@ -225,7 +276,7 @@ def remove_group(turn: Turn) -> None:
     group of the same name. The group must be empty."""
     group = turn.group
     assert group.phase is Phase.EMPTY
-    for partition in sorted(group.offsets):
+    for partition in partitions_with_offsets(group):
         turn.write(OffsetRemoved(partition=partition))
     turn.write(GroupRemoved())
     for member_id in sorted(group.pending_join_members):
@@ -254,6 +305,29 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
     if group.phase is Phase.COMPLETING_REBALANCE:
         # The member has this generation from its JoinGroup, but has not received its assignment yet.
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
+
+
+def check_transactional_committer(group: Group, request: TxnOffsetCommit) -> None:
+    """Check the sender of ``request``. Unlike in `check_committer`, a sender that sends neither member id nor
+    generation is accepted in every phase, because old versions have no such fields, and the sync phase refuses no
+    one.
+
+    :raises KafkaRefusal: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, or ILLEGAL_GENERATION, the latter
+        also for a group that does not exist.
+    """
+    check_group_id(group)
+    if request.generation < 0 and group.phase is Phase.EMPTY:
+        return
+    if group.is_nonexistent:
+        raise KafkaRefusal(ErrorCode.illegal_generation)
+    if request.generation >= 0 or request.member_id or request.instance_id is not None:
+        check_member(group, request.member_id, request.instance_id)
+        check_generation(group, request.generation)
+
+
+def partitions_with_offsets(group: Group) -> list[TopicPartition]:
+    """The partitions with a committed or a pending offset, sorted."""
+    return sorted({*group.offsets, *group.pending_offsets})
 
 
 def topics_in_use(group: Group) -> frozenset[str] | None:

@@ -26,9 +26,12 @@ from coterie.groups.classic.offset_messages import (
     GroupRemoved,
     OffsetRemoved,
     OffsetWritten,
+    PendingOffsetWritten,
     TopicPartition,
+    TransactionEnded,
 )
 from coterie.groups.classic.protocols import ProtocolSupport
+from coterie.groups.pending_writes import PendingWrites
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 
@@ -113,8 +116,8 @@ class JoinPhase:
 
 
 class Group:
-    """One classic group. Only `apply` writes ``generation_record`` and ``offsets``, the hard state; all other fields
-    are soft state."""
+    """One classic group. Only `apply` writes the hard state: ``generation_record``, ``offsets`` and
+    ``pending_offsets``; all other fields are soft state."""
 
     def __init__(self, group_id: GroupId, limits: Limits) -> None:
         self.group_id = group_id
@@ -122,6 +125,8 @@ class Group:
         # hard state: written to the log
         self.generation_record: GenerationWritten | None = None
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        self.pending_offsets: PendingWrites[TopicPartition, CommittedOffset] = PendingWrites()
+        """The offsets in transactions that are open."""
         # soft state: lost in a restart, then rebuilt from the hard state
         self.protocol_type: str | None = None
         """The protocol type of the members, for example `consumer` or `connect`; None before the first member has
@@ -193,17 +198,23 @@ class Group:
 
     @property
     def is_nonexistent(self) -> bool:
-        """Whether the group does not exist: it has no members, no offsets, no issued member ids, no records and no join
-        phase. A shell need not keep the state of such a group."""
+        """Whether the group does not exist: it has no members, no offsets, no pending offsets, no issued member ids, no
+        records and no join phase. A shell need not keep the state of such a group."""
         return not (
-            self.generation_record or self.offsets or self.members or self.pending_join_members or self.join_phase
+            self.generation_record
+            or self.offsets
+            or self.members
+            or self.pending_join_members
+            or self.join_phase
+            or self.pending_offsets
         )
 
     @property
     def has_only_offsets(self) -> bool:
-        """Whether the group has offsets, but had no generation since it began, and has no members now."""
+        """Whether the group has offsets or pending offsets, but had no generation since it began, and has no members
+        now."""
         has_more = self.generation_record or self.members or self.pending_join_members or self.join_phase
-        return bool(self.offsets) and not has_more
+        return bool(self.offsets or self.pending_offsets) and not has_more
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -216,7 +227,7 @@ class Group:
         return len(self.parked_joins) == len(self.members) and not self.pending_join_members
 
 
-def apply(group: Group, record: Record) -> None:
+def apply(group: Group, record: Record | TransactionEnded) -> None:
     """Change the hard state as ``record`` says. Hard state is changed by this function only, live and at replay."""
     match record:
         case GenerationWritten():
@@ -225,8 +236,14 @@ def apply(group: Group, record: Record) -> None:
             group.generation_record = None
         case OffsetWritten(partition=partition, committed=committed):
             group.offsets[partition] = committed
+            group.pending_offsets.override(partition)
+        case PendingOffsetWritten(producer=producer, partition=partition, committed=committed):
+            group.pending_offsets.write(producer.producer_id, partition, committed)
         case OffsetRemoved(partition=partition):
             group.offsets.pop(partition, None)
+            group.pending_offsets.override(partition)
+        case TransactionEnded(producer_id=producer_id, is_commit=is_commit):
+            group.offsets.update(group.pending_offsets.end(producer_id, is_commit=is_commit))
 
 
 def check(group: Group) -> None:

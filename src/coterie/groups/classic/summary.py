@@ -13,7 +13,16 @@ from coterie.groups.classic.messages import (
     LeaveGroup,
     SyncGroup,
 )
-from coterie.groups.classic.offset_messages import DeleteGroup, OffsetCommit, OffsetDelete, OffsetFetch, TopicDeleted
+from coterie.groups.classic.offset_messages import (
+    DeleteGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetRequest,
+    TopicDeleted,
+    TransactionEnded,
+    TxnOffsetCommit,
+)
 from coterie.groups.effects import TimerFired
 
 ID_LENGTH_MAX = 80
@@ -30,10 +39,8 @@ def summarize_event(event: Event) -> Summary:
     match event:
         case Heartbeat():
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.generation
-        case OffsetCommit():
-            return "OffsetCommit", _shorten(event.member_id), event.generation, f"{len(event.offsets)} offsets"
-        case OffsetFetch(partitions=partitions):
-            return "OffsetFetch", "all" if partitions is None else f"{len(partitions)} partitions"
+        case OffsetCommit() | TxnOffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+            return _summarize_offset_request(event)
         case JoinGroup():
             ids = event.member_id, "fresh", event.fresh_member_id, "instance", event.instance_id or ""
             return "JoinGroup", *map(_shorten, ids), f"{len(event.protocols)} protocols"
@@ -46,14 +53,30 @@ def summarize_event(event: Event) -> Summary:
             return "LeaveGroup", first_id, f"{len(members)} members"
         case DescribeGroup():
             return ("DescribeGroup",)
-        case OffsetDelete(partitions=partitions):
-            return "OffsetDelete", f"{len(partitions)} partitions"
         case TimerFired(key=key):
             return "TimerFired", type(key).__name__, _shorten(getattr(key, "member_id", ""))
         case TopicDeleted(topic=topic):
             return "TopicDeleted", _shorten(topic)
-        case DeleteGroup() | GroupLoaded():
-            return (type(event).__name__,)
+        case TransactionEnded(producer_id=producer_id, is_commit=is_commit):
+            return "TransactionEnded", "producer", producer_id, "commit" if is_commit else "abort"
+        case GroupLoaded():
+            return ("GroupLoaded",)
+
+
+def _summarize_offset_request(request: OffsetRequest) -> Summary:
+    """The parts of the summary of ``request``."""
+    match request:
+        case OffsetCommit():
+            return "OffsetCommit", _shorten(request.member_id), request.generation, f"{len(request.offsets)} offsets"
+        case TxnOffsetCommit(member_id=member_id, producer=producer):
+            count_text = f"{len(request.offsets)} offsets"
+            return "TxnOffsetCommit", _shorten(member_id), request.generation, *producer, count_text
+        case OffsetFetch(partitions=partitions):
+            return "OffsetFetch", "all" if partitions is None else f"{len(partitions)} partitions"
+        case OffsetDelete(partitions=partitions):
+            return "OffsetDelete", f"{len(partitions)} partitions"
+        case DeleteGroup():
+            return ("DeleteGroup",)
 
 
 def _shorten(text: str) -> str:

@@ -26,6 +26,7 @@ from coterie.groups.classic.offset_messages import (
     OffsetFetchResponse,
     OffsetRemoved,
     OffsetWritten,
+    PendingOffsetWritten,
     TopicDeleted,
     TopicPartition,
 )
@@ -124,6 +125,8 @@ class ClientsChecker:
                 self._own_retention_ms.pop(partition, None)
                 if isinstance(step.event, OffsetCommit) and step.event.retention_ms is not None:
                     self._own_retention_ms[partition] = step.event.retention_ms
+            case PendingOffsetWritten():
+                raise AssertionError("no client of this play commits offsets in a transaction")
             case OffsetRemoved(partition=partition):
                 if (reason_to_keep := self._reason_to_keep_offset(step, partition)) is not None:
                     raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {reason_to_keep}")

@@ -1,0 +1,66 @@
+"""Values that open transactions have written, until the transaction's marker commits or drops them.
+
+The value of a key is that of its last record in the log, without the records of open and aborted transactions. So the
+order of the records counts, and not the order in which the transactions end: a record that no transaction wrote, and a
+record of a committed transaction, override every earlier pending value of their key. Compaction follows the same rule.
+The coordinators of groups and the load of their log share it here.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(slots=True)
+class PendingWrites(Generic[KeyT, ValueT]):
+    """The pending values of some keys. An object without pending values is false."""
+
+    _by_key: dict[KeyT, dict[int, ValueT]] = field(default_factory=dict)
+    """By key and then by producer id, in the order of the log. A producer has one open transaction at most."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._by_key
+
+    def __iter__(self) -> Iterator[KeyT]:
+        """The keys that have pending values."""
+        return iter(self._by_key)
+
+    def items(self) -> Iterator[tuple[KeyT, int, ValueT]]:
+        """Each key with a producer id and its pending value; the values of one key in the order of the log."""
+        for key, values in self._by_key.items():
+            for producer_id, value in values.items():
+                yield key, producer_id, value
+
+    def write(self, producer_id: int, key: KeyT, value: ValueT) -> None:
+        """The producer's transaction has written ``value``; this replaces its earlier value of the key."""
+        values = self._by_key.setdefault(key, {})
+        values.pop(producer_id, None)
+        values[producer_id] = value
+
+    def override(self, key: KeyT) -> None:
+        """A record that no transaction wrote was appended for ``key``: drop the pending values of the key."""
+        self._by_key.pop(key, None)
+
+    def end(self, producer_id: int, *, is_commit: bool) -> Mapping[KeyT, ValueT]:
+        """The producer's transaction has ended: drop its values. After a commit, returns the values that count from now
+        on, and drops the pending values that were written before them; after an abort, returns nothing."""
+        committed: dict[KeyT, ValueT] = {}
+        for key in [key for key, values in self._by_key.items() if producer_id in values]:
+            values = self._by_key[key]
+            if is_commit:
+                for writer in list(values):
+                    value = values.pop(writer)
+                    if writer == producer_id:
+                        committed[key] = value
+                        break
+            else:
+                del values[producer_id]
+            if not values:
+                del self._by_key[key]
+        return committed
