@@ -9,6 +9,7 @@ A point is a state of the group `fleet`, or a record of any group:
 - likewise ``member``, ``target``, ``current``, ``revoked``, ``departed``, ``left`` at a record of a connect group: of a
   member, of a target with jobs, of a member's jobs, of its revoked jobs, of a departed member, and the tombstone of a
   member;
+- likewise ``pending`` at a record that contains a pending offset, and ``ended`` at the end of a transaction;
 - ``record N``: when the first N records that this process appends for any group are durable, and none after them.
 """
 
@@ -25,9 +26,11 @@ from coterie.broker import server
 from coterie.broker.groups.classic import ClassicMachine
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
+from coterie.broker.transactions.coordinator import Transactions
+from coterie.broker.transactions.writes import WriteResult
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, SyncGroup
-from coterie.groups.classic.offset_messages import OffsetWritten
+from coterie.groups.classic.offset_messages import OffsetWritten, PendingOffsetWritten
 from coterie.groups.classic.state import Group, Limits, Phase
 from coterie.groups.connect.messages import (
     CurrentAssignment,
@@ -37,6 +40,9 @@ from coterie.groups.connect.messages import (
     TargetWritten,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.transaction_messages import EndTransaction
+from coterie.groups.transaction_messages import Event as TransactionEvent
+from coterie.groups.transaction_messages import Reply as TransactionReply
 from coterie.nouns.ids import GroupId
 
 _PHASES: dict[str, Callable[[Group, Event], bool]] = {
@@ -53,6 +59,7 @@ _RECORDS: dict[str, Callable[[object], bool]] = {
     "joined": lambda record: isinstance(record, GenerationWritten) and record.protocol is None and bool(record.members),
     "assigned": lambda record: isinstance(record, GenerationWritten) and record.protocol is not None,
     "committed": lambda record: isinstance(record, OffsetWritten),
+    "pending": lambda record: isinstance(record, PendingOffsetWritten),
     "member": lambda record: isinstance(record, MemberMetadata),
     "target": lambda record: isinstance(record, TargetWritten) and bool(record.target.jobs),
     "current": lambda record: isinstance(record, CurrentAssignment) and bool(record.assigned),
@@ -95,6 +102,21 @@ def crash_at_record(kind: str, moment: str) -> None:
     vars(server)["GroupLog"] = CrashingGroupLog
 
 
+def crash_at_end_of_transaction(moment: str) -> None:
+    class CrashingTransactions(Transactions):
+        async def ask(self, transactional_id: str, make_event: Callable[[int], TransactionEvent]) -> TransactionReply:
+            if moment == "before" and isinstance(make_event(0), EndTransaction):
+                crash()
+            return await super().ask(transactional_id, make_event)
+
+        def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
+            if written.markers:
+                crash()
+            super()._on_durable(transactional_id, written)
+
+    vars(server)["Transactions"] = CrashingTransactions
+
+
 def crash_after_records(count: int) -> None:
     class CrashingGroupLog(GroupLog[Any]):
         left = count
@@ -126,6 +148,8 @@ def main(data: Path, port: int, point: str, parent: Connection) -> None:
     kind, _, moment = point.partition(" ")
     if kind == "record":
         crash_after_records(int(moment))
+    elif kind == "ended":
+        crash_at_end_of_transaction(moment)
     elif moment:
         crash_at_record(kind, moment)
     elif kind in _PHASES:

@@ -157,6 +157,8 @@ async def clients_of_bob(ours: int, theirs: int) -> list[BrokerClient]:
             for name in TOPICS
         ]
         await alice.ask(19, 4, {"topics": topics, "timeout": 10_000, "validate_only": False})
+        # Kafka creates its topic of transactions at the first request for a transaction's coordinator.
+        await alice.ask_until_ready(10, 3, {"key": "hers", "key_type": 1})
         while True:
             found = await alice.ask(10, 3, {"key": "hers", "key_type": 0})
             beat = await alice.ask(12, 3, _member("hers"))
@@ -212,6 +214,7 @@ JOIN = {
 }  # fmt: skip
 COMMIT = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
 TRANSACTION = {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0}
+OWN_TRANSACTION = TRANSACTION | {"transactional_id": "connect-cluster-hers"}
 FETCHED = {
     "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
     "partition_max_bytes": 1_000,
@@ -289,6 +292,14 @@ REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
         "v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
         "v3_and_below_topics": [{"name": name, "partitions": (0,)} for name in TOPICS],
     }),
+    "add offsets of a group": (25, 3, {**OWN_TRANSACTION, "group_id": "hers"}),
+    "add offsets of another's group": (25, 3, {**OWN_TRANSACTION, "group_id": "theirs"}),
+    "add offsets to another's transaction": (25, 3, {**TRANSACTION, "group_id": "hers"}),
+    "commit in a transaction": (28, 3, {**_member("hers"), **OWN_TRANSACTION, "topics": topics(COMMIT)}),
+    "commit in a transaction for another's group": (28, 3, {
+        **_member("theirs"), **OWN_TRANSACTION, "topics": topics(COMMIT),
+    }),
+    "commit in another's transaction": (28, 3, {**_member("hers"), **TRANSACTION, "topics": topics(COMMIT)}),
     "end a transaction": (26, 3, {**TRANSACTION, "committed": True}),
     "describe configs": (32, 4, {
         "resources": RESOURCES, "include_synonyms": False, "include_documentation": False,

@@ -26,6 +26,8 @@ from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import FREE_BYTES_MIN
 from coterie.broker.transactions.coordinator import Transactions
+from coterie.groups.classic.offset_messages import TransactionEnded
+from coterie.groups.transaction_messages import MarkersWritten
 from coterie.nouns.errors import WorldError
 from coterie.nouns.target_assignments import Assign
 
@@ -117,7 +119,17 @@ async def running_broker(
                 await connect_groups.load()
             group_count = len(groups.ids()) + (0 if connect_groups is None else len(connect_groups.ids()))
             _log_data_directory(settings, log, group_count)
-            transactions = await Transactions.open(log, settings.transactions, now_ms=now_ms)
+
+            def end_offsets_transaction(markers: MarkersWritten) -> None:
+                """Tell the groups that the markers commit or drop their pending offsets."""
+                if group_log.topic_partition in markers.partitions:
+                    producer_id = markers.producer.producer_id
+                    ended = TransactionEnded(producer_id=producer_id, is_commit=markers.is_commit)
+                    groups.end_transaction(producer_id, ended)
+
+            transactions = await Transactions.open(
+                log, settings.transactions, now_ms=now_ms, on_markers=end_offsets_transaction
+            )
             keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_ms)
             background = [
                 tasks.create_task(transactions.run(), name="transactions"),

@@ -304,12 +304,36 @@ def decode_records(data: bytes | memoryview) -> list[BatchRecord]:
     """
     records: list[BatchRecord] = []
     for position, header in iter_batch_headers(data):
-        check_crc(data, position, header)
-        if header.is_compressed:
-            raise WireError("a batch is compressed; only uncompressed batches are read here")
+        batch_records = decode_batch(data, position, header)
         if not header.is_control:
-            records.extend(_read_records(data, position, header))
+            records.extend(batch_records)
     return records
+
+
+def decode_batch(data: bytes | memoryview, position: int, header: BatchHeader) -> list[BatchRecord]:
+    """The records of the batch at ``position``, whose header is ``header``, after a check of the CRC. The only record
+    of a control batch is its marker (`is_commit_marker`).
+
+    :raises WireError: when the batch is malformed, damaged, or compressed: only batches that Coterie wrote are read.
+    """
+    check_crc(data, position, header)
+    if header.is_compressed:
+        raise WireError("a batch is compressed; only uncompressed batches are read here")
+    return list(_read_records(data, position, header))
+
+
+def is_commit_marker(marker: BatchRecord) -> bool:
+    """Whether ``marker``, the record of a control batch, ends its transaction with a commit, and not with an abort.
+
+    :raises WireError: when the record is no such marker.
+    """
+    try:
+        _, marker_type = _MARKER_KEY.unpack(marker.key or b"")
+    except struct.error as error:
+        raise WireError(f"the marker at offset {marker.offset} has an invalid key") from error
+    if marker_type not in (_ABORT_MARKER_TYPE, _COMMIT_MARKER_TYPE):
+        raise WireError(f"the marker at offset {marker.offset} has the unknown type {marker_type}")
+    return bool(marker_type == _COMMIT_MARKER_TYPE)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

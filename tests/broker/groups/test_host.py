@@ -132,3 +132,29 @@ async def test_a_bug_in_a_notification_after_a_reload_makes_the_group_reload_aga
         await running
     assert not failures
     assert await lines.load(C) == (), "the second reload has set the counter's timer"
+
+
+async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cause of the notification may be a record that the read did not reach."""
+    lines = await GroupLog.open(log, COUNTER_TOPIC)
+    await lines.append(C, [3], now_ms=1)
+    host = GroupHost(C, CounterMachine(), await lines.load(C), lines, steady_clock())
+    load = lines.load
+    reads: list[Sequence[Total]] = []
+
+    async def append_after_first_read(group_id: GroupId) -> Sequence[Total]:
+        reads.append(await load(group_id))
+        if len(reads) == 1:
+            await lines.append(C, [5], now_ms=1)
+            host.notify(None)
+        return reads[-1]
+
+    monkeypatch.setattr(lines, "load", append_after_first_read)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(host.run())
+        host.reload()
+        assert await host.ask(add(0)) == counted(5)
+        running.cancel()
+    assert reads == [[3], [5]]

@@ -126,6 +126,12 @@ def transactional_id_check(field: str = "transactional_id") -> Callable[[AccessC
     return lambda access: access.error_code(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
 
 
+def group_in_transaction_error(access: AccessCheck) -> ErrorCode | None:
+    """The error code if the client may not write with the request's transactional id, or not read its group; else
+    None."""
+    return transactional_id_check()(access) or group_check(Operation.READ)(access)
+
+
 def topic_check(
     operation: Operation, check_request: Callable[[AccessCheck], ErrorCode | None] | None = None
 ) -> ItemCheck:

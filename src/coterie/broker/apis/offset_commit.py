@@ -1,6 +1,7 @@
 """OffsetCommit: stores offsets of a group, sent by members or by clients that are not members, such as tools. The
 response is sent when the offsets are durable. A member of a connect group commits with its member epoch (KIP-848)."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
@@ -29,21 +30,34 @@ _NO_MEMBER, _NO_GENERATION = MemberId(""), Generation(-1)
 _BY_ID_SINCE = 10
 """The first version in which topics are given by topic id instead of name."""
 
+Commit = Callable[[BrokerContext, ApiRequest, tuple[NewOffset, ...]], Awaitable[tuple[ErrorCode, ...]]]
+"""Commits the offsets of a request, and returns the error code of each when they are durable, in the same order."""
+
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    is_by_id = request.header.api_version >= _BY_ID_SINCE
+    unknown_topic = ErrorCode.unknown_topic_id if is_by_id else ErrorCode.unknown_topic_or_partition
+    return await commit_values(broker, request, _commit, unknown_topic=unknown_topic)
+
+
+async def commit_values(
+    broker: BrokerContext, request: ApiRequest, commit: Commit, *, unknown_topic: ErrorCode
+) -> Values:
+    """The response to a request that commits offsets: let ``commit`` commit those whose partition exists. The others
+    have the error code ``unknown_topic`` or UNKNOWN_TOPIC_OR_PARTITION."""
     # Check which topics exist before the group handles the request: topics may be created or deleted meanwhile.
     checked = [
         (
             asked,
             [
-                _new_offset_or_error(request, topic_of(broker, asked), partition)
+                _new_offset_or_error(topic_of(broker, asked), partition, unknown_topic)
                 async for partition in yielding(asked.partitions, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
             ],
         )
         async for asked in yielding(request.body.topics, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
     ]
     new = tuple(one for _, partitions in checked for one in partitions if isinstance(one, NewOffset))
-    errors = iter(await _commit(broker, request, new) if new else ())
+    errors = iter(await commit(broker, request, new) if new else ())
     return {
         "topics": [
             {
@@ -92,12 +106,12 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
     return response.errors if error is ErrorCode.none else (error,) * len(new)
 
 
-def _new_offset_or_error(request: ApiRequest, topic: Topic | None, partition: Any) -> NewOffset | ErrorCode:
+def _new_offset_or_error(topic: Topic | None, partition: Any, unknown_topic: ErrorCode) -> NewOffset | ErrorCode:
     """The offset in the request's entry ``partition``, or the error code if its topic or its partition does not
     exist."""
-    if topic is None and request.header.api_version >= _BY_ID_SINCE:
-        return ErrorCode.unknown_topic_id
-    if topic is None or topic.partition(partition.partition_index) is None:
+    if topic is None:
+        return unknown_topic
+    if topic.partition(partition.partition_index) is None:
         return ErrorCode.unknown_topic_or_partition
     return NewOffset(
         partition=TopicPartition(topic.name, partition.partition_index),

@@ -1,6 +1,6 @@
 """OffsetFetch: returns the committed offsets of one group, or since v8 of several groups, for the requested partitions
-or for all. A member of a connect group fetches with its member epoch (KIP-848, since v9). Not supported: offsets that
-are committed in a transaction, so all offsets are stable."""
+or for all. A member of a connect group fetches with its member epoch (KIP-848, since v9). A client may require stable
+offsets (since v7): then a partition has an error code while an open transaction has committed an offset of it."""
 
 from itertools import groupby
 from typing import Any
@@ -59,6 +59,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) 
             else tuple(
                 TopicPartition(topic, number) for topic, one in named if topic for number in one.partition_indexes
             ),
+            requires_stable=request.field_or_default("require_stable", False),
         ),
     )
     assert isinstance(response, OffsetFetchResponse)
@@ -90,7 +91,7 @@ def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetch
             "partitions": [
                 _partition_values(number, None, ErrorCode.unknown_topic_id)
                 if name is None
-                else _partition_values(number, response.offsets.get(TopicPartition(name, number)), response.error)
+                else _response_values(response, TopicPartition(name, number))
                 for number in asked.partition_indexes
             ],
         }
@@ -105,11 +106,16 @@ def _all_topics(broker: BrokerContext, response: OffsetFetchResponse) -> list[Va
     for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
         topic = broker.log.topics.get(name)
         if topic is not None:
-            partition_values = [
-                _partition_values(of.partition, response.offsets[of], ErrorCode.none) for of in partitions
-            ]
+            partition_values = [_response_values(response, of) for of in partitions]
             answers.append({"name": name, "topic_id": topic.topic_id, "partitions": partition_values})
     return answers
+
+
+def _response_values(response: OffsetFetchResponse, of: TopicPartition) -> Values:
+    """The response entry of one partition of a group."""
+    if of in response.unstable:
+        return _partition_values(of.partition, None, ErrorCode.unstable_offset_commit)
+    return _partition_values(of.partition, response.offsets.get(of), response.error)
 
 
 def _partition_values(number: int, committed: CommittedOffset | None, error: ErrorCode) -> Values:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from coterie.broker.apis import (
+    add_offsets_to_txn,
     add_partitions_to_txn,
     alter_configs,
     create_partitions,
@@ -39,6 +40,7 @@ from coterie.broker.apis import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
 )
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import NO_AUTHORIZATION
@@ -77,14 +79,14 @@ _OTHER_APIS = {
     api.key: api
     for api in (
         KafkaApi(key=API_VERSIONS, versions=range(5), handle=api_versions, authorization=NO_AUTHORIZATION),
-        add_partitions_to_txn.API, alter_configs.API, create_partitions.API, create_topics.API, delete_groups.API,
-        delete_records.API, delete_topics.API, describe_cluster.API, describe_configs.API, describe_groups.API,
-        describe_log_dirs.API, describe_producers.API, describe_topic_partitions.API, describe_transactions.API,
-        end_txn.API, fetch.API, find_coordinator.API, heartbeat.API, incremental_alter_configs.API,
-        init_producer_id.API, join_group.API, leave_group.API, list_config_resources.API, list_groups.API,
-        list_offsets.API, list_transactions.API, metadata.API, offset_commit.API, offset_delete.API,
-        offset_fetch.API, offset_for_leader_epoch.API, produce.API, sasl_authenticate.API, sasl_handshake.API,
-        sync_group.API,
+        add_offsets_to_txn.API, add_partitions_to_txn.API, alter_configs.API, create_partitions.API,
+        create_topics.API, delete_groups.API, delete_records.API, delete_topics.API, describe_cluster.API,
+        describe_configs.API, describe_groups.API, describe_log_dirs.API, describe_producers.API,
+        describe_topic_partitions.API, describe_transactions.API, end_txn.API, fetch.API, find_coordinator.API,
+        heartbeat.API, incremental_alter_configs.API, init_producer_id.API, join_group.API, leave_group.API,
+        list_config_resources.API, list_groups.API, list_offsets.API, list_transactions.API, metadata.API,
+        offset_commit.API, offset_delete.API, offset_fetch.API, offset_for_leader_epoch.API, produce.API,
+        sasl_authenticate.API, sasl_handshake.API, sync_group.API, txn_offset_commit.API,
     )
 }  # fmt: skip
 APIS: Mapping[int, KafkaApi] = _OTHER_APIS | _CONNECT_GROUP_APIS

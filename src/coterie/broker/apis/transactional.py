@@ -4,9 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coterie.broker.context import BrokerContext
-from coterie.groups.transaction_messages import Event, Reply
+from coterie.broker.groups.classic import CLASSIC_TOPIC
+from coterie.groups.transaction_messages import Event, Reply, TopicPartition
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
+
+OFFSETS_PARTITION = TopicPartition(CLASSIC_TOPIC.name, 0)
+"""The partition with the offsets of all groups."""
 
 
 async def coordinator_reply(

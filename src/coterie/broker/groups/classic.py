@@ -23,13 +23,35 @@ from coterie.groups.classic.messages import (
     SyncGroup,
     TimerKey,
 )
-from coterie.groups.classic.offset_messages import OffsetWritten, TopicDeleted
+from coterie.groups.classic.offset_messages import OffsetWritten, PendingOffsetWritten, TopicDeleted
 from coterie.groups.classic.state import Group, Limits
 from coterie.groups.classic.summary import summarize_event
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
+from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupId, MemberId
 
+
+def _producer_of(record: Record) -> ProducerIdAndEpoch | None:
+    """The producer of the transaction of which the record is a part, None if it is a part of none."""
+    return record.producer if isinstance(record, PendingOffsetWritten) else None
+
+
+def _with_producer(record: Record, producer: ProducerIdAndEpoch) -> Record:
+    """The offset that was read from a batch of the producer's open transaction.
+
+    :raises WireError: when ``record`` is no offset.
+    """
+    if not isinstance(record, OffsetWritten):
+        raise WireError(f"a {type(record).__name__} is in a transaction of producer {producer.producer_id}")
+    return PendingOffsetWritten(producer=producer, partition=record.partition, committed=record.committed)
+
+
 CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
-    name="__consumer_offsets", encode_record=encode_record, decode_record=decode_record
+    name="__consumer_offsets",
+    encode_record=encode_record,
+    decode_record=decode_record,
+    producer_of=_producer_of,
+    with_producer=_with_producer,
 )
 """The topic with the records of classic groups. Name and record format are Kafka's, so that Kafka's tools for this
 topic can read it."""
@@ -68,11 +90,11 @@ class ClassicMachine:
         return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._deleted_topics(records))]
 
     def _deleted_topics(self, records: Sequence[Record]) -> Sequence[str]:
-        """The names of topics that have committed offsets in ``records``, and that do not exist any more, or were
-        deleted and created again since the commit; sorted."""
+        """The names of topics that have committed or pending offsets in ``records``, and that do not exist any more, or
+        were deleted and created again since the commit; sorted."""
         gone: set[str] = set()
         for record in records:
-            if isinstance(record, OffsetWritten):
+            if isinstance(record, OffsetWritten | PendingOffsetWritten):
                 name, topic_id = record.partition[0], record.committed.topic_id
                 topic = self._topics.get(name)
                 if topic is None or topic_id not in (None, topic.topic_id.bytes):

@@ -174,6 +174,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._loaded = asyncio.Event()
         """Not set from a failure to the end of the reload."""
         self._loaded.set()
+        self._has_missed_notification = False
+        """Whether a notification came since the reload began to read the log: the read may miss its cause."""
         self._waiting_for_load = 0
         """The number of requests that wait for the reload."""
         self._wake = asyncio.Event()
@@ -240,10 +242,19 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._pending_requests.pop(pending.request.reply_to, None)
 
     def notify(self, notification: NotificationT) -> None:
-        """Let the machine handle ``notification`` now. Does nothing while the group needs a reload: after the reload,
-        the machine gets the notifications of ``load_notifications``."""
-        if not self._needs_reload:
+        """Let the machine handle ``notification`` now. While the group needs a reload, the log is read again instead:
+        its records contain the cause, or the machine gets the notification from ``load_notifications``."""
+        if self._needs_reload:
+            self._has_missed_notification = True
+        else:
             self._handle(notification)
+
+    def reload(self) -> None:
+        """Drop the machine's state, which may differ from the log, and reload the group."""
+        if self._needs_reload:
+            self._has_missed_notification = True
+        else:
+            self._drop_machine()
 
     async def run(self) -> None:
         """Handle deadlines, run chores, and reload the group after failures, until the host is removable."""
@@ -427,7 +438,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         while self._needs_reload:
             await self._await_appends()
             try:
+                self._has_missed_notification = False
                 records = await self._log.load(self.group_id)
+                if self._has_missed_notification:
+                    continue
                 self._group = self._replay(records)
                 self._timers = Timers()
                 self._outbox = Outbox()

@@ -6,9 +6,22 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coterie.broker.storage.log import BrokerLog, Partition
+from coterie.groups.pending_writes import PendingWrites
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WireError, WorldError
-from coterie.nouns.ids import GroupId
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_batch_headers, read_batch_header
+from coterie.nouns.ids import GroupId, TopicPartition
+from coterie.wire.batches import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+    NewRecord,
+    decode_batch,
+    encode_batch,
+    is_commit_marker,
+    iter_batch_headers,
+    read_batch_header,
+)
 
 BATCH_RECORDS_MAX = 10_000
 BATCH_BYTES_MAX = 1024 * 1024
@@ -19,6 +32,11 @@ _READ_SIZE = 4 * 1024 * 1024
 """The number of bytes of one read of the log."""
 
 RecordT = TypeVar("RecordT")
+
+
+def _refuse_producer(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
+    """:raises WireError: always."""
+    raise WireError(f"a record is in a transaction of producer {producer.producer_id}, but the topic has none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +50,11 @@ class GroupTopic(Generic[RecordT]):
     decode_record: Callable[[bytes, bytes | None], tuple[GroupId, RecordT] | None]
     """Returns the group id and the record; None for a record of a kind that Coterie does not write. Raises `WireError`
     for a malformed record."""
+    producer_of: Callable[[RecordT], ProducerIdAndEpoch | None] = lambda _: None
+    """Returns the producer of the transaction of which the record is a part; None if it is a part of none."""
+    with_producer: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
+    """Returns the decoded record as a part of the open transaction of this producer. Raises `WireError` if no such
+    record can be a part of a transaction."""
 
 
 class GroupLog(Generic[RecordT]):
@@ -45,6 +68,9 @@ class GroupLog(Generic[RecordT]):
         """The groups that the next read of the log must load, each with the future of its records. One read runs at a
         time."""
         self._read_lock = asyncio.Lock()
+        self._appends_in_transactions: dict[int, dict[GroupId, asyncio.Future[int] | None]] = {}
+        """By producer id, the groups that have pending records of its open transaction, each with its last append of
+        such records; None for an append of an earlier run of the broker."""
 
     @classmethod
     async def open(cls, log: BrokerLog, topic: GroupTopic[RecordT]) -> "GroupLog[RecordT]":
@@ -55,23 +81,53 @@ class GroupLog(Generic[RecordT]):
         stored = log.topics.get(topic.name) or await log.create_topic(topic.name, 1, {"cleanup.policy": "compact"})
         return cls(topic, log, stored.partitions[0])
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition with the records."""
+        return TopicPartition(self._topic.name, self._partition.number)
+
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
-        """Queue the group's ``records``, at least one, for the log. The future gets the offset of the first record when
-        all are durable, or a `WorldError`. ``now_ms`` becomes the timestamp of the records."""
+        """Queue the group's ``records``, at least one, for the log; either all or none are a part of one transaction.
+        The future gets the offset of the first record when all are durable, or a `WorldError`, or a `KafkaRefusal` if
+        their transaction is not open any more. ``now_ms`` becomes the timestamp of the records."""
+        (producer,) = {self._topic.producer_of(record) for record in records}
         lines = (self._topic.encode_record(group_id, record) for record in records)
-        batches = [encode_batch(some, timestamp_ms=now_ms) for some in _split_into_batches(lines)]
-        return self._log.append(self._partition, [(batch, read_batch_header(batch)) for batch in batches])
+        batches = [_encode_batch(some, producer, now_ms=now_ms) for some in _split_into_batches(lines)]
+        appended = self._log.append(
+            self._partition,
+            [(batch, read_batch_header(batch)) for batch in batches],
+            requires_open_transaction=producer is not None,
+        )
+        if producer is not None:
+            self._appends_in_transactions.setdefault(producer.producer_id, {})[group_id] = appended
+        return appended
+
+    def end_transaction(self, producer_id: int) -> Mapping[GroupId, bool]:
+        """Call this when the marker of the producer's transaction is durable. Returns the groups that may have pending
+        records of the transaction, sorted; each with whether an append of such records is still queued. The log has
+        these records after the marker, if at all, so the group must be reloaded: its state has them before it."""
+        appends = self._appends_in_transactions.pop(producer_id, {})
+        is_queued = {group_id: one is not None and not one.done() for group_id, one in sorted(appends.items())}
+        if any(is_queued.values()):
+            queued = {group_id: appends[group_id] for group_id, one in is_queued.items() if one}
+            self._appends_in_transactions[producer_id] = queued
+        return is_queued
 
     async def load_all(self) -> Mapping[GroupId, Sequence[RecordT]]:
-        """The records of every group that has records: for each key only the last record, and none after a tombstone.
+        """The records of every group that has records: for each key only the last record, and none after a tombstone;
+        then the pending records of open transactions, in the order of the log. Call this before the first append.
 
         :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
-        return await self._read_records(None)
+        found = await self._read_records(None)
+        for group_id, records in found.items():
+            for record in records:
+                if (producer := self._topic.producer_of(record)) is not None:
+                    self._appends_in_transactions.setdefault(producer.producer_id, {}).setdefault(group_id, None)
+        return found
 
     async def load(self, group_id: GroupId) -> Sequence[RecordT]:
-        """The records of one group: for each key only the last record, and none after a tombstone. Concurrent calls
-        share one read of the log.
+        """The records of one group, as from `load_all`. Concurrent calls share one read of the log.
 
         :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
@@ -104,36 +160,98 @@ class GroupLog(Generic[RecordT]):
             loaded.set_result(found.get(group_id, ()))
 
     async def _read_records(self, group_ids: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[RecordT]]:
-        """The last record of each key, by group, for these groups or, if None, for all. Reads the whole log, on
-        threads; this takes several seconds if the log contains many offsets.
+        """The last record of each key and the pending records, by group, for these groups or, if None, for all. Reads
+        the whole log, on threads; this takes several seconds if the log contains many offsets.
 
         :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
-        last: dict[bytes, bytes] = {}
+        values = _Values()
         offset = 0
         try:
             while data := await self._log.read(self._partition, offset, _READ_SIZE):
-                offset = await asyncio.to_thread(_update_last_values, last, data)
-            return await asyncio.to_thread(self._decode_groups, last, group_ids)
+                offset = await asyncio.to_thread(values.read, data)
+            return await asyncio.to_thread(self._decode_groups, values, group_ids)
         except WireError as error:
             raise WorldError(
                 f"cannot decode a record of topic {self._topic.name}: {error}; start the broker from a backup"
             ) from error
 
     def _decode_groups(
-        self, last: Mapping[bytes, bytes], group_ids: Collection[GroupId] | None
+        self, values: "_Values", group_ids: Collection[GroupId] | None
     ) -> Mapping[GroupId, Sequence[RecordT]]:
-        """Decode the values in ``last``, by their keys, for these groups or, if None, for all.
+        """Decode the ``values`` for these groups or, if None, for all.
 
         :raises WireError: when a record is malformed.
         """
         found: dict[GroupId, list[RecordT]] = {}
-        for key, value in last.items():
+        for key, value in values.last.items():
             decoded = self._topic.decode_record(key, value)
             if decoded is not None and (group_ids is None or decoded[0] in group_ids):
                 group_id, record = decoded
                 found.setdefault(group_id, []).append(record)
+        for key, _, (producer, pending_value) in values.pending.items():
+            decoded = self._topic.decode_record(key, pending_value)
+            if decoded is not None and (group_ids is None or decoded[0] in group_ids):
+                group_id, record = decoded
+                found.setdefault(group_id, []).append(self._topic.with_producer(record, producer))
         return found
+
+
+class _Values:
+    """The values of the keys in a log of groups, up to the position that has been read."""
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, bytes] = {}
+        """The last value of each key; a tombstone removes its key."""
+        self.pending: PendingWrites[bytes, tuple[ProducerIdAndEpoch, bytes | None]] = PendingWrites()
+        """The values in open transactions, with their producers."""
+
+    def read(self, data: bytes) -> int:
+        """Read the batches in ``data``, which follow those that were read before. Returns the offset after the last of
+        them.
+
+        :raises WireError: when a record is malformed.
+        """
+        end_offset = 0
+        for position, head in iter_batch_headers(data):
+            end_offset = head.last_offset + 1
+            records = decode_batch(data, position, head)
+            producer = ProducerIdAndEpoch(head.producer_id, head.producer_epoch)
+            if head.is_control:
+                for marker in records:
+                    ended = self.pending.end(producer.producer_id, is_commit=is_commit_marker(marker))
+                    for key, (_, value) in ended.items():
+                        self._set_last(key, value)
+                continue
+            for line in records:
+                if line.key is None:
+                    continue
+                if head.is_transactional:
+                    self.pending.write(producer.producer_id, line.key, (producer, line.value))
+                else:
+                    self.pending.override(line.key)
+                    self._set_last(line.key, line.value)
+        return end_offset
+
+    def _set_last(self, key: bytes, value: bytes | None) -> None:
+        """Set the last value of a key; None removes the key."""
+        if value is None:
+            self.last.pop(key, None)
+        else:
+            self.last[key] = value
+
+
+def _encode_batch(records: Iterable[NewRecord], producer: ProducerIdAndEpoch | None, *, now_ms: int) -> bytes:
+    """One batch of ``records``, in the transaction of ``producer`` unless that is None. The batch has no sequence
+    number: the broker itself is the only writer, and repeats no append."""
+    return encode_batch(
+        records,
+        timestamp_ms=now_ms,
+        producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
+        producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.epoch,
+        base_sequence=NO_SEQUENCE,
+        attributes=0 if producer is None else TRANSACTIONAL_BIT,
+    )
 
 
 def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
@@ -148,19 +266,3 @@ def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterat
         batch.append(NewRecord(key=key, value=value))
         size += line_size
     yield batch
-
-
-def _update_last_values(last: dict[bytes, bytes], data: bytes) -> int:
-    """Update ``last``, the last value of each key, with the records of the batches in ``data``; a tombstone removes its
-    key. Returns the offset after the last of these batches.
-
-    :raises WireError: when a record is malformed.
-    """
-    for line in decode_records(data):
-        if line.key is None:
-            continue
-        if line.value is None:
-            last.pop(line.key, None)
-        else:
-            last[line.key] = line.value
-    return max(head.last_offset for _, head in iter_batch_headers(data)) + 1

@@ -114,6 +114,16 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         for host in tuple(self._hosts.values()):
             host.notify(notification)
 
+    def end_transaction(self, producer_id: int, notification: NotificationT) -> None:
+        """Let the machine of each group with pending records of the producer's transaction handle ``notification``: the
+        transaction's marker is durable."""
+        for group_id, has_queued_append in self._log.end_transaction(producer_id).items():
+            host = self._hosts.get(group_id)
+            if host is not None and has_queued_append:
+                host.reload()
+            elif host is not None:
+                host.notify(notification)
+
     def refuse_all(self) -> None:
         """Refuse all pending requests, and all that come from now on, with NOT_COORDINATOR: the broker stops."""
         self._has_ended = True

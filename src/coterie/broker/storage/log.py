@@ -21,7 +21,11 @@ from coterie.broker.storage.layout import check_is_broker_log, create_log_file
 from coterie.broker.storage.log_file import make_open_error
 from coterie.broker.storage.reader import ReadableSize, StoreReader
 from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
-from coterie.broker.storage.transaction_store import AbortedTransaction, read_aborted_transactions
+from coterie.broker.storage.transaction_store import (
+    AbortedTransaction,
+    check_transaction_is_open,
+    read_aborted_transactions,
+)
 from coterie.broker.storage.uncancellable import run_uncancellable
 from coterie.broker.storage.writer import LogWriter
 from coterie.nouns.errors import WorldError
@@ -145,16 +149,26 @@ class BrokerLog:
         """
         return self._writer.submit(operation, when_durable)
 
-    def append(self, partition: Partition, batches: Sequence[tuple[bytes, BatchHeader]]) -> "asyncio.Future[int]":
+    def append(
+        self,
+        partition: Partition,
+        batches: Sequence[tuple[bytes, BatchHeader]],
+        *,
+        requires_open_transaction: bool = False,
+    ) -> "asyncio.Future[int]":
         """Queue the checked ``batches``, at least one: either all become durable and readable, or none. Appends are
-        written in the order of these calls.
+        written in the order of these calls. With ``requires_open_transaction``, the batches are written only if their
+        producer has an open transaction in the partition.
 
         The future gets the first batch's base offset once the batches are durable, or a `WorldError`: `TopicGoneError`
-        if the topic was deleted before the write, `DiskFullError` if the disk is nearly full.
+        if the topic was deleted before the write, `DiskFullError` if the disk is nearly full; or a `KafkaRefusal` if
+        their producer has no open transaction.
         """
         records = sum(head.last_offset_delta + 1 for _, head in batches)
 
         def write(store: Store) -> int:
+            if requires_open_transaction:
+                check_transaction_is_open(store.database, partition.row_id, batches[0][1])
             # Only the first append can be refused, before anything is written.
             base_offset, *_ = [store.append(partition.row_id, data, head) for data, head in batches]
             return base_offset

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from coterie.broker.storage.producers import ProducerBatch, ProducerState
 from coterie.groups.transaction_messages import ProducerIdAndEpoch, TopicPartition, TransactionState, TransactionWritten
+from coterie.wire.batches import BatchHeader
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 _COLUMNS = (
     "producer_id, epoch, previous_producer_id, previous_epoch, timeout_ms, state, partitions, started_at_ms,"
@@ -120,6 +122,16 @@ def read_producer(database: sqlite3.Connection, partition_row_id: int, producer_
         (partition_row_id, producer_id),
     ).fetchone()
     return None if row is None else _decode_producer(*row)
+
+
+def check_transaction_is_open(database: sqlite3.Connection, partition_row_id: int, head: BatchHeader) -> None:
+    """Check that the producer of a batch with the header ``head`` has an open transaction in the partition.
+
+    :raises KafkaRefusal: INVALID_TXN_STATE, when it has none in its epoch.
+    """
+    producer = read_producer(database, partition_row_id, head.producer_id)
+    if producer is None or producer.current_transaction_first_offset is None or producer.epoch != head.producer_epoch:
+        raise KafkaRefusal(ErrorCode.invalid_txn_state)
 
 
 def read_producers(

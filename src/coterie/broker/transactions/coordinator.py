@@ -21,14 +21,25 @@ from coterie.broker.storage.transaction_store import (
     read_transaction,
     read_transactions,
 )
-from coterie.broker.transactions.writes import NewBatch, WriteResult, append, fresh_producer_id, step_coordinator
+from coterie.broker.transactions.writes import (
+    NewBatch,
+    TransactionSupport,
+    WriteResult,
+    append,
+    begin_in_partition,
+    fresh_producer_id,
+    step_coordinator,
+)
 from coterie.engine.timers import Timers
 from coterie.groups.transaction_messages import (
     CancelTimer,
     Event,
+    MarkersWritten,
+    ProducerIdAndEpoch,
     Reply,
     SetTimer,
     TimeoutPassed,
+    TopicPartition,
     TransactionLimits,
     TransactionWritten,
 )
@@ -52,21 +63,36 @@ class Transactions:
     """The states of all transactional ids of this broker, and of the producers in its partitions. Created by
     :meth:`open`."""
 
-    def __init__(self, log: BrokerLog, limits: TransactionLimits, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log: BrokerLog,
+        limits: TransactionLimits,
+        now_ms: Callable[[], int],
+        on_markers: Callable[[MarkersWritten], None],
+    ) -> None:
         self._log = log
+        self._on_markers = on_markers
         self.limits = limits
         self.now_ms = now_ms
         self._timers: Timers[str] = Timers()
         self._timers_changed = asyncio.Event()
 
     @classmethod
-    async def open(cls, log: BrokerLog, limits: TransactionLimits, *, now_ms: Callable[[], int]) -> "Transactions":
+    async def open(
+        cls,
+        log: BrokerLog,
+        limits: TransactionLimits,
+        *,
+        now_ms: Callable[[], int],
+        on_markers: Callable[[MarkersWritten], None] = lambda _: None,
+    ) -> "Transactions":
         """Read the log and create the object: with timers for the transactions that were ongoing when the broker
-        stopped. Also sets the ``first_unstable_offset`` of each partition of ``log``.
+        stopped. Also sets the ``first_unstable_offset`` of each partition of ``log``. ``on_markers`` is called with the
+        markers of each ended transaction once they are durable, before a response tells of the end.
 
         :raises WorldError: the log cannot be read.
         """
-        transactions = cls(log, limits, now_ms)
+        transactions = cls(log, limits, now_ms, on_markers)
         found, offsets = await log.run_write(
             lambda store: (list(read_transactions(store.database)), read_first_unstable_offsets(store.database))
         )
@@ -104,6 +130,23 @@ class Transactions:
         return self._log.run_write(
             lambda store: append(store, batch, now_ms=now_ms),
             lambda written: self._on_durable(batch.transactional_id or "", written),
+        )
+
+    def begin_in_partition(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        topic_partition: TopicPartition,
+        support: TransactionSupport,
+    ) -> "asyncio.Future[WriteResult]":
+        """Queue `writes.begin_in_partition`. The future gets the result once it is durable, or a `KafkaRefusal`, or a
+        `WorldError` if the log cannot be written."""
+        now_ms = self.now_ms()
+        return self._log.run_write(
+            lambda store: begin_in_partition(
+                store, transactional_id, producer, topic_partition, support, now_ms=now_ms
+            ),
+            lambda written: self._on_durable(transactional_id, written),
         )
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -228,6 +271,8 @@ class Transactions:
                     self._timers.cancel(transactional_id)
                 case Reply():
                     pass  # `ask` returns it
+        for markers in written.markers:
+            self._on_markers(markers)
 
 
 def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str, TransactionWritten]]:

@@ -1,4 +1,5 @@
-"""Writes for producers, run by the log's writer thread: append a batch, or run a step of a transaction's coordinator.
+"""Writes for producers, run by the log's writer thread: append a batch, run a step of a transaction's coordinator, or
+begin a transaction in a partition of the broker itself.
 
 Each call is one write of `BrokerLog.run_write`: it reads what it needs, raises a `KafkaRefusal`, or writes everything
 together. So a batch and its sequence number, or the end of a transaction and the markers in all its partitions, become
@@ -10,7 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from coterie.broker.storage.producers import check_batch, find_duplicate, state_after_batch, state_after_marker
+from coterie.broker.storage.producers import (
+    ProducerState,
+    check_batch,
+    find_duplicate,
+    state_after_batch,
+    state_after_marker,
+)
 from coterie.broker.storage.store import Store
 from coterie.broker.storage.transaction_store import (
     PRODUCER_IDS,
@@ -43,15 +50,16 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class TransactionSupport(Enum):
-    """Whether a batch adds its partition to the transaction of its producer, by the version of the Produce request
-    (KIP-890). The value is the error code of the response if the partition must have been added before and was not."""
+    """Whether a batch adds its partition to the transaction of its producer, by the version of the Produce or
+    TxnOffsetCommit request (KIP-890). The value is the error code of the response if the partition must have been added
+    before and was not."""
 
     DEFAULT_ERROR = ErrorCode.invalid_txn_state
-    """v10 and before: the client must add the partition first."""
+    """Produce v10 and before, TxnOffsetCommit v3 and before: the client must add the partition first."""
     GENERIC_ERROR_SUPPORTED = ErrorCode.transaction_abortable
-    """v11: the client must add the partition first; it supports this error code."""
+    """Produce v11, TxnOffsetCommit v4: the client must add the partition first; it supports this error code."""
     ADD_PARTITION = ErrorCode.none
-    """v12 and later: the batch itself adds its partition."""
+    """Later versions: the batch itself adds its partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,8 @@ class WriteResult:
     """The partitions to which something was written; none for a duplicate batch."""
     effects: Sequence[Effect] = ()
     """The effects of the step of the transaction's coordinator, if there was one."""
+    markers: Sequence[MarkersWritten] = ()
+    """The markers that were written."""
 
 
 class KeylessError(KafkaRefusal):
@@ -135,7 +145,14 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
         and producer.epoch == head.producer_epoch
     )
     if head.is_transactional and not is_open:
-        records, effects = _check_or_add_partition(database, batch, now_ms=now_ms)
+        records, effects = _check_or_add_partition(
+            database,
+            batch.transactional_id or "",
+            ProducerIdAndEpoch(head.producer_id, head.producer_epoch),
+            batch.topic_partition,
+            batch.transaction_support,
+            now_ms=now_ms,
+        )
     duplicate = find_duplicate(producer, head)
     if duplicate is not None:
         return WriteResult(base_offset=duplicate.base_offset)
@@ -170,33 +187,69 @@ def step_coordinator(
     ):
         store.next_number(PRODUCER_IDS)
     partitions = _write(store, transactional_id, output.records, now_ms=now_ms)
-    return WriteResult(partitions=partitions, effects=output.effects)
+    markers = [record for record in output.records if isinstance(record, MarkersWritten)]
+    return WriteResult(partitions=partitions, effects=output.effects, markers=markers)
+
+
+def begin_in_partition(
+    store: Store,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    topic_partition: TopicPartition,
+    support: TransactionSupport,
+    *,
+    now_ms: int,
+) -> WriteResult:
+    """Begin the producer's transaction in a partition to which the broker itself will append the batches of the
+    transaction (`BrokerLog.append`): the group coordinator's partition, for TxnOffsetCommit. The partition is first
+    added to the transaction, or must have been added, as ``support`` says. Its last stable offset stays where its end
+    is now, so that no marker can come before the batches unnoticed.
+
+    :raises KafkaRefusal: before anything is written, if the producer is fenced, or the partition was not added before.
+    """
+    database = store.database
+    records, effects = _check_or_add_partition(
+        database, transactional_id, producer, topic_partition, support, now_ms=now_ms
+    )
+    partition_row_id = read_partition_row_id(database, topic_partition)
+    assert partition_row_id is not None, "the topics of the broker's own records are never deleted"
+    state = read_producer(database, partition_row_id, producer.producer_id)
+    if state is None or state.current_transaction_first_offset is None:
+        opened = ProducerState(
+            epoch=producer.epoch, current_transaction_first_offset=store.end_offset(partition_row_id)
+        )
+        write_producer(database, partition_row_id, producer.producer_id, opened, now_ms=now_ms)
+    _write(store, transactional_id, records, now_ms=now_ms)
+    return WriteResult(partitions=(_read_offsets(store, topic_partition, partition_row_id),), effects=effects)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _check_or_add_partition(
-    database: sqlite3.Connection, batch: NewBatch, *, now_ms: int
+    database: sqlite3.Connection,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    topic_partition: TopicPartition,
+    support: TransactionSupport,
+    *,
+    now_ms: int,
 ) -> tuple[Sequence[Record], Sequence[Effect]]:
-    """The records and effects of the coordinator's step that adds the batch's partition to its producer's transaction,
-    or that checks that the partition was added before. Nothing is written yet.
+    """The records and effects of the coordinator's step that adds the partition to the producer's transaction, or that
+    checks that the partition was added before. Nothing is written yet.
 
     :raises KafkaRefusal: the producer is fenced or has no ongoing transaction, or the partition was not added before.
     """
-    producer = ProducerIdAndEpoch(batch.head.producer_id, batch.head.producer_epoch)
-    partitions = frozenset((batch.topic_partition,))
-    transactional_id = batch.transactional_id or ""
     transaction = Transaction(read_transaction(database, transactional_id))
-    event = AddPartitions if batch.transaction_support is TransactionSupport.ADD_PARTITION else VerifyPartitions
-    output = step(transaction, event(producer=producer, partitions=partitions), now_ms=now_ms)
+    event = AddPartitions if support is TransactionSupport.ADD_PARTITION else VerifyPartitions
+    output = step(transaction, event(producer=producer, partitions=frozenset((topic_partition,))), now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))
     if reply.error is ErrorCode.producer_fenced:
         raise KafkaRefusal(ErrorCode.invalid_producer_epoch)
     if reply.error is not ErrorCode.none:
         raise KafkaRefusal(reply.error)
     if reply.missing:
-        raise KafkaRefusal(batch.transaction_support.value)
+        raise KafkaRefusal(support.value)
     return output.records, output.effects
 
 

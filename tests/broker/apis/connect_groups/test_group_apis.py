@@ -10,6 +10,7 @@ from tests.broker.conftest import Connect, RawClient
 from tests.broker.groups.member import Member
 
 METADATA, OFFSET_COMMIT, OFFSET_FETCH, LEAVE, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 3, 8, 9, 13, 15, 16, 42
+INIT, END, TXN_COMMIT = 22, 26, 28
 
 
 def listed(client: RawClient, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -36,6 +37,28 @@ def commit(client: RawClient, member_id: str, epoch: int, *, version: int = 9, o
         OFFSET_COMMIT, version, group_id="workers", generation_id_or_member_epoch=epoch, member_id=member_id,
         group_instance_id=None, topics=[{"name": "t", "partitions": [{"partition_index": 0, **partition}]}],
     )  # fmt: skip
+    error: ErrorCode = answer.topics[0].partitions[0].error_code
+    return error
+
+
+def commit_in_transaction(
+    client: RawClient, member_id: str, epoch: int, *, transactional_id: str, offset: int = 7, is_commit: bool = True
+) -> ErrorCode:
+    """Commit an offset in a transaction of its own, and end this."""
+    begun = client.ask(
+        INIT, 5, transactional_id=transactional_id, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1
+    )
+    producer = {
+        "transactional_id": transactional_id,
+        "producer_id": begun.producer_id,
+        "producer_epoch": begun.producer_epoch,
+    }
+    partition = {"committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""}
+    answer = client.ask(
+        TXN_COMMIT, 5, **producer, group_id="workers", generation_id=epoch, member_id=member_id,
+        group_instance_id=None, topics=[{"name": "t", "partitions": [{"partition_index": 0, **partition}]}],
+    )  # fmt: skip
+    assert client.ask(END, 5, **producer, committed=is_commit).error_code is ErrorCode.none
     error: ErrorCode = answer.topics[0].partitions[0].error_code
     return error
 
@@ -115,6 +138,22 @@ def test_an_operator_removes_members_by_member_id_or_instance_id(connect: Connec
     assert departed.member_id == "w0"
     assert departed.held_left_ms > 0, "its jobs may run until its session would have ended"
     assert first.beat().error_code == ErrorCode.unknown_member_id
+
+
+def test_the_member_epoch_fences_commits_in_transactions(connect: Connect) -> None:
+    client = connect()
+    create_topic(client)
+    worker = Worker(client, "w0")
+    worker.settle()
+    assert commit_in_transaction(client, "w0", 1, transactional_id="a") is ErrorCode.none
+    # Kafka's error code: no version of the request has member epochs.
+    assert commit_in_transaction(client, "w0", 0, transactional_id="a", offset=8) is ErrorCode.illegal_generation
+    assert commit_in_transaction(client, "w1", 1, transactional_id="a", offset=8) is ErrorCode.unknown_member_id
+    assert fetch(client) == (ErrorCode.none, [7])
+    assert commit_in_transaction(client, "w0", 1, transactional_id="a", offset=9, is_commit=False) is ErrorCode.none
+    assert fetch(client) == (ErrorCode.none, [7])
+    assert commit_in_transaction(client, "", -1, transactional_id="a", offset=10) is ErrorCode.none
+    assert fetch(client) == (ErrorCode.none, [10])
 
 
 def test_the_member_epoch_fences_commits_and_fetches_of_offsets(connect: Connect) -> None:

@@ -1,0 +1,115 @@
+"""TxnOffsetCommit: commits offsets of a group as a part of a transaction. The response is sent when the pending offsets
+are durable; they count from the commit of the transaction on. In v5 the request itself adds the group's offsets to the
+transaction (KIP-890); before, the client must have sent AddOffsetsToTxn."""
+
+from typing import NamedTuple
+
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    each_partition,
+    group_in_transaction_error,
+    topic_check,
+)
+from coterie.broker.apis.connect_offsets import connect_offset_error
+from coterie.broker.apis.offset_commit import commit_values
+from coterie.broker.apis.transactional import OFFSETS_PARTITION
+from coterie.broker.context import ApiRequest, BrokerContext
+from coterie.broker.transactions.writes import TransactionSupport
+from coterie.groups.classic.offset_messages import NewOffset, OffsetCommitResponse, TxnOffsetCommit
+from coterie.groups.transaction_messages import ProducerIdAndEpoch
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.wire.errors import ErrorCode, KafkaRefusal
+from coterie.wire.kio_entities import Values
+
+_ABORTABLE_SINCE = 4
+"""The first version in which the response may have the error code TRANSACTION_ABORTABLE (KIP-890)."""
+_ADDS_SINCE = 5
+"""The first version that itself adds the group's offsets to the transaction."""
+
+
+class _Sender(NamedTuple):
+    """The member that sends the request, as the request names it."""
+
+    member_id: MemberId
+    instance_id: InstanceId | None
+    generation: Generation
+    """The member epoch in a connect group."""
+
+
+_NO_MEMBER = _Sender(MemberId(""), None, Generation(-1))
+"""A sender that names no member. It is not checked, because the versions before v3 have no such fields."""
+
+
+async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
+    return await commit_values(broker, request, _commit, unknown_topic=ErrorCode.unknown_topic_or_partition)
+
+
+async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
+    """Commit the offsets ``new`` as a part of the transaction; wait until they are durable. Returns the error code of
+    each offset, in the same order."""
+    group_id = GroupId(request.body.group_id)
+    sender = _Sender(
+        MemberId(request.field_or_default("member_id", "")),
+        request.instance_id,
+        Generation(request.field_or_default("generation_id", -1)),
+    )
+    producer = ProducerIdAndEpoch(request.body.producer_id, request.body.producer_epoch)
+    refusal = await _begin_transaction(broker, request, producer)
+    if refusal is None and sender != _NO_MEMBER:
+        refusal = await connect_offset_error(
+            broker, group_id, member_id=sender.member_id, member_epoch=sender.generation, is_commit=True
+        )
+        if refusal is not None:
+            # The connect group has checked its member. Its offsets are those of a classic group without members.
+            sender = _NO_MEMBER
+    if refusal not in (None, ErrorCode.none):
+        # As in Kafka: no version of the request has member epochs, so its clients know generations only.
+        error = ErrorCode.illegal_generation if refusal is ErrorCode.stale_member_epoch else refusal
+        return (error,) * len(new)
+    response = await broker.groups.ask(
+        group_id,
+        lambda reply_to: TxnOffsetCommit(
+            reply_to=reply_to,
+            producer=producer,
+            member_id=sender.member_id,
+            instance_id=sender.instance_id,
+            generation=sender.generation,
+            offsets=new,
+        ),
+    )
+    assert isinstance(response, OffsetCommitResponse)
+    return response.errors if response.error is ErrorCode.none else (response.error,) * len(new)
+
+
+async def _begin_transaction(
+    broker: BrokerContext, request: ApiRequest, producer: ProducerIdAndEpoch
+) -> ErrorCode | None:
+    """Begin the transaction in the partition with the offsets. Returns None, or the error code of the response."""
+    transactional_id = request.body.transactional_id
+    if not transactional_id:
+        return ErrorCode.invalid_request
+    support = _transaction_support(request.header.api_version)
+    try:
+        await broker.transactions.begin_in_partition(transactional_id, producer, OFFSETS_PARTITION, support)
+    except KafkaRefusal as refusal:
+        return refusal.error
+    except WorldError:
+        # Kafka's coordinator responds so if it cannot write; clients send the request again.
+        return ErrorCode.coordinator_not_available
+    return None
+
+
+def _transaction_support(version: int) -> TransactionSupport:
+    """What a request of this version supports if the partition with the offsets is not in the transaction."""
+    if version >= _ADDS_SINCE:
+        return TransactionSupport.ADD_PARTITION
+    if version >= _ABORTABLE_SINCE:
+        return TransactionSupport.GENERIC_ERROR_SUPPORTED
+    return TransactionSupport.DEFAULT_ERROR
+
+
+_AUTHORIZATION = ApiAuthorization(items=[each_partition(topic_check(Operation.READ, group_in_transaction_error))])
+API = KafkaApi(key=28, versions=range(6), handle=handle, authorization=_AUTHORIZATION)
