@@ -14,7 +14,15 @@ from hypothesis import settings
 from coterie.wire.connect import ConnectProtocol
 from tests import jars
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.real_kafka import FETCH_TIMEOUT_S, ProgramUnavailableError, RealKafka, fetch, fetch_plugins, is_fetched
+from tests.kafka.real_kafka import (
+    FETCH_TIMEOUT_S,
+    ProgramUnavailableError,
+    RealKafka,
+    fetch,
+    fetch_plugins,
+    fetch_streams,
+    is_fetched,
+)
 from tests.kafka.tools import Tools
 
 # Python's development mode is for the tests only; the processes that they start run without it.
@@ -105,6 +113,13 @@ def connect_plugins(request: pytest.FixtureRequest) -> Path:
     """A folder with Kafka's own file connectors, for a Connect worker's ``plugin.path``."""
     with _or_skipped():
         return fetch_plugins(partial(_print_line, request.config))
+
+
+@pytest.fixture(scope="session")
+def streams_jars(request: pytest.FixtureRequest) -> Path:
+    """The folder with the jars of Kafka Streams and its examples."""
+    with _or_skipped():
+        return fetch_streams(partial(_print_line, request.config))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,12 @@ MODULES: Modules = (
 )
 PLUGINS: Modules = (("org.apache.kafka", "connect-file", VERSION),)
 """Kafka's own connectors, for the plug-in path of a Connect worker; they need no further jars."""
+STREAMS: Modules = (
+    ("org.apache.kafka", "kafka-streams-examples", VERSION),
+    ("org.apache.kafka", "kafka-streams", VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
+)
+"""Kafka Streams with its own examples, and all that these need."""
 FETCH_TIMEOUT_S = 900
 START_TIMEOUT_S = 90
 QUICK_START = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
@@ -64,6 +70,7 @@ group.min.session.timeout.ms=1000
 
 
 _JARS, _PLUGIN_JARS = f"kafka-{VERSION}-with-tools", f"connect-plugins-{VERSION}"
+_STREAMS_JARS = f"kafka-streams-{VERSION}"
 
 
 class ProgramUnavailableError(Exception):
@@ -86,9 +93,17 @@ def fetch_plugins(print_line: Callable[[str], None]) -> Path:
     return _fetched(_PLUGIN_JARS, PLUGINS, print_line, transitive=False)
 
 
+def fetch_streams(print_line: Callable[[str], None]) -> Path:
+    """The folder with the jars of ``STREAMS``.
+
+    :raises ProgramUnavailableError: as :func:`fetch`.
+    """
+    return _fetched(_STREAMS_JARS, STREAMS, print_line)
+
+
 def is_fetched() -> bool:
-    """Whether :func:`fetch` and :func:`fetch_plugins` return at once."""
-    return all((_cache() / name).is_dir() for name in (_JARS, _PLUGIN_JARS))
+    """Whether :func:`fetch`, :func:`fetch_plugins` and :func:`fetch_streams` return at once."""
+    return all((_cache() / name).is_dir() for name in (_JARS, _PLUGIN_JARS, _STREAMS_JARS))
 
 
 def _cache() -> Path:
