@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from coterie.rest.access import NOT_LOGGED_IN
-from tests.rest.recorded_calls import RecordedCall, are_headers_equal, body_of, is_body_equal, is_call_body_equal
+from tests.rest.recorded_calls import RecordedCall, body_of, is_body_equal, is_call_body_equal, is_response_equal
 
 _JSON_LIBRARY_MESSAGE = re.compile(
     r"Unexpected (end-of-input|character)|Cannot (deserialize|construct)|Unrecognized (field|token)|Non-standard token"
@@ -335,12 +335,4 @@ def deviation_of(call: RecordedCall) -> Deviation | None:
 def is_as_expected(call: RecordedCall, response: httpx.Response) -> bool:
     """Whether ``response`` is Connect's, or, for a call of a deviation, Coterie's."""
     deviation = deviation_of(call)
-    if deviation is not None:
-        return deviation.is_expected(call, response)
-    if call.note.startswith("at once"):
-        return response.status_code in (200, call.status)  # The state of the connector may have changed already.
-    return (
-        response.status_code == call.status
-        and are_headers_equal(call, response)
-        and is_call_body_equal(call, call.body, body_of(response))
-    )
+    return is_response_equal(call, response) if deviation is None else deviation.is_expected(call, response)

@@ -69,11 +69,10 @@ class ServedConnectCluster(ServedCluster, ConnectCluster):
     """Workers of a connect group."""
 
 
-class ServedWorker:
-    """One worker and an HTTP client to it."""
+class WorkerClient:
+    """An HTTP client of one worker."""
 
-    def __init__(self, running: Running, client: httpx.AsyncClient, url: str) -> None:
-        self.running = running
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self.url = url
         self._client = client
 
@@ -113,3 +112,11 @@ class ServedWorker:
             return [task["state"] for task in response.json()["tasks"]] == ["RUNNING"] * tasks
 
         await until(is_running)
+
+
+class ServedWorker(WorkerClient):
+    """One worker and an HTTP client to it."""
+
+    def __init__(self, running: Running, client: httpx.AsyncClient, url: str) -> None:
+        super().__init__(client, url)
+        self.running = running

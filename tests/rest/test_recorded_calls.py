@@ -1,20 +1,14 @@
 """All calls recorded from a real Kafka Connect 4.3.1, sent to a worker: each response is equal to Connect's, or it is a
 deviation of `docs/rest.md`.
 
-Connect's connectors are simulated (`recorded_runtime`). ``not-yet-equal.json`` has the numbers of the calls that must
-become equal; a call that has become equal must be removed from it.
+Connect's connectors are simulated (`recorded_runtime`).
 """
 
-import asyncio
-import contextlib
-import json
 import logging
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import httpx
 import pytest
 
 from coterie.cli.workers.compose import access_rules
@@ -24,16 +18,11 @@ from coterie.rest.endpoints import MAIN_ENDPOINTS, Role
 from coterie.rest.resources.server import CONNECT_VERSION
 from coterie.rest.users import PasswordHash, RestUser, write_users
 from tests.rest.deviations import DEVIATIONS, deviation_of, is_as_expected
-from tests.rest.recorded_calls import RECORDINGS, VECTORS, RecordedCall, read_recording
+from tests.rest.recorded_calls import RECORDINGS, RecordedCall, read_recording
 from tests.rest.recorded_runtime import QUIET_LOGGERS, RECORDED_DATA, RecordedRuntime
+from tests.rest.replay import replay
 from tests.rest.served import ServedCluster, ServedConnectCluster, ServedWorker
-from tests.worker.simulated import until
 
-logger = logging.getLogger(__name__)
-
-NOT_YET_EQUAL: Mapping[str, Sequence[int]] = json.loads((VECTORS / "not-yet-equal.json").read_text())
-DELETING_SECTIONS = ("content types", "create", "large")
-"""In these sections the recorder deleted each connector that a call had created, without recording the deletion."""
 SECTIONS_OF_OTHER_SETTINGS = ("basic auth", "cors and headers", "switched off")
 """These sections were recorded at another worker, which had no connectors."""
 OTHER_SETTINGS = {
@@ -67,55 +56,13 @@ def loggers() -> Iterator[None]:
             del by_name[name]
 
 
-async def replay(worker: ServedWorker, calls: Sequence[RecordedCall], not_yet_equal: Sequence[int]) -> list[int]:
-    """Send all ``calls`` to ``worker``, and return the numbers of those whose response is not the expected one."""
-    unexpected = []
-    created: str | None = None
-    for call in calls:
-        if created is not None and call.method in ("POST", "PUT"):
-            assert (await worker.ask("DELETE", created)).status_code == 204
-            created = None
-        if call.number not in not_yet_equal:
-            await until_connector_has_the_recorded_tasks(worker, call)
-        response = await expected_response(worker, call, within_s=0.05 if call.number in not_yet_equal else 5)
-        if not is_as_expected(call, response):
-            unexpected.append(call.number)
-            if call.number not in not_yet_equal:
-                expected, got = f"{call.status} {call.body}", f"{response.status_code} {response.text}"
-                logger.error("%s\nexpected %.500s\n     got %.500s", call, expected, got)
-        if response.status_code == 201 and call.section in DELETING_SECTIONS:
-            created = response.headers["location"]
-    return unexpected
-
-
-async def until_connector_has_the_recorded_tasks(worker: ServedWorker, call: RecordedCall) -> None:
-    """Wait before a write to a connector, as the recorder did, whose response contains the connector's tasks."""
-    if call.method in ("GET", "HEAD") or not isinstance(call.body, dict):
-        return
-    if not isinstance(call.body.get("tasks"), list) or not call.body["tasks"]:
-        return
-
-    async def has_tasks() -> bool:
-        response = await worker.get(f"/connectors/{call.body['name']}/status")
-        if response.is_error:
-            return False
-        status = response.json()
-        states = [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
-        return len(status["tasks"]) == len(call.body["tasks"]) and "UNASSIGNED" not in states
-
-    with contextlib.suppress(TimeoutError):  # Then the response differs, and is shown.
-        await until(has_tasks)
-
-
-async def expected_response(worker: ServedWorker, call: RecordedCall, *, within_s: float) -> httpx.Response:
-    """The response to ``call``. A read is sent again until its response is the expected one, since the recorder waited
-    for the cluster to settle; after ``within_s`` the last response is returned."""
-    end_s = time.monotonic() + within_s
-    while True:
-        response = await worker.send(call.method, call.path, call.content, call.headers)
-        if call.method != "GET" or is_as_expected(call, response) or time.monotonic() > end_s:
-            return response
-        await asyncio.sleep(0.01)
+async def unexpected_responses(worker: ServedWorker, calls: Sequence[RecordedCall]) -> list[str]:
+    """Send all ``calls`` to ``worker``, and return those whose response is not the expected one, with the response."""
+    return [
+        f"{call}\nexpected {call.status} {str(call.body)[:500]}\n     got {response.status_code} {response.text[:500]}"
+        async for call, response in replay(worker, calls, is_as_expected=is_as_expected, within_s=30)
+        if not is_as_expected(call, response)
+    ]
 
 
 @pytest.mark.timeout(600)
@@ -132,10 +79,7 @@ async def test_every_recorded_call_gets_connects_response_or_a_deviation_of_the_
         if recording == RECORDINGS[1]:  # It shows that these levels had been set before.
             for name in QUIET_LOGGERS:
                 await worker.ask("PUT", f"/admin/loggers/{name}", {"level": "INFO"})
-        unexpected = await replay(worker, calls, NOT_YET_EQUAL[recording])
-    listed = set(NOT_YET_EQUAL[recording])
-    assert not set(unexpected) - listed, "these responses are neither Connect's nor a deviation: see the log"
-    assert not listed - set(unexpected), "these responses are as expected now: remove them from not-yet-equal.json"
+        assert await unexpected_responses(worker, calls) == []
 
 
 async def test_calls_to_a_worker_with_users_cors_and_switched_off_paths(tmp_path: Path) -> None:
@@ -151,7 +95,7 @@ async def test_calls_to_a_worker_with_users_cors_and_switched_off_paths(tmp_path
             endpoints=MAIN_ENDPOINTS,
             topic_tracking_enabled=settings.topic_tracking_enable,
         )
-        assert not await replay(worker, calls, [])
+        assert await unexpected_responses(worker, calls) == []
 
 
 def test_each_deviation_is_used_and_has_a_row_with_its_reason_in_the_docs() -> None:
