@@ -57,7 +57,7 @@ class NewRecording:
         recording = json.loads(calls_file.read_text())
         meta = {**recording["meta"], "captured": f"{datetime.now(tz=UTC):%Y-%m-%d}", "root": self.root}
         rest = [_recorded(recording["rest"][call.number], response) for call, response in self.responses]
-        new_file.write_text(json.dumps({"meta": meta, "rest": rest}, indent=1, ensure_ascii=False) + "\n")
+        new_file.write_text(json.dumps({"meta": meta, "rest": rest}, indent=1) + "\n")
 
 
 async def record(
@@ -94,7 +94,9 @@ def _cut(body: Any) -> Any:
 
 
 async def _record(url: str, calls: Sequence[RecordedCall]) -> NewRecording:
-    async with httpx.AsyncClient(timeout=REQUEST_TIMEOUT_S) as client:
+    # A connection per request: Connect closes the connection after some refused requests.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=REQUEST_TIMEOUT_S, limits=limits) as client:
         return await record(WorkerClient(client, url.rstrip("/")), calls)
 
 

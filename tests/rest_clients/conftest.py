@@ -11,7 +11,7 @@ import pytest
 from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.logger_levels import kept_logger_levels
 from tests.rest.served import ServedCluster, ServedWorker
-from tests.rest_clients.packages import npm_client, python_client
+from tests.rest_clients.packages import go_client, npm_client, python_client
 from tests.worker.simulated import SimulatedRuntime
 
 CLIENT_TIMEOUT_S = 60
@@ -103,6 +103,18 @@ def kafka_connect_watcher() -> Path:
 def kafka_connect_client() -> Path:
     """The folder in which the npm package kafka-connect-client is installed."""
     return installed(npm_client)
+
+
+@pytest.fixture(scope="session")
+def kafkaconnect() -> Path:
+    """The folder with the programs of kafkaconnect, and with a Python that has it."""
+    return installed(lambda: python_client("kafkaconnect"))
+
+
+@pytest.fixture(scope="session")
+def go_kafka_connect() -> Path:
+    """The program that calls go-kafka-connect."""
+    return installed(go_client)
 
 
 @pytest.fixture(autouse=True)

@@ -52,6 +52,24 @@ def npm_client() -> Path:
     return _installed("npm", (FOLDER / "npm" / "package-lock.json").read_bytes(), install)
 
 
+def go_client() -> Path:
+    """The program that ``go/main.go`` becomes with the versions of ``go/go.sum``.
+
+    :raises ProgramUnavailableError: when there is no Go, or it cannot be built.
+    """
+    if shutil.which("go") is None:
+        raise ProgramUnavailableError("There is no Go on PATH (Debian: apt install golang-go)")
+    sources = [FOLDER / "go" / name for name in ("go.mod", "go.sum", "main.go")]
+
+    def install(folder: Path) -> None:
+        folder.mkdir()
+        for file in sources:
+            shutil.copy(file, folder)
+        _run("go", "build", "-mod=readonly", "-buildvcs=false", "-o", "client", ".", folder=folder)
+
+    return _installed("go", b"".join(file.read_bytes() for file in sources), install) / "client"
+
+
 def _installed(name: str, versions: bytes, install: Callable[[Path], None]) -> Path:
     """The folder of the installation ``name`` with these ``versions``, which is made if it does not exist. A folder has
     its final name from the beginning, as environments of Python contain it; a file says that it is complete."""
