@@ -1,6 +1,6 @@
 """Pending values against a model that knows the whole log."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coterie.groups.pending_writes import PendingWrites
@@ -29,6 +29,7 @@ def value_of(log: list[tuple[str, int, str]], key: str) -> int | None:
 
 
 @given(steps)
+@example([("write", 1, "a"), ("write", 2, "a"), ("commit", 2, ""), ("commit", 1, "")])
 def test_the_values_are_those_of_a_reader_of_the_whole_log(log: list[tuple[str, int, str]]) -> None:
     pending: PendingWrites[str, int] = PendingWrites()
     values: dict[str, int] = {}
