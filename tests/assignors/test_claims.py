@@ -235,14 +235,14 @@ def test_a_worker_that_claims_a_deferred_job_gets_it_only_after_the_delay() -> N
 
 def test_during_a_delay_claims_move_jobs_and_balance_does_not() -> None:
     leader = Leader("AT0 AT1 AT2 AT3 BT0")
-    leader.round(W1="AT0 AT1 AT2 AT3", W2="", W3="BT0")
+    leader.round(W1="AT0 AT1", W2="AT2 AT3", W3="BT0")
     leader.claims = {S1: parse_jobs("AT0")}
-    outcome = leader.round(1_000, W1="AT0 AT1 AT2 AT3", W2="", S1="")
+    outcome = leader.round(1_000, W1="AT0 AT1", W2="AT2 AT3", W4="", W5="", S1="")
     assert outcome.delay_ms == 300
     assert revocations(outcome, W1) == {RevocationReason.CLAIM: parse_jobs("AT0")}
-    outcome = leader.round(1_010, W1="AT1 AT2 AT3", W2="", S1="")
+    outcome = leader.round(1_010, W1="AT1", W2="AT2 AT3", W4="", W5="", S1="")
     assert outcome.assignments[S1].assigned == parse_jobs("AT0"), "it was revoked, not lost"
-    assert not revocations(outcome, W1)
+    assert not revocations(outcome, W2)
 
 
 def test_a_returning_static_worker_gets_back_only_the_jobs_that_it_still_claims() -> None:

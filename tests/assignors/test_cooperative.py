@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
+from coterie.assignors.moves import RevocationReason
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -77,12 +78,12 @@ def test_a_replacement_gets_jobs_of_the_lost_worker_and_the_other_jobs_are_start
 
 def test_during_a_delay_nothing_is_revoked_for_balance_but_new_jobs_are_assigned() -> None:
     leader = Leader("AC0 AT0 AT1 AT2 AT3")
-    leader.round(W1="AC0 AT0 AT1 AT2", W2="AT3")
+    leader.round(W1="AC0 AT0 AT1", W2="AT2 AT3")
     leader.configured = parse_jobs("AC0 AT0 AT1 AT2 AT3 BC0 BT0")
-    outcome = leader.round(1_000, W1="AC0 AT0 AT1 AT2", W3="")
+    outcome = leader.round(1_000, W1="AC0 AT0 AT1", W3="", W4="", W5="", W6="")
     assert outcome.delay_ms == 300
     assert not any(one.revoked for one in outcome.assignments.values())
-    assert assigned(outcome, W3) == parse_jobs("BC0 BT0")
+    assert Jobs.of(job for one in outcome.assignments.values() for job in one.assigned) == parse_jobs("BC0 BT0")
 
 
 def test_a_deleted_job_is_revoked_even_during_a_delay() -> None:
@@ -490,3 +491,56 @@ def test_a_growing_fleet_keeps_its_moves_at_the_optimum() -> None:
         # Only the new worker's share moves; connectors and tasks are balanced separately: it may be one more of each.
         assert floor <= stopped <= floor + 2
         assert all(isinstance(jobs, Jobs) for jobs in members.values())
+
+
+# -- members that are still stopping revoked jobs ---------------------------------------------------------------------
+
+
+def test_a_revoked_job_that_its_member_is_still_stopping_is_revoked_again_and_no_other_job_instead() -> None:
+    leader = Leader("AT0 BT0 CT0 DT0")
+    first = leader.round(W1="AT0 BT0 CT0 DT0", W2="")
+    revoked_jobs = revoked(first, W1)
+    assert len(revoked_jobs) == 2
+    for released in revoked_jobs:
+        jobs = Jobs.of([released])
+        leader.state, leader.generation, leader.last_completed_generation = first.state, 1, 1
+        second = leader.compute_round({W1: leader.configured - jobs, W2: NO_JOBS})
+        assert assigned(second, W2) == jobs
+        assert second.assignments[W1].revoked_by_reason == {RevocationReason.REPEATED: revoked_jobs - jobs}
+        third = leader.compute_round({W1: leader.configured - revoked_jobs, W2: jobs})
+        assert assigned(third, W2) == revoked_jobs - jobs
+        assert not any(one.revoked for one in third.assignments.values())
+
+
+def test_a_job_that_a_static_member_is_still_stopping_does_not_return_to_it() -> None:
+    leader = Leader("AT0 BT0", RebalancePolicy(moves_per_round_max=1, round_interval_ms=1_000))
+    leader.instance_ids = {W1: InstanceId("one")}
+    jobs = revoked(leader.round(W1="AT0 BT0", W2=""), W1)
+    outcome = leader.round(10, W1="AT0 BT0", W2="")
+    assert outcome.assignments[W1].revoked_by_reason == {RevocationReason.REPEATED: jobs}, "it counts for no limit"
+    assert assigned(leader.compute_round({W1: leader.configured - jobs, W2: NO_JOBS}, 20), W2) == jobs
+
+
+def test_a_job_that_its_member_is_still_stopping_waits_for_no_delay_if_the_member_leaves() -> None:
+    leader = Leader("AT0 BT0 CT0 DT0")
+    revoked_jobs = revoked(leader.round(W1="AT0 BT0 CT0 DT0", W2=""), W1)
+    leader.round(10, W1="AT0 BT0 CT0 DT0", W2="")
+    outcome = leader.round(20, W2="")
+    assert assigned(outcome, W2) == revoked_jobs
+    assert outcome.delay_ms == 300
+
+
+def test_a_revocation_that_no_member_may_have_received_is_decided_again() -> None:
+    leader = Leader("AT0 BT0")
+    leader.round(W1="AT0", W2="BT0")
+    leader.round(W1="AT0 BT0", W2="", delivered=False)
+    outcome = leader.round(W1="AT0 BT0", W2="")
+    assert list(outcome.assignments[W1].revoked_by_reason) == [RevocationReason.BALANCE]
+
+
+def test_a_job_that_one_member_is_still_stopping_and_another_runs_stays_with_the_other() -> None:
+    leader = Leader("AT0 BT0")
+    jobs = revoked(leader.round(W1="AT0 BT0", W2=""), W1)
+    outcome = leader.compute_round({W1: leader.configured, W2: jobs})
+    assert outcome.assignments[W1].revoked_by_reason == {RevocationReason.REPEATED: jobs}
+    assert outcome.assignments[W2].owned_after == jobs

@@ -2,6 +2,7 @@
 
 from coterie.assignors.assignor_state import union
 from coterie.assignors.cooperative import RoundOutcome
+from coterie.assignors.members import RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import InstanceId, MemberId
@@ -137,9 +138,10 @@ def test_when_all_claimants_drain_they_keep_their_jobs_and_a_released_job_is_res
 
 def test_a_cancelled_drain_stops_no_more_jobs() -> None:
     leader = draining(W2)
-    leader.round(W1="AT0 AT1 AT2", W2="AT3 AT4 AT5")
+    leader.policy = RebalancePolicy(moves_per_round_max=1)
+    assert revoked(leader.round(W1="AT0 AT1 AT2", W2="AT3 AT4 AT5")) == {W2: parse_jobs("AT3")}
     leader.draining = set()
-    settled, stopped, _ = leader.run_until_settled({W1: parse_jobs("AT0 AT1 AT2"), W2: parse_jobs("AT3 AT4 AT5")})
+    settled, stopped, _ = leader.run_until_settled({W1: parse_jobs("AT0 AT1 AT2"), W2: parse_jobs("AT4 AT5")})
     assert (len(settled[W1]), len(settled[W2]), stopped) == (3, 3, 0)
 
 

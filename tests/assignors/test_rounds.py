@@ -93,6 +93,16 @@ class Histories(RuleBasedStateMachine):
         self.members[member] = replace(self.members[member], draining=draining)
         self.compute()
 
+    @rule(data=st.data())
+    def a_member_is_still_stopping_revoked_jobs(self, data: st.DataObject) -> None:
+        revoked = {member: one.revoked for member, one in self.last.assignments.items()} if self.last else {}
+        slow = sorted(member for member in self.members if revoked.get(member))
+        if slow:
+            member = data.draw(st.sampled_from(slow))
+            still_runs = Jobs.of(data.draw(st.sets(st.sampled_from(sorted(revoked[member], key=str)), min_size=1)))
+            self.members[member] = replace(self.members[member], owned=self.members[member].owned | still_runs)
+        self.compute()
+
     @rule(data=st.data(), owned=SETS)
     def member_reports_other_jobs(self, data: st.DataObject, owned: Jobs) -> None:
         member = self.any(data)
@@ -168,6 +178,7 @@ class Histories(RuleBasedStateMachine):
             else:
                 assert not one.owned_after & static
             assert not (waiting and RevocationReason.BALANCE in one.revoked_by_reason)
+            assert one.revoked_by_reason.get(RevocationReason.REPEATED, NO_JOBS) == self.still_stopping(member)
         not_deferred = Jobs.of(self.last.unassigned) - waiting
         assert not not_deferred & static, "a claimant gets it"
         assert not (not_deferred and wildcard), "a wildcard worker gets it"
@@ -302,6 +313,7 @@ class Histories(RuleBasedStateMachine):
         runs = {
             member: (view.owned & self.configured)
             - self.last.assignments[member].revoked_by_reason.get(RevocationReason.DUPLICATE, NO_JOBS)
+            - self.still_stopping(member)
             for member, view in self.before.items()
         }
         runs = {member: jobs | (self.returned(member)) for member, jobs in runs.items()}
@@ -328,6 +340,19 @@ class Histories(RuleBasedStateMachine):
         tasks = Counter(task.connector for task in others.tasks)
         return forced + optimum(loads, connectors=len(others.connectors), tasks=tasks).moves
 
+    def still_stopping(self, member: MemberId) -> Jobs:
+        """The jobs that the leader's last rebalance revoked from the member, if the members have received it, and that
+        the member still reports."""
+        view, before = self.before[member], self.state_before
+        if before.generation < 0 or self.completed_before != before.generation:
+            return NO_JOBS
+        revoked = [
+            one.revoked
+            for former, one in before.members.items()
+            if former == member or (view.instance_id is not None and one.instance_id == view.instance_id)
+        ]
+        return union(revoked) & view.owned & self.configured
+
     def returned(self, member: MemberId) -> Jobs:
         """The jobs just returned to a static member: they count as owned, and may put others above their share."""
         view = self.before[member]
@@ -340,8 +365,9 @@ class Histories(RuleBasedStateMachine):
         return had & self.last.assignments[member].assigned
 
 
-UNCOUNTED = (RevocationReason.DELETED, RevocationReason.DUPLICATE)
-"""A job that is deleted, or that another member keeps running, is not a move."""
+UNCOUNTED = (RevocationReason.DELETED, RevocationReason.DUPLICATE, RevocationReason.REPEATED)
+"""A job that is deleted, or that another member keeps running, is not a move; and a job whose member is still stopping
+it was counted before."""
 
 TestHistories = Histories.TestCase
 # Six seconds without a failure. Shrinking a failing example takes minutes, and the usual limit would hide it.

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,14 +54,19 @@ from coterie.nouns.membership import (
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import (
+    BOTH_TASKS,
+    COMPATIBLE,
     CONFIG,
     CONNECTOR_LINE,
     INCARNATION,
     ORDERS,
     ORDERS_TASK_CONFIGS,
+    SESSIONED,
+    STATIC,
     TASK_CONFIG_LINES,
     TASKS,
     jobs_of,
+    working,
 )
 from tests.herder.herder_driver import (
     ME,
@@ -123,6 +129,70 @@ def test_a_rejoin_is_requested_when_all_revoked_jobs_have_stopped() -> None:
     assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
     herder.run_all_chores()
     assert [line.value and line.value.split(b'"')[3] for line in herder.statuses[-2:]] == [b"UNASSIGNED"] * 2
+
+
+def test_released_jobs_do_not_wait_for_a_revoked_job_that_still_stops() -> None:
+    herder = working()
+    herder.assign(revoked=BOTH_TASKS, protocol=STATIC)
+    slow, fast = herder.pop_effects(StopTask)
+    assert not herder.pop_effects(Rejoin)
+    herder.run_chore(fast)
+    assert herder.pop_effects(SetWorkerState)[-1].owned == jobs_of(slow.task)
+    assert len(herder.pop_effects(Rejoin)) == 1
+    herder.feed(ROUND)
+    herder.assign(revoked=jobs_of(slow.task), protocol=STATIC)  # The leader revokes the other one again.
+    assert not herder.pop_effects(StopTask), "its stop is under way"
+    assert not herder.pop_effects(Rejoin), "nothing was released since the join"
+    herder.run_chore(slow)
+    assert len(herder.pop_effects(Rejoin)) == 1
+    herder.feed(ROUND)
+    herder.assign(protocol=STATIC)
+    assert not herder.pop_effects(Rejoin)
+
+
+def test_jobs_that_are_released_before_the_join_share_its_round() -> None:
+    herder = working()
+    herder.write(*config_records.task_config_lines(ORDERS, [{"share": f"{number}/4"} for number in range(4)]))
+    four = jobs_of(*(ConnectorTaskId(ORDERS, number) for number in range(4)))
+    herder.assign(assigned=four, protocol=STATIC)
+    herder.run_all_chores()
+    herder.effects.clear()
+    herder.assign(revoked=four, protocol=STATIC)
+    first, second, third, last = herder.pop_effects(StopTask)
+    herder.run_chore(first)
+    herder.run_chore(second)
+    assert len(herder.pop_effects(Rejoin)) == 1, "the member delays its join, and then reports all that were released"
+    herder.feed(ROUND)
+    herder.run_chore(third)
+    assert not herder.pop_effects(Rejoin), "a round is running"
+    herder.assign(revoked=jobs_of(third.task, last.task), protocol=STATIC)
+    assert len(herder.pop_effects(Rejoin)) == 1, "its join reported the third one as owned"
+
+
+@pytest.mark.parametrize("protocol", [COMPATIBLE, SESSIONED])
+def test_in_a_group_that_kafka_connect_can_join_a_round_waits_for_all_revoked_jobs(protocol: ConnectProtocol) -> None:
+    herder = working(protocol)
+    herder.assign(revoked=BOTH_TASKS, protocol=protocol)
+    first, second = herder.pop_effects(StopTask)
+    herder.run_chore(first)
+    assert not herder.pop_effects(Rejoin)
+    herder.run_chore(second)
+    assert len(herder.pop_effects(Rejoin)) == 1
+
+
+def test_a_deleted_job_that_is_released_causes_no_round_while_another_job_still_stops() -> None:
+    herder = working()
+    herder.write(*config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS[:1]))
+    deleted_task = herder.pop_effects(StopTask)[0]
+    herder.run_all_chores()
+    herder.effects.clear()
+    herder.assign(revoked=BOTH_TASKS, protocol=STATIC)
+    (slow,) = herder.pop_effects(StopTask)
+    assert not herder.pop_effects(Rejoin)
+    herder.run_chore(deleted_task)
+    assert not herder.pop_effects(Rejoin)
+    herder.run_chore(slow)
+    assert len(herder.pop_effects(Rejoin)) == 1
 
 
 def test_a_revocation_that_completes_during_the_next_rebalance_requests_a_rejoin_after_it() -> None:

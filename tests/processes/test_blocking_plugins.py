@@ -41,17 +41,18 @@ FULL = Size(blocking=40, good=20, interval_s=5, lateness_max_s=2, drains_and_res
 class Fleet:
     """The workers of ``cluster``, and their connectors."""
 
-    def __init__(self, cluster: Cluster, size: Size, environment: Mapping[str, str]) -> None:
+    def __init__(self, cluster: Cluster, size: Size, group_protocol: str, environment: Mapping[str, str]) -> None:
         self.cluster, self.size, self._environment = cluster, size, environment
+        self._properties = {"plugin.call.timeout.ms": "15000", "group.protocol": group_protocol}
         self.blocking = {f"bad-{number}": STAGES[number % len(STAGES)] for number in range(size.blocking)}
         self.good = [f"good-{number}" for number in range(size.good)]
         self.workers: list[WorkerProcess] = []
 
     def start(self, *names: str) -> None:
         """Start workers, and wait until the group has settled with them."""
-        properties = {"plugin.call.timeout.ms": "15000"}
         started = [
-            self.cluster.start_worker(name, properties=properties, environment=self._environment) for name in names
+            self.cluster.start_worker(name, properties=self._properties, environment=self._environment)
+            for name in names
         ]
         self.workers += started
         self.cluster.wait_ready(*self.workers)
@@ -155,17 +156,18 @@ class Fleet:
 
 
 @pytest.mark.parametrize(
-    "size",
+    ("size", "group_protocol"),
     [
-        pytest.param(SMALL, id="small", marks=pytest.mark.timeout(600)),
-        pytest.param(FULL, id="full", marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
+        pytest.param(SMALL, "classic", id="small", marks=pytest.mark.timeout(600)),
+        pytest.param(FULL, "classic", id="full-classic", marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
+        pytest.param(FULL, "connect", id="full-connect", marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
     ],
 )
 def test_plugins_that_block_delay_no_batch_and_no_heartbeat_while_workers_come_and_go(
-    cluster: Cluster, size: Size, tmp_path: Path
+    cluster: Cluster, size: Size, group_protocol: str, tmp_path: Path
 ) -> None:
     broker = cluster.start_broker()
-    fleet = Fleet(cluster, size, blocking_source.install(tmp_path / "packages"))
+    fleet = Fleet(cluster, size, group_protocol, blocking_source.install(tmp_path / "packages"))
     fleet.start("w0", "w1")
     fleet.create_all()
     fleet.wait_three_batches()

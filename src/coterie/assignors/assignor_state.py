@@ -90,7 +90,8 @@ def usable_state(
 
     - If this worker received the assignment of the round in ``state``, all of ``state`` applies.
     - If this worker did not receive that assignment, but the round was the one directly before ``generation``, all but
-      the jobs that the round newly assigned applies. No member has run these jobs, so they cannot have been lost.
+      the jobs that the round newly assigned and revoked applies. No member has run the assigned jobs, so they cannot
+      have been lost; and the members may never have received the revocations, so this round decides on them again.
     - Otherwise the result is an empty state: this worker has computed no round or received no assignment since it
       joined, or another member may have led rounds since (KAFKA-7026, KAFKA-9848).
     """
@@ -99,11 +100,26 @@ def usable_state(
     if state.generation == last_completed_generation:
         return _with_present_member_ids(state, members)
     if state.generation == generation - 1:
-        members_without_assigned = {
-            member: outcome._replace(assigned=NO_JOBS) for member, outcome in state.members.items()
+        members_without_changes = {
+            member: outcome._replace(assigned=NO_JOBS, revoked_by_reason={})
+            for member, outcome in state.members.items()
         }
-        return _with_present_member_ids(replace(state, members=members_without_assigned), members)
+        return _with_present_member_ids(replace(state, members=members_without_changes), members)
     return AssignorState()
+
+
+def unreleased_revocations(
+    state: AssignorState, members: Mapping[MemberId, MemberSpec], configured: Jobs
+) -> Mapping[MemberId, Jobs]:
+    """Return the ``configured`` jobs that the last round in ``state`` revoked from a member and that the member still
+    reports: it is stopping them. Members without such jobs are left out."""
+    unreleased: dict[MemberId, Jobs] = {}
+    for member, outcome in state.members.items():
+        if outcome.revoked_by_reason and member in members:
+            jobs = outcome.revoked & members[member].owned & configured
+            if jobs:
+                unreleased[member] = jobs
+    return unreleased
 
 
 def resolve_duplicates(

@@ -4,6 +4,10 @@ A round never moves a job directly from one worker to another. First, one round 
 owner stops the job and joins again without it. The next round finds the job without an owner and assigns it. All other
 jobs keep running.
 
+A member may join again before it has stopped all its revoked jobs, because the jobs that it has released should not
+wait for the others. It then still reports the others. The leader knows them from its last round: it counts them no
+longer as the member's jobs, assigns them to no other member, and revokes them again.
+
 A job that no member runs is in one of three situations:
 
 - *waiting*: the worker that ran the job has left the group. The worker may soon return (a bounce), so its jobs wait for
@@ -37,6 +41,7 @@ from coterie.assignors.assignor_state import (
     resolve_duplicates,
     return_to_static_members,
     union,
+    unreleased_revocations,
     usable_state,
 )
 from coterie.assignors.claims import Eligibility
@@ -73,7 +78,7 @@ class RoundOutcome:
     """The configured jobs that no member runs and that this round assigns to no member, each with the reason."""
     moves_to_target: int
     """Number of jobs that must move, for claims, drains and balance, from the ownership that the members reported to
-    the target.
+    the target; without the jobs that the last round revoked already.
 
     This round revokes these jobs, with two exceptions: none for balance while jobs wait, and for drains and balance
     only as many as the limit of moves per round allows.
@@ -168,6 +173,7 @@ def assign(
         {
             RevocationReason.DELETED: ownership.deleted,
             RevocationReason.DUPLICATE: ownership.duplicates,
+            RevocationReason.REPEATED: ownership.unreleased,
             RevocationReason.CLAIM: target_diff.claims,
             RevocationReason.DRAIN: drains,
             RevocationReason.BALANCE: balance,
@@ -211,7 +217,8 @@ def assign(
                 union(jobs for jobs_by_reason in revoked_by_member.values() for jobs in jobs_by_reason.values())
                 & configured
             ),
-            released_by_draining=(released_by_draining & ownership.unowned) | union(drains.values()),
+            released_by_draining=(released_by_draining & (ownership.unowned | ownership.only_unreleased))
+            | union(drains.values()),
             moves_allowed_at_ms=moves_allowed_at_ms,
         ),
         eligibility=eligibility,
@@ -244,6 +251,11 @@ class _Ownership:
     """Jobs that the member must stop because another member also runs them and keeps them."""
     deleted: Revocations
     """Jobs that the member runs and that are no longer configured."""
+    unreleased: Revocations
+    """Jobs that the last round revoked from the member and that the member is still stopping
+    (:func:`.unreleased_revocations`). They are not in ``by_member``."""
+    only_unreleased: Jobs
+    """The jobs of ``unreleased`` that no member keeps: a later round assigns them."""
 
 
 def _compute_ownership(
@@ -251,9 +263,13 @@ def _compute_ownership(
 ) -> _Ownership:
     """Return the owner of each configured job: from the members' reports, with returned jobs and one owner for each."""
     owned: Mapping[MemberId, Jobs] = {member: spec.owned for member, spec in members.items()}
+    unreleased = unreleased_revocations(state, members, configured)
+    if unreleased:
+        owned = {**owned, **{member: owned[member] - jobs for member, jobs in unreleased.items()}}
     running_jobs = union(owned.values())
-    unowned = configured - running_jobs
-    owned_count = len(configured) - len(unowned)
+    only_unreleased = union(unreleased.values()) - running_jobs
+    unowned = configured - running_jobs - only_unreleased
+    owned_count = len(configured) - len(unowned) - len(only_unreleased)
     # Compare numbers first: in most rounds no member runs a deleted job, and no two members run the same job.
     deleted: Revocations = {}
     if len(running_jobs) > owned_count:
@@ -269,6 +285,8 @@ def _compute_ownership(
         returned_to_static=returned_to_static,
         duplicates=duplicates,
         deleted=deleted,
+        unreleased=unreleased,
+        only_unreleased=only_unreleased,
     )
 
 
@@ -311,7 +329,9 @@ def _compute_target_diff(
         assignable_now & eligibility.static_jobs,
         {member: len(kept_by_member[member]) for member in eligibility.claims_by_worker},
     )
-    jobs_to_distribute = (ownership.unowned | union(ineligible_by_member.values())) - eligibility.static_jobs
+    jobs_to_distribute = (
+        ownership.unowned | ownership.only_unreleased | union(ineligible_by_member.values())
+    ) - eligibility.static_jobs
     wildcard_assigned: Mapping[MemberId, Jobs] = {}
     balance: Revocations = {}
     if order:

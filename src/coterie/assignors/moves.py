@@ -1,7 +1,8 @@
 """The reasons to revoke jobs, and the limit on revocations in one round (``rebalance.max.moves.per.round``).
 
 The limit applies to moves for drains and for balance, in this order. A job that is deleted, that two members run, or
-that the member may not run because of claims is revoked at once: letting it run on that member has no benefit.
+that the member may not run because of claims is revoked at once: letting it run on that member has no benefit. A
+repeated revocation was counted in an earlier round.
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ class RevocationReason(StrEnum):
     """The member drains, and another member may run the job."""
     BALANCE = "balance"
     """The member has more jobs than its quota."""
+    REPEATED = "repeated"
+    """The last round revoked the job, and the member has not stopped it yet."""
 
 
 Revocations: TypeAlias = Mapping[MemberId, Jobs]

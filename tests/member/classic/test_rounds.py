@@ -244,6 +244,18 @@ def test_a_member_joins_the_next_rebalance_when_its_revoked_jobs_have_stopped(
     assert allocation.assigned == NO_JOBS
 
 
+def test_a_join_of_a_static_group_waits_only_shortly_for_a_slow_stop(worker: MemberDriver) -> None:
+    worker.settle(SOME_WORK, protocol=STATIC)
+    worker.feed(Rejoin(reason="test"))
+    worker.answer(JoinRequest, joined(2, protocol=STATIC))
+    worker.answer(SyncRequest, synced(revoked=SOME_WORK, protocol=STATIC))
+    worker.feed(Rejoin(reason="another job was released"))
+    worker.advance_clock(499)
+    assert worker.sent(JoinRequest) is None
+    worker.advance_clock(1)
+    assert owned_jobs_of_join(worker.sent(JoinRequest)) == SOME_WORK
+
+
 @pytest.mark.parametrize(("rebalance_timeout_ms", "held_ms"), [(60_000, 2_000), (10_000, 2_000), (3_000, 1_500)])
 def test_a_join_waits_only_for_a_limited_time_for_a_slow_stop(
     short_heartbeat_worker: MemberDriver, rebalance_timeout_ms: int, held_ms: int

@@ -50,6 +50,7 @@ _TEXT_BY_REASON: Mapping[RevocationReason | StartReason, str] = {
     RevocationReason.CLAIM: "static assignments (KIP-987)",
     RevocationReason.DRAIN: "its worker drains",
     RevocationReason.BALANCE: "balance",
+    RevocationReason.REPEATED: "revoked already",
     StartReason.NEW: "no worker ran it",
     StartReason.LOST: "its worker has left",
 }

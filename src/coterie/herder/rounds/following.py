@@ -60,7 +60,9 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         if must_rejoin_after_empty_eager_round(herder.rounds.assigned_for, configured=herder.config.jobs()):
             rejoin.add_reason(turn, AfterJobsReleased())
     if not herder.lifecycle.is_leaving and _needs_rejoin_after_release(herder, event.revoked):
-        rejoin.add_reason(turn, AfterJobsReleased())
+        # A deleted job is assigned to no worker: no round need follow its release while other jobs still stop.
+        unreported = event.revoked & herder.config.jobs() if herder.is_caught_up else event.revoked
+        rejoin.add_reason(turn, AfterJobsReleased(unreported=unreported))
     if not is_repeated_answer:
         # A follower that rejoins may receive the current generation again, whose delay started earlier.
         _set_delay(turn, result.delay_ms)

@@ -25,6 +25,13 @@ def looks_requests_up(herder: Herder) -> bool:
     return protocol is not None and protocol >= ConnectProtocol.STATIC
 
 
+def can_release_in_parts(herder: Herder) -> bool:
+    """Whether the leader recognizes the jobs that this worker reports although the last round revoked them. A leader
+    of Kafka Connect counts them as this worker's jobs: it may revoke other jobs instead, and each such round lengthens
+    the time until its next revocation. False before the first round."""
+    return looks_requests_up(herder)
+
+
 def drain_wait_reason(herder: Herder) -> str | None:
     """Why the leader does not receive this worker's drain request, as text for an operator: the group's protocol is
     older than static. None when the leader receives it, and before the first round."""

@@ -1,8 +1,15 @@
 """When this worker requests a round of its group. Every request is made by `request_rejoin`."""
 
+from coterie.herder.rounds import protocol_features
 from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased, RejoinReason, ReportedStateChanged
 from coterie.herder.state import Herder, Turn
+from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import Rejoin
+
+RELEASED = "the revoked jobs have been released"
+"""The reason of a round that is requested when all revoked jobs have stopped."""
+RELEASED_IN_PART = "some of the revoked jobs have been released"
+"""The reason of a round that is requested while revoked jobs still stop."""
 
 
 def request_rejoin(turn: Turn, reason: str) -> None:
@@ -50,22 +57,39 @@ def on_end(turn: Turn) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Request a round for each stored reason whose condition is met: the revoked jobs are released and no round is
-    running, or the config log is read to the required offset. :func:`request_rejoin_for_changes` handles the remaining
-    kind, `ReportedStateChanged`."""
+    """Request a round for each stored reason whose condition is met: revoked jobs are released and no round is running,
+    or the config log is read to the required offset. :func:`request_rejoin_for_changes` handles the remaining kind,
+    `ReportedStateChanged`."""
     herder = turn.herder
     for reason in herder.rounds.rejoin_reasons:
         match reason:
             # Not while a round is running: its join may have been sent while a revoked job still ran, and then the
             # leader counts this job as owned by this worker. The round after it corrects that.
-            case AfterJobsReleased() if herder.place.is_settled and herder.owned == herder.place.assigned:
-                drop_reasons(turn, AfterJobsReleased)
-                request_rejoin(turn, "the revoked jobs have been released")
+            case AfterJobsReleased(unreported=unreported) if herder.place.is_settled:
+                _request_after_release(turn, unreported)
             case AfterConfigLogRead(end_offset=end) if herder.has_read(end):
                 drop_reasons(turn, AfterConfigLogRead)
                 request_rejoin(turn, "the config log is read")
             case _:
                 pass
+
+
+def _request_after_release(turn: Turn, unreported: Jobs) -> None:
+    """Request a round if all revoked jobs are released, or if some of ``unreported`` are and the group's protocol
+    permits it. One round that is requested already reports all jobs that are released before its join: the member
+    delays the join for a short time while revoked jobs still stop."""
+    herder = turn.herder
+    stopping = herder.owned - herder.place.assigned
+    if not stopping:
+        drop_reasons(turn, AfterJobsReleased)
+        request_rejoin(turn, RELEASED)
+    elif (
+        not herder.rounds.is_rejoin_requested
+        and unreported - herder.owned
+        and protocol_features.can_release_in_parts(herder)
+    ):
+        add_reason(turn, AfterJobsReleased(unreported=stopping))
+        request_rejoin(turn, RELEASED_IN_PART)
 
 
 def request_rejoin_for_changes(turn: Turn) -> None:

@@ -7,7 +7,7 @@ from coterie.assignors.assignor_state import AssignorState
 from coterie.herder.config_state import UNREAD
 from coterie.herder.group_view import RoundSnapshot
 from coterie.nouns.ids import ConfigOffset, Generation, LogPosition
-from coterie.nouns.jobs import Jobs
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentsRequested, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
@@ -17,7 +17,13 @@ from coterie.wire.connect import ConnectProtocol
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterJobsReleased:
     """Revoked jobs, or the jobs that an eager round did not assign, need another round, which assigns them. It is
-    requested when this worker has released its revoked jobs."""
+    requested when this worker has released its revoked jobs. In a group with protocol static
+    (:func:`.protocol_features.can_release_in_parts`) a round is also requested for those that it has released while
+    others still stop."""
+
+    unreported: Jobs = NO_JOBS
+    """The revoked jobs that this worker's last join reported as owned, and for whose release no round was
+    requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

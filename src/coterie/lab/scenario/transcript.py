@@ -15,6 +15,8 @@ The commands:
     > W1 joins                a worker starts; `W1 joins claiming BT1 BT2` or `claiming nothing` is a static worker
                               (KIP-987); `W1 joins speaking sessioned` sets the newest protocol that it offers
     > W1 drains               a worker drains: it is to release its jobs, to leave and not to return
+    > W1 stops AT1 BT1 slowly from now on these jobs do not stop when they are revoked from the worker
+    > W1 ends its stops       the revoked jobs that the worker is still stopping have stopped
     > W1 dies                 a worker ends without LeaveGroup
     > W1 leaves               a worker is stopped cleanly
     > W1 rejoins              a worker sends JoinGroup without waiting for its next heartbeat
@@ -167,6 +169,10 @@ def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]
             scenario.start_worker(worker, protocol=_protocol_of_setting(setting))
         case ["drains"]:
             scenario.drain_worker(worker)
+        case ["stops", *jobs, "slowly"]:
+            scenario.workers[worker].slow_jobs = parse_jobs(" ".join(jobs))
+        case ["ends", "its", "stops"]:
+            scenario.end_stops(worker)
         case ["dies"]:
             scenario.kill_worker(worker)
         case ["leaves"]:

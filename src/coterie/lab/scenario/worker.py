@@ -12,6 +12,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.engine.timers import Timers
 from coterie.groups.classic import messages as group_messages
 from coterie.herder.place import retained_jobs
+from coterie.herder.rounds import rejoin
 from coterie.herder.rounds.following import must_rejoin_after_empty_eager_round
 from coterie.herder.rounds.leading import (
     cooperative_assignments,
@@ -42,8 +43,6 @@ from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.connect_bytes import decode_metadata
 
 GROUP_ID = GroupId("fleet")
-REJOIN_AFTER_RELEASE = "the revoked jobs have been released"
-"""The reason of the rejoin that follows the release of revoked jobs."""
 
 
 ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
@@ -59,7 +58,7 @@ class FleetConfig:
 
 
 class ScenarioWorker:
-    """One worker. It starts and stops jobs immediately, without simulated time."""
+    """One worker. It starts and stops jobs immediately, without simulated time, except its ``slow_jobs``."""
 
     def __init__(
         self,
@@ -91,6 +90,10 @@ class ScenarioWorker:
         )
         self.timers = Timers[Timer]()
         self.owned_jobs = NO_JOBS
+        self.slow_jobs = NO_JOBS
+        """The jobs whose stops do not end before :meth:`end_stops`."""
+        self.stopping_jobs = NO_JOBS
+        """The revoked jobs whose stops have not ended."""
         self.stopped_jobs = NO_JOBS
         """The jobs that the worker stopped before it joined the present round of an eager group."""
         self.assignor_state = AssignorState()
@@ -145,7 +148,7 @@ class ScenarioWorker:
     def _report_join(self, request: JoinRequest) -> None:
         """Print that the worker joins, and the jobs that it reports."""
         allocation = decode_metadata(request.protocols[0][1])[1].allocation
-        verb = "rejoins" if request.reason == REJOIN_AFTER_RELEASE else "joins"
+        verb = "rejoins" if request.reason == rejoin.RELEASED else "joins"
         group = self.scenario.group
         if request.member_id not in group.members and group.phase is group_messages.Phase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
@@ -153,10 +156,10 @@ class ScenarioWorker:
         self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
 
     def report_state_to_member(self) -> None:
-        """Give the member the state that it reports in its next join: the owned jobs, and whether the worker drains."""
-        self.step_member(
-            SetWorkerState(config_offset=ConfigOffset(1), owned=self.owned_jobs, draining=self.is_draining)
-        )
+        """Give the member the state that it reports in its next join: the owned jobs, with those that are still
+        stopping, and whether the worker drains."""
+        owned = self.owned_jobs | self.stopping_jobs
+        self.step_member(SetWorkerState(config_offset=ConfigOffset(1), owned=owned, draining=self.is_draining))
 
     def stop_all_before_join(self) -> None:
         """Stop all jobs before the next join, because the group is eager."""
@@ -209,8 +212,8 @@ class ScenarioWorker:
         )
 
     def handle_assignment(self, assignment: Assigned) -> None:
-        """Own the assigned jobs instead of the revoked ones. Send JoinGroup again if jobs were revoked, or if this
-        leader assigned nothing in an eager round because a member still ran jobs."""
+        """Own the assigned jobs instead of the revoked ones. Send JoinGroup again if revoked jobs have stopped, or if
+        this leader assigned nothing in an eager round because a member still ran jobs."""
         result = RoundResult.checked(assignment.token)
         self.last_completed_generation, self.group_protocol = Generation(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
@@ -219,16 +222,27 @@ class ScenarioWorker:
         self.deferred_until_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
         if assignment.leader != self.member.member_id:
             self.next_moves_at_ms = self.eager_assigned_jobs = None
+        newly_revoked = assignment.revoked - self.stopping_jobs
+        self.stopping_jobs |= newly_revoked & self.slow_jobs
         self.report_state_to_member()
-        if assignment.revoked:
-            self.scenario.print_line(f"{self.name} stops revoked resources")
-            self.step_member(Rejoin(reason=REJOIN_AFTER_RELEASE))
+        if newly_revoked:
+            slow = f", {format_jobs(self.stopping_jobs)} slowly" if self.stopping_jobs else ""
+            self.scenario.print_line(f"{self.name} stops revoked resources{slow}")
+        if newly_revoked - self.stopping_jobs:
+            self.step_member(Rejoin(reason=rejoin.RELEASED))
         if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
             self.step_member(Rejoin(reason="all members have stopped their jobs"))
 
+    def end_stops(self) -> None:
+        """The stops of the slow jobs have ended: send JoinGroup again."""
+        self.scenario.print_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
+        self.stopping_jobs = NO_JOBS
+        self.report_state_to_member()
+        self.step_member(Rejoin(reason=rejoin.RELEASED))
+
     def handle_lost_membership(self) -> None:
         """Stop all jobs, and reset all state from earlier rounds."""
-        self.owned_jobs = self.stopped_jobs = NO_JOBS
+        self.owned_jobs = self.stopping_jobs = self.stopped_jobs = NO_JOBS
         self.assignor_state, self.last_completed_generation, self.group_protocol = AssignorState(), Generation(-1), None
         self.deferred_until_ms = self.next_moves_at_ms = None
         self.report_state_to_member()

@@ -93,6 +93,11 @@ class WorkersScenario(GroupScenario):
         worker.step_member(Rejoin(reason="this worker drains"))
         self.run_queue()
 
+    def end_stops(self, name: str) -> None:
+        """The stops of a worker's slow jobs end."""
+        self.workers[name].end_stops()
+        self.run_queue()
+
     def rejoin_worker(self, name: str) -> None:
         """Have a worker send JoinGroup now."""
         self.workers[name].step_member(Rejoin(reason="the script orders it"))

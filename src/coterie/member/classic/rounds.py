@@ -88,10 +88,11 @@ def join_if_due(turn: Turn) -> None:
         case AssignmentReceived() if member.rejoin_reason is None:
             pass
         case AssignmentReceived(hold_join_until_ms=until_ms) if turn.now_ms < until_ms and member.revoked_unreleased:
-            # Another member stopped its revoked jobs sooner and has requested this round. If this member joined now, it
-            # would report its revoked jobs as running. The leader would count this worker as overloaded again and might
-            # revoke more from it. Heartbeats continue meanwhile. But the jobs that the other member has released are
-            # down until this member joins, so it does not wait for slow stops.
+            # This member or another one has released some revoked jobs and has requested this round. If this member
+            # joined now, it would report its other revoked jobs as running. In a group older than static, the leader
+            # would count this worker as overloaded again and might revoke more from it; in a static group, these jobs
+            # would need a round of their own. Heartbeats continue meanwhile. But the released jobs are down until this
+            # member joins, so it does not wait for slow stops.
             pass
         case StoppingAllJobs() if member.owned:
             pass
@@ -396,7 +397,7 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
     member.prior_member = PriorMember.NOT_IN_GROUP
     member.retries = member.malformed_assignments = 0
     member.place = replace(place, assignment=assignment)
-    member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_ms)
+    member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_ms(protocol))
     if assignment.revoked:
         turn.emit(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
     expect_next_round(turn)

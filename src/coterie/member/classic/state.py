@@ -35,6 +35,10 @@ clients."""
 JOIN_HOLD_MAX_MS = 2_000
 """The longest time that a join waits for revoked jobs to stop. If stops take 0.1 to 2 s, waiting saves a round and
 stops no other job."""
+STATIC_JOIN_HOLD_MAX_MS = 500
+"""The same in a group with protocol static. Its leader revokes a job again that a member is still stopping, and no
+other job instead, so an early join stops no other job. Waiting only makes jobs that stop at about the same time share a
+round, while none of them runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +79,12 @@ class MemberSettings:
         """How long an answered request lets this worker run its jobs, counted from the sending of the request."""
         return self.lease.duration_ms
 
-    @property
-    def join_hold_ms(self) -> int:
-        """How long, from an assignment, the next join waits at most for revoked jobs to stop: at most half of the
-        rebalance timeout, because a member that joins after this timeout loses its membership."""
-        return min(JOIN_HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
+    def join_hold_ms(self, protocol: ConnectProtocol) -> int:
+        """How long, from an assignment of a group with ``protocol``, the next join waits at most for revoked jobs to
+        stop: at most half of the rebalance timeout, because a member that joins after this timeout loses its
+        membership."""
+        hold_max_ms = STATIC_JOIN_HOLD_MAX_MS if protocol is ConnectProtocol.STATIC else JOIN_HOLD_MAX_MS
+        return min(hold_max_ms, self.rebalance_timeout_ms // 2)
 
     @property
     def response_timeout_ms(self) -> int:

@@ -27,7 +27,7 @@ from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, MemberId
-from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentsRequested, ComputedAssignments
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundToken
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
@@ -45,6 +45,8 @@ class FleetChecker(WorkersChecker):
         self._deferral_checker = DeferralChecker(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
         self.undelivered_assignment_count = 0
         """Number of SyncGroups so far that received no assignment, because the next rebalance had begun."""
+        self.release_count = 0
+        """Number of rounds so far that a worker has requested because it has released revoked jobs."""
         self._sent_by_generation: dict[Generation, tuple[MemberIdentity, str | None]] = {}
         """For each generation that a member has received, its leader and protocol."""
         self._members_by_generation: dict[Generation, frozenset[MemberIdentity]] = {}
@@ -58,6 +60,8 @@ class FleetChecker(WorkersChecker):
         self._last_checked_generation = Generation(0)
         """The last generation whose assignments were checked. Such a generation is written again when a static member
         rejoins."""
+        self._revoked_by_member: dict[MemberId, Jobs] = {}
+        """The jobs that the last checked round revoked from each member."""
         self._released_by_draining = NO_JOBS
         """The jobs that draining members have released and that no member has owned since."""
 
@@ -128,7 +132,10 @@ class FleetChecker(WorkersChecker):
             if assignment.error is not AssignmentError.NO_ERROR:
                 return
             members[member_id] = RoundMember.from_bytes(
-                self._identities[member_id], decode_metadata(member.subscription)[1], assignment
+                self._identities[member_id],
+                decode_metadata(member.subscription)[1],
+                assignment,
+                revoked_before=self._revoked_by_member.get(member_id, NO_JOBS),
             )
             configured = self._config_log.configured_jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
@@ -141,6 +148,7 @@ class FleetChecker(WorkersChecker):
             released_by_draining=self._released_by_draining,
         )
         check_round(round_, self._policy)
+        self._revoked_by_member = {member_id: member.revoked for member_id, member in members.items()}
         if protocol is ConnectProtocol.EAGER:
             self._released_by_draining = NO_JOBS  # a leader keeps no state after an eager round
             return

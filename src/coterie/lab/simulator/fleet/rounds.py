@@ -34,6 +34,13 @@ class RoundMember:
     assigned: Jobs
     revoked: Jobs
     """The jobs that the member must release in this round."""
+    revoked_before: Jobs = NO_JOBS
+    """The jobs that the previous round revoked from the member."""
+
+    @property
+    def still_stopping(self) -> Jobs:
+        """The jobs that two rounds have revoked one after the other: the member is still stopping them."""
+        return self.revoked & self.revoked_before & self.owned
 
     @property
     def owned_after(self) -> Jobs:
@@ -42,9 +49,10 @@ class RoundMember:
 
     @classmethod
     def from_bytes(
-        cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment
+        cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment, *, revoked_before: Jobs
     ) -> "RoundMember":
-        """The member with its metadata and its assignment as decoded from their bytes."""
+        """The member with its metadata and its assignment as decoded from their bytes. ``revoked_before``: the jobs
+        that the previous round revoked from it."""
         claims = None
         if metadata.static_connectors is not None or metadata.static_tasks is not None:
             claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
@@ -55,6 +63,7 @@ class RoundMember:
             draining=metadata.draining,
             assigned=assignment.assigned,
             revoked=assignment.revoked,
+            revoked_before=revoked_before,
         )
 
     @classmethod
@@ -219,13 +228,13 @@ def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember)
 
 def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     """Configured jobs that all their owners must release in this round either may not stay with these owners, or are as
-    few as balance requires.
+    few as balance requires. Jobs that their owners are still stopping since an earlier round do not count.
 
     :raises Violation: ONLY_WHAT_MUST_MOVE, MOVES_PER_ROUND.
     """
     owners_by_job: dict[Job, list[RoundMember]] = {}
     for owner in round_.members.values():
-        for job in owner.owned & round_.configured:
+        for job in (owner.owned - owner.still_stopping) & round_.configured:
             owners_by_job.setdefault(job, []).append(owner)
     owners_by_stopped_job = {
         job: owners for job, owners in owners_by_job.items() if all(job in part.revoked for part in owners)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from coterie.herder import messages as herder
+from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.process import Process
@@ -121,8 +122,9 @@ class FleetWorker(Process):
 
     def _order_member(self, order: MembershipOrder) -> None:
         match order:
-            case Rejoin():
+            case Rejoin(reason=reason):
                 self._record(RecordKind.REJOINS)
+                self.cluster.checker.release_count += reason in (RELEASED, RELEASED_IN_PART)
             case SendAssignments(token=token, computed=computed):
                 self._record(RecordKind.DEALS, RoundToken.checked(token).generation, *_round_values(computed))
                 if self.requested_round is not None and self.requested_round.token == token:
