@@ -81,14 +81,16 @@ class ConnectMachine:
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
             log_step(group.group_id, event, output.records, before)
-        effects = [self._to_host_effect(group, one) for one in output.effects]
-        return Output(records=output.records, effects=tuple(effects))
+        return Output(
+            records=output.records,
+            effects=tuple(
+                [self._chore(group, one) if isinstance(one, ComputeTarget) else one for one in output.effects]
+            ),
+        )
 
-    def _to_host_effect(self, group: Group, effect: effects.Effect[Response, TimerKey] | ComputeTarget) -> _Effect:
-        """The effect in the form that the host performs: a computation becomes a chore."""
-        if isinstance(effect, ComputeTarget):
-            return RunChore(run=partial(self._compute, group.group_id, effect.snapshot))
-        return effect
+    def _chore(self, group: Group, order: ComputeTarget) -> RunChore[Notification]:
+        """The chore that computes the target that the machine has ordered."""
+        return RunChore(run=partial(self._compute, group.group_id, order.snapshot))
 
     def refusal_response(self, request: Request, error: ErrorCode, /) -> Response:
         return machine.refusal_response(request, ConnectErrorCode(error), _REFUSAL_MESSAGES.get(error))

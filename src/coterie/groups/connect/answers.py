@@ -23,17 +23,12 @@ WAITING_INTERVAL_MS = 200
 
 
 def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) -> None:
-    """Write the group record, begin a computation if one is due, respond to ``request``, and send news to the members
-    whose heartbeats are held. If ``may_hold`` is False, respond to ``request`` at once."""
+    """Decide for the group, respond to ``request``, and send news to the members whose heartbeats are held. If
+    ``may_hold`` is False, respond to ``request`` at once."""
     group = turn.group
-    if group.metadata is not None or group.members:
-        turn.appoint_leader()
-    group_epoch = group.group_epoch
-    turn.write_group()
-    if group.group_epoch != group_epoch:
-        end_outdated_choice(turn)
-    begin_if_due(turn)
-    turn.write_group()  # why no member can compute
+    # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
+    if request is None or turn.changes_group or group.needs_target:
+        decide_for_group(turn)
     if request is not None:
         take_step(turn, request)
         contents = contents_for(group, request.member_id)
@@ -54,6 +49,19 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
         owner = group.target_owner.get(group.freed.pop())
         if owner is not None:
             respond_if_news(turn, owner)
+
+
+def decide_for_group(turn: Turn) -> None:
+    """Appoint a leader if there is none, write the group record, and begin a computation if one is due."""
+    group = turn.group
+    if group.metadata is not None or group.members:
+        turn.appoint_leader()
+    group_epoch = group.group_epoch
+    turn.write_group()
+    if group.group_epoch != group_epoch:
+        end_outdated_choice(turn)
+    begin_if_due(turn)
+    turn.write_group()  # why no member can compute
 
 
 def respond_if_news(turn: Turn, member_id: MemberId) -> None:

@@ -18,7 +18,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 
 def schedule_expiry(turn: Turn) -> None:
     """Set the timer of the group's expiry while the group has no members, and cancel it otherwise. After a reload the
-    retention time begins again. Called at the end of each step."""
+    retention time begins again. Called at the end of each step that has written a record, and after a load."""
     group = turn.group
     if group.metadata is None or group.members:
         turn.cancel_timer(ExpiryTimer())

@@ -109,7 +109,8 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
             end_step(turn, None)
-    schedule_expiry(turn)
+    if turn.records or isinstance(event, GroupLoaded):
+        schedule_expiry(turn)
     check(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 

@@ -39,6 +39,11 @@ class Turn:
         self.records.append(record)
 
     @property
+    def changes_group(self) -> bool:
+        """Whether this step has written a record, or changes the group record."""
+        return bool(self.records or self._changes)
+
+    @property
     def new_group_epoch(self) -> GroupEpoch:
         """The group epoch after this step."""
         return self._changes.get("group_epoch", self.group.group_epoch)  # type: ignore[return-value]

@@ -42,8 +42,8 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         name=body.name,
         config_offset=_to_config_offset(body.config_offset),
         config_topic_id=None if body.config_topic_id is None else body.config_topic_id.bytes,
-        configured=_to_configured(body.configured.value),
-        claims=_to_claims(body.claims.value),
+        configured=None if body.configured.value is None else _to_configured(body.configured.value),
+        claims=None if body.claims.value is None else _to_claims(body.claims.value),
         draining=_to_draining(body.draining),
         max_wait_ms=body.max_wait_ms,
         connection_grace_ms=_none_if_unchanged("ConnectionGraceMs", body.connection_grace_ms),
@@ -99,23 +99,19 @@ def _to_assignor(struct: Any) -> Assignor:
     )
 
 
-def _to_configured(struct: Any) -> Configured | None:
-    """Convert the configured jobs of a heartbeat request; None if the request does not contain them."""
-    if struct is None:
-        return None
+def _to_configured(struct: Any) -> Configured:
+    """Convert the configured jobs of a heartbeat request."""
     return Configured(
         config_offset=ConfigOffset(_check_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
         jobs=jobs_in_arrays(struct),
     )
 
 
-def _to_claims(struct: Any) -> Claims | None:
-    """The claims in a heartbeat request; None if they have not changed since the last request.
+def _to_claims(struct: Any) -> Claims:
+    """The claims in a heartbeat request.
 
     :raises InvalidFieldError: when a worker that may run any job lists some.
     """
-    if struct is None:
-        return None
     jobs = jobs_in_arrays(struct)
     if not struct.wildcard:
         return Claims(jobs=jobs)
