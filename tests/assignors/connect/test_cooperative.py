@@ -529,6 +529,19 @@ def test_a_job_revoked_from_a_draining_worker_returns_if_all_others_drain_too() 
     assert Jobs.of(job for jobs in after.values() for job in jobs) == fleet.configured
 
 
+def test_jobs_on_their_way_between_two_workers_that_drain_may_go_to_either_of_them() -> None:
+    fleet = Fleet(parse_jobs("AT0 AT1 AT2 AT3"))
+    fleet.members = {
+        W1: replace(member("W1", parse_jobs("AT0"), target=NO_JOBS), draining=True),
+        W2: replace(member("W2", parse_jobs("AT1 AT2"), target=fleet.configured), draining=True),
+        W3: replace(member("W3"), claims=NO_JOBS),
+    }
+    target = fleet.compute()
+    jobs = {name: one.jobs for name, one in target.members.items()}
+    assert jobs == {W1: parse_jobs("AT0 AT3"), W2: parse_jobs("AT1 AT2"), W3: NO_JOBS}, "no running job moves"
+    assert not target.unplaceable
+
+
 def test_the_jobs_that_only_a_draining_member_claims_stay_with_it_with_their_reason_if_it_has_not_run_them() -> None:
     fleet = Fleet(parse_jobs("AT0 BT0"))
     fleet.join("S1", claims=parse_jobs("AT0"))
