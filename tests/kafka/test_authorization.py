@@ -45,6 +45,7 @@ allow User:{BOB} read,write,create  topic:hers*
 allow User:{BOB} describe           topic:seen
 allow User:{BOB} read               group:hers*
 allow User:{BOB} describe_configs   topic:hers-told
+allow User:{BOB} describe_configs   topic:hers-configs
 allow User:{BOB} describe           transactional_id:shown
 allow User:{BOB} write              transactional_id:connect-cluster-hers
 deny  User:{BOB} read               topic:hers-secret
@@ -55,12 +56,15 @@ ACLS = [
     (ResourceType.TOPIC, "hers", ResourcePatternType.PREFIXED, AclOperation.CREATE, AclPermissionType.ALLOW),
     (ResourceType.TOPIC, "seen", ResourcePatternType.LITERAL, AclOperation.DESCRIBE, AclPermissionType.ALLOW),
     (ResourceType.GROUP, "hers", ResourcePatternType.PREFIXED, AclOperation.READ, AclPermissionType.ALLOW),
-    (
-        ResourceType.TOPIC,
-        "hers-told",
-        ResourcePatternType.LITERAL,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclPermissionType.ALLOW,
+    *(
+        (
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclPermissionType.ALLOW,
+        )
+        for topic in ("hers-told", "hers-configs")
     ),
     (
         ResourceType.TRANSACTIONAL_ID,
@@ -410,7 +414,7 @@ async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_i
     try:
         async with asyncio.timeout(DEADLINE_S):
             log = await topics.open_log(
-                "hers-told", partitions=1, replication_factor=1, setting_key="config.storage.topic"
+                "hers-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
             )
             leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("hers")))
             await leader_log.open(transaction_timeout_ms=60_000)

@@ -23,7 +23,7 @@ from coterie.worker.worker import Worker
 from tests import blocking_source
 from tests.blocking_source import STAGES, blocking_config
 from tests.spark.conftest import Rig, rows_of
-from tests.worker.fleet import SESSION_MS, Fleet
+from tests.worker.fleet import Fleet
 from tests.worker.simulated import until
 
 pytestmark = [
@@ -119,6 +119,7 @@ async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_de
     worker, _ = await fleet.start_on(lent)
     await until(lambda: worker.phase == "running", within_s=60)
     await until(lambda: worker._herder.place.is_leader, within_s=60)
+    member_id = worker._herder.place.member_id
     good = [ConnectorName(f"good-{number}") for number in range(3)]
     bad = {stage: ConnectorName(f"blocks-in-{stage}") for stage in STAGES}
     creations = [asyncio.create_task(put(worker, name, blocking_config(stage))) for stage, name in bad.items()]
@@ -146,7 +147,9 @@ async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_de
     watch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watch
-    assert worker.stall.longest_ms < SESSION_MS / 3, "a heartbeat was late"
+    assert view.member_id == member_id, "the worker has kept its membership"
+    # Less than a call that blocks the event loop would take; a stall of a busy machine is shorter.
+    assert worker.stall.longest_ms < CALL_TIMEOUT_MS
     for name in good:
         await worker.ask(DeleteConnector(connector=name))
     await all_threads_returned(rig)
