@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
+from coterie.cli.garbage_collection import raise_gc_thresholds
 from coterie.worker.stall import StallMeter
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def measure(options: argparse.Namespace) -> dict[str, object]:
     """One run with a new worker."""
+    raise_gc_thresholds()  # as a worker's process does
     load_before = os.getloadavg()[0]
     async with ServedCluster() as cluster:
         worker = await cluster.serve()
