@@ -1,4 +1,5 @@
-"""Kafka's own example of Kafka Streams, the word count: unmodified, in a JVM of its own that a test can kill."""
+"""Runs the word count, an example of Kafka Streams that Kafka contains, unmodified in a separate JVM that a test can
+kill."""
 
 import os
 import signal

@@ -44,7 +44,7 @@ def commit(client: RawClient, member_id: str, epoch: int, *, version: int = 9, o
 def commit_in_transaction(
     client: RawClient, member_id: str, epoch: int, *, transactional_id: str, offset: int = 7, is_commit: bool = True
 ) -> ErrorCode:
-    """Commit an offset in a transaction of its own, and end this."""
+    """Commit one offset in a new transaction, and end the transaction."""
     begun = client.ask(
         INIT, 5, transactional_id=transactional_id, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1
     )

@@ -99,8 +99,8 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         rounds_max += draining_count
         self.wait_until_settled()
         rounds_max += checker.undelivered_assignment_count > undelivered_before
-        # The bounds contain one round after the release of revoked jobs. A worker whose stops take longer than its join
-        # waits needs a round of its own, or more.
+        # The bounds contain one round after the release of revoked jobs. If a job stops after its worker has joined
+        # that round, the worker requests another round.
         rounds_max += max(checker.release_count - releases_before - 1, 0)
         round_count = self._cluster.coordinator.group.generation - generation
         if round_count > rounds_max and self._cluster.policy.moves_per_round_max is None:
