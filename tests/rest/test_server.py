@@ -17,6 +17,7 @@ from coterie.config import reloaded_files
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
+from coterie.rest import bodies, server
 from coterie.rest.server import CLIENT_CERTIFICATE_NAME, RequestIntake, open_listener, open_listeners, serve_while
 from tests.certificates import Authority, Pair, encrypted
 
@@ -186,3 +187,96 @@ def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
         open_listeners([HTTPS], tls_of(locked, authority, password="wrong")),
     ):
         pass
+
+
+# -- connections that wait for their clients ---------------------------------------------------------------------------
+
+
+async def connect(port: int, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_connections_that_send_nothing_keep_no_client_out() -> None:
+    async with served(RestTls(), HTTP) as (port,), httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"http://127.0.0.1:{port}")).status_code == 200
+        idle = [await connect(port) for _ in range(server.CONNECTIONS_MAX)]
+        try:
+            # The client's own connection, which has waited for the longest time, was closed first.
+            responses = [await client.get(f"http://127.0.0.1:{port}") for _ in range(3)]
+            assert {response.status_code for response in responses} == {200}
+            assert await idle[0][0].read() == b"", "the connection that has waited for the longest time is closed"
+            assert not idle[-1][0].at_eof()
+        finally:
+            for _, writer in idle:
+                writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost:", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"]
+)
+async def test_a_client_that_does_not_send_a_whole_request_is_disconnected(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.2)
+    received: list[bytes] = []
+
+    async def read(request: Request) -> PlainTextResponse:
+        received.append(await bodies.read_body(request))
+        return PlainTextResponse("read")
+
+    app, ended = Starlette(routes=[Route("/", read, methods=["POST"])]), asyncio.Event()
+    with open_listeners([HTTP], RestTls()) as bound:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve_while(app, bound, ended.wait()))
+            try:
+                reader, writer = await connect(bound[0].port, sent)
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+                writer.close()
+            finally:
+                ended.set()
+    assert received == []
+
+
+async def test_a_request_that_takes_longer_than_the_clients_time_limit_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.1)
+
+    async def answer_late(_: Request) -> PlainTextResponse:
+        await asyncio.sleep(0.5)
+        return PlainTextResponse("late")
+
+    app, ended = Starlette(routes=[Route("/", answer_late)]), asyncio.Event()
+    with open_listeners([HTTP], RestTls()) as bound:
+        async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
+            group.create_task(serve_while(app, bound, ended.wait()))
+            assert (await client.get(f"http://127.0.0.1:{bound[0].port}")).text == "late"
+            ended.set()
+
+
+async def test_a_request_above_the_limit_is_503_in_connects_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUESTS_MAX", 1)
+    begun, may_answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer_late(_: Request) -> PlainTextResponse:
+        begun.set()
+        await may_answer.wait()
+        return PlainTextResponse("late")
+
+    app = Starlette(routes=[Route("/", answer_late)])
+    with open_listeners([HTTP], RestTls()) as bound:
+        url = f"http://127.0.0.1:{bound[0].port}"
+        async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
+            group.create_task(serve_while(app, bound, ended.wait()))
+            late = group.create_task(client.get(url))
+            await begun.wait()
+            refused = await client.get(url)
+            assert (refused.status_code, refused.json()["error_code"]) == (503, 503)
+            assert refused.headers["retry-after"] == "1"
+            may_answer.set()
+            assert (await late).text == "late"
+            assert (await client.get(url)).status_code == 200, "the next one is answered"
+            ended.set()

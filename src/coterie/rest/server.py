@@ -10,20 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
 from coterie.config.tls import distinguished_name, server_context
 from coterie.nouns.errors import WorldError
+from coterie.rest.problems import RETRY_LATER, error_json
 
 ResultT = TypeVar("ResultT")
 CLIENT_CERTIFICATE_NAME = "client_certificate_name"
 """The key of a request's state that contains the name in the client's certificate; see :func:`serve_while`."""
 
 
+CONNECTIONS_MAX = 512
+"""The number of connections of a listener from which a new one closes another that waits for its client."""
+REQUESTS_MAX = 512
+"""The number of requests of a listener that are handled at the same time; the next one gets 503."""
+CLIENT_TIMEOUT_S = 30
+"""How long a connection may wait for its client: for a request, or for more of one that it has begun to send."""
 IDLE_CLOSE_DELAY_S = 0.1
 """The time from the close of a listener until its idle connections are closed: the requests that were sent meanwhile,
 on new connections too, are received."""
@@ -171,15 +180,14 @@ async def serve_while(
 def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
     """uvicorn's server of ``app`` for one listener."""
     config = uvicorn.Config(
-        app,
-        http=_ProtocolWithClientCertificate,
+        _LimitedRequests(app),
+        http=_WorkerProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=512,
-        timeout_keep_alive=30,
+        timeout_keep_alive=CLIENT_TIMEOUT_S,
         timeout_graceful_shutdown=2,
     )
     config.load()
@@ -195,14 +203,75 @@ def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
     return _ServerWithoutSignals(config)
 
 
-class _ProtocolWithClientCertificate(H11Protocol):
-    """Puts the name in the client's certificate into the state of each request of a connection."""
+class _LimitedRequests:
+    """Refuses the requests to ``app`` above :data:`REQUESTS_MAX`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._running >= REQUESTS_MAX:
+            message = f"This worker handles {REQUESTS_MAX} requests already"
+            await error_json(503, message, RETRY_LATER)(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+
+class _WorkerProtocol(H11Protocol):
+    """One connection. Puts the name in the client's certificate into the state of each request.
+
+    A client that opens connections and sends nothing, or sends slowly, must not keep others out: a connection that
+    waits for its client for :data:`CLIENT_TIMEOUT_S` is closed, and earlier if there are too many connections.
+    uvicorn itself has a time limit only between two requests.
+    """
+
+    connections: set["_WorkerProtocol"]  # type: ignore[assignment]
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._waits_since_s: float | None = self.loop.time()
+        """Since when the connection waits for a whole request; None while a request is handled."""
         name = distinguished_name(transport.get_extra_info("peercert"))
         if name is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
+        self._set_client_timeout()
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._close_longest_waiting()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # Cancels the time-out.
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._set_client_timeout()
+        else:
+            self._waits_since_s = None
+
+    def on_response_complete(self) -> None:
+        self._waits_since_s = self.loop.time()
+        super().on_response_complete()
+
+    def _set_client_timeout(self) -> None:
+        """Close the connection when its client sends nothing for :data:`CLIENT_TIMEOUT_S`; not while this worker does
+        not read."""
+        if not self.transport.is_closing() and not self.flow.read_paused:
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self.transport.close)
+
+    def _close_longest_waiting(self) -> None:
+        """Close the connection that waits for its client for the longest time, if another one than this waits."""
+        waiting = [
+            connection
+            for connection in self.connections
+            if connection is not self
+            and connection._waits_since_s is not None
+            and not connection.transport.is_closing()
+        ]
+        if waiting:
+            min(waiting, key=lambda connection: connection._waits_since_s or 0.0).transport.close()
 
 
 class _ServerWithoutSignals(uvicorn.Server):
