@@ -6,6 +6,7 @@ A question is answered when the runtime has answered it, or refused when ``reque
 
 from collections.abc import Mapping
 
+from coterie.config.secrets import masked_config
 from coterie.herder.connector_names import name_errors
 from coterie.herder.messages import (
     AskPlugins,
@@ -104,10 +105,11 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 
 def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
-    """The refusal, in Connect's words, of a config that does not name a plug-in; None when it does."""
+    """The refusal, in Connect's words, of a config that does not name a plug-in; None when it does. It quotes the
+    config without secret values: clients and the audit log write the message into logs."""
     if "connector.class" in config:
         return None
-    config_text = ", ".join(f"{key}={value}" for key, value in config.items())
+    config_text = ", ".join(f"{key}={value}" for key, value in masked_config(config).items())
     message = f"Connector config {{{config_text}}} contains no connector type"
     return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
 
