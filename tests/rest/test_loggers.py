@@ -72,12 +72,25 @@ async def test_a_new_logger_with_the_level_that_it_has_is_not_modified(cluster: 
     assert (await worker.get(PATH)).json() == {"level": "INFO", "last_modified": None}
 
 
-@pytest.mark.parametrize("name", ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"])
+@pytest.mark.parametrize("name", ["ALL", "TRACE", " debug\t", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"])
 async def test_every_level_is_shown_as_it_was_set(cluster: ServedCluster, name: str) -> None:
     worker = await cluster.serve()
     await put(worker, json.dumps({"level": name}))
-    assert await level(worker) == name
+    assert await level(worker) == name.strip().upper()
     assert logging.getLogger(CHILD).isEnabledFor(logging.CRITICAL) is (name != "OFF")
+
+
+async def test_the_root_has_its_name_in_any_case(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    assert CHILD in (await worker.ask("PUT", "/admin/loggers/ROOT", {"level": "WARN"})).json()
+    assert [await level(worker, f"/admin/loggers/{name}") for name in ("root", "Root")] == ["WARN", "WARN"]
+    assert "ROOT" not in (await worker.get("/admin/loggers")).json()
+
+
+async def test_the_first_of_two_scopes_counts(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    assert (await put(worker, '{"level": "WARN"}', "?scope=worker&scope=cluster"))[0] == 200
+    assert (await put(worker, '{"level": "INFO"}', "?scope=cluster&scope=worker"))[0] == 204
 
 
 @pytest.mark.parametrize("query", ["", "?scope=cluster"])

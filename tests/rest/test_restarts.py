@@ -21,6 +21,8 @@ CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
         ("?unknown=1", 204),
         ("?includeTasks=true", 202),
         ("?includeTasks=TRUE", 202),
+        ("?includeTasks=true&includeTasks=false", 202),
+        ("?includeTasks=false&includeTasks=true", 204),
         ("?onlyFailed=true", 202),
         ("?includeTasks=true&onlyFailed=true", 202),
     ],

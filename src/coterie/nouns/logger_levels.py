@@ -12,6 +12,7 @@ _JAVA_DOMAINS = frozenset({"com", "edu", "io", "java", "javax", "jdk", "net", "o
 class LoggerLevel(StrEnum):
     """A level of a logger, from the most to the fewest messages."""
 
+    ALL = "ALL"
     TRACE = "TRACE"
     DEBUG = "DEBUG"
     INFO = "INFO"

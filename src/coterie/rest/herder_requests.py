@@ -100,11 +100,16 @@ def task_in_path(request: Request) -> ConnectorTaskId:
     return ConnectorTaskId(connector_in_path(request), int(number))
 
 
+def query_value(request: Request, name: str) -> str | None:
+    """The query parameter ``name`` of ``request``; None when it is missing. As in Connect, the first of several."""
+    return next(iter(request.query_params.getlist(name)), None)
+
+
 def flag(request: Request, name: str, *, default: bool = False) -> bool:
     """The query parameter ``name`` of ``request`` as Connect reads it: ``true`` in any case means true, and every other
-    value false; ``default`` when the parameter is missing."""
-    value: str | None = request.query_params.get(name)
-    return default if value is None else value.lower() == "true"
+    value false; ``default`` when the parameter is missing or empty."""
+    value = query_value(request, name)
+    return value.lower() == "true" if value else default
 
 
 def empty_response_with(http_status: int) -> Callable[[Answer], Response]:

@@ -17,7 +17,7 @@ def read_logger_levels(spark: SparkSession) -> dict[str, LoggerLevel]:
     try:
         context = _context(spark)
         configured = {
-            entry.getKey() or ROOT: LoggerLevel(_connects_name(entry.getValue().getLevel().name()))
+            entry.getKey() or ROOT: LoggerLevel(entry.getValue().getLevel().name())
             for entry in context.getConfiguration().getLoggers().entrySet()
         }
         names = [one.getName() or ROOT for one in context.getLoggers()]
@@ -52,8 +52,3 @@ def _context(spark: SparkSession) -> Any:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     return gateway.jvm.org.apache.logging.log4j.LogManager.getContext(False)
-
-
-def _connects_name(log4j_name: str) -> str:
-    """The name of a level of Log4j as a :class:`LoggerLevel`: Log4j's ALL is Connect's TRACE."""
-    return "TRACE" if log4j_name == "ALL" else log4j_name

@@ -11,6 +11,7 @@ from coterie.herder.seams import TaskRuntime
 from coterie.nouns.logger_levels import ROOT, LoggerLevel, is_java_logger, is_same_or_descendant, level_in_effect
 
 _NUMBER_BY_LEVEL = {
+    LoggerLevel.ALL: 1,
     LoggerLevel.TRACE: 5,
     LoggerLevel.DEBUG: logging.DEBUG,
     LoggerLevel.INFO: logging.INFO,
@@ -19,7 +20,7 @@ _NUMBER_BY_LEVEL = {
     LoggerLevel.FATAL: logging.CRITICAL,
     LoggerLevel.OFF: logging.CRITICAL + 10,
 }
-"""Python's numbers; Python has no names for TRACE and OFF."""
+"""Python's numbers; Python has no names for ALL, TRACE and OFF."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Done
-from coterie.nouns.logger_levels import LoggerLevel
+from coterie.nouns.logger_levels import ROOT, LoggerLevel
 from coterie.rest import bodies
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderRequests, query_value
 from coterie.rest.problems import BadRequestError, NotFoundError
 from coterie.rest.routing import Handlers
 from coterie.worker.logger_levels import LoggerState
@@ -40,7 +40,7 @@ class LoggersResource:
 
     async def describe_logger(self, request: Request) -> Response:
         """One logger of this worker."""
-        name = request.path_params["logger"]
+        name = _logger_in_path(request)
         state = await self._herder.worker.logger_levels.state(name)
         if state is None:
             raise NotFoundError(f"Logger {name} not found.")
@@ -51,16 +51,23 @@ class LoggersResource:
         text = bodies.parse_config_with_nulls(await bodies.read_body(request)).get("level")
         if text is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
-        if text.upper() not in (*LoggerLevel,):
+        level_name = text.strip().upper()
+        if level_name not in (*LoggerLevel,):
             raise NotFoundError(f"invalid log level '{text}'.")
-        name, level = request.path_params["logger"], LoggerLevel(text.upper())
-        scope = request.query_params.get("scope") or "worker"
+        name, level = _logger_in_path(request), LoggerLevel(level_name)
+        scope = query_value(request, "scope") or "worker"
         if scope.lower() == "cluster":
             await self._herder.ask(SetGroupLoggerLevel(logger=name, level=level), Done)
             return Response(status_code=204)
         if scope.lower() != "worker":
             logger.warning("The scope %r of a logger's level is unknown; the level is set on this worker", scope)
         return JSONResponse(await self._herder.worker.logger_levels.set_level(name, level))
+
+
+def _logger_in_path(request: Request) -> str:
+    """The name of the logger in the path of ``request``; that of the root is read in any case, as in Connect."""
+    name: str = request.path_params["logger"]
+    return ROOT if name.lower() == ROOT else name
 
 
 def _state_json(state: LoggerState) -> dict[str, Any]:

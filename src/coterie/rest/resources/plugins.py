@@ -13,7 +13,7 @@ from coterie.herder.requests.questions import (
 )
 from coterie.rest import bodies, plugin_views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderRequests, flag, query_value
 from coterie.rest.problems import BadRequestError
 from coterie.rest.routing import Handlers
 
@@ -37,13 +37,13 @@ class PluginsResource:
 
     async def list_plugins(self, request: Request) -> Response:
         """Sources and sinks; all plug-ins with ``?connectorsOnly=`` and another value than ``true``."""
-        connectors_only = (request.query_params.get("connectorsOnly") or "true").lower() == "true"
+        connectors_only = flag(request, "connectorsOnly", default=True)
         plugins = await self._herder.ask(ListPlugins(connectors_only=connectors_only), PluginList)
         return JSONResponse(plugin_views.plugins_json(plugins.plugins))
 
     async def describe_plugin(self, request: Request) -> Response:
         """The config keys of a plug-in, of a version in ``?version=`` (KIP-891)."""
-        question = DescribePlugin(name=request.path_params["plugin"], version_range=request.query_params.get("version"))
+        question = DescribePlugin(name=request.path_params["plugin"], version_range=query_value(request, "version"))
         keys = await self._herder.ask(question, PluginKeys)
         return JSONResponse(plugin_views.keys_json(keys.keys))
 

@@ -13,6 +13,7 @@ from coterie.rest.herder_requests import (
     HerderRequests,
     connector_in_path,
     empty_response_with,
+    flag,
     task_in_path,
 )
 from coterie.rest.routing import Handlers
@@ -35,7 +36,7 @@ class RestartsResource:
         """Restart the connector, and with ``?includeTasks=true`` its tasks; with ``?onlyFailed=true`` only what has
         failed. With one of the two, the response is 202 with the statuses; without, 204 (KIP-745)."""
         body = await bodies.read_body(request)
-        include_tasks, only_failed = (_is_true(request, name) for name in ("includeTasks", "onlyFailed"))
+        include_tasks, only_failed = (flag(request, name) for name in ("includeTasks", "onlyFailed"))
 
         def to_response(answer: Answer) -> Response:
             status = problems.answer_as(answer, ConnectorStatus)
@@ -54,8 +55,3 @@ class RestartsResource:
         body = await bodies.read_body(request)
         herder_request = RestartConnectorTask(task=task_in_path(request))
         return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))
-
-
-def _is_true(request: Request, name: str) -> bool:
-    """Whether the query parameter ``name`` is ``true``, in any case; any other value counts as false, as in Connect."""
-    return request.query_params.get(name, "").lower() == "true"
