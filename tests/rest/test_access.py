@@ -416,6 +416,70 @@ async def test_a_refused_login_has_an_audit_line_without_a_user(
     assert (entry["user"], entry["operation"], entry["status"]) == (None, "delete_connector", 401)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("POST", "/connectors", b"{}", {"Content-Type": "text/plain"}, 415),
+        ("POST", "/connectors", b"{}", {}, 415),
+        ("PUT", "/connectors/a/config", b"{}", {**JSON, "Accept": "text/html"}, 406),
+        ("POST", "/connectors", b"{", JSON, 400),
+        ("PUT", "/connectors/a/config", b"[]", JSON, 400),
+        ("PUT", "/connectors/a/config", b" " * (8 * 1024 * 1024 + 1), JSON, 413),
+        ("POST", "/connectors", b" " * (8 * 1024 * 1024 + 1), JSON, 413),
+        ("DELETE", "/connectors/a", b"", {"Origin": "http://foreign.example"}, 403),
+        ("DELETE", "/connectors/a", b"", {}, 404),
+    ],
+)
+async def test_each_refused_mutation_has_one_audit_line(
+    workers: ServedCluster,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    status: int,
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    worker = await workers.serve()
+    assert (await worker.ask(method, path, raw=body, headers=headers)).status_code == status
+    (entry,) = audit_entries(caplog)
+    assert (entry["address"], entry["status"]) == ("127.0.0.1", status)
+    assert entry["message"]
+
+
+async def test_a_client_that_disconnects_in_its_body_leaves_an_audit_line_and_no_trace(
+    workers: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    worker = await workers.serve()
+    _, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    head = "PUT /connectors/a/config HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    writer.write(head.encode() + b"{")
+    await writer.drain()
+    writer.close()
+    await until(lambda: audit_entries(caplog) != [])
+    (entry,) = audit_entries(caplog)
+    assert (entry["status"], entry["connector"]) == (400, "a")
+    assert "before the whole body" in entry["message"]
+    assert "Traceback" not in caplog.text
+    assert "Exception" not in caplog.text
+
+
+async def test_the_audit_line_of_a_config_without_a_class_does_not_quote_its_values(
+    workers: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coterie.audit")
+    worker = await workers.serve()
+    answer = await worker.ask("PUT", "/connectors/a/config", {"db.password": "hunter2"})
+    assert (answer.status_code, answer.json()["message"]) == (
+        400,
+        "Connector config {db.password=[hidden], name=a} contains no connector type",
+    )
+    (entry,) = audit_entries(caplog)
+    assert (entry["status"], entry["operation"]) == (400, "put_config")
+    assert "hunter2" not in caplog.text
+
+
 def audit_entries(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(record.getMessage()) for record in caplog.records if record.name == "coterie.audit"]
 

@@ -142,7 +142,21 @@ async def test_numbers_and_booleans_become_strings_as_written(cluster: ServedClu
     }
 
 
-UNUSUAL_NAMES = ["größe", "a b", "100%", "a%2Fb", "a;b", "a?b#c", "a\\b", "..", ".", "😀", "ü" * 127, "n" * 255]
+UNUSUAL_NAMES = [
+    "größe",
+    "a b",
+    "100%",
+    "a%2Fb",
+    "a;b",
+    "a?b#c",
+    "a\\b",
+    "..",
+    ".",
+    "😀",
+    "ü" * 127,
+    "n" * 255,
+    "a\xa0",
+]
 
 
 async def test_a_name_that_can_be_created_can_be_read_changed_and_deleted_at_every_worker(
@@ -163,12 +177,19 @@ async def test_a_name_that_can_be_created_can_be_read_changed_and_deleted_at_eve
     assert (await workers[0].get("/connectors")).json() == []
 
 
+async def test_the_characters_around_a_name_that_java_trims_are_removed(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    created = await worker.ask("POST", "/connectors", {"name": "\x01\t a \r\n", "config": CONFIG})
+    assert (created.status_code, created.json()["name"]) == (201, "a"), created.text
+
+
 async def test_the_health_of_a_starting_worker_is_503(cluster: ServedCluster) -> None:
     runtime = SimulatedRuntime()
     runtime.opens.clear()
     worker = await cluster.serve(runtime=runtime, wait=False)
     health = await worker.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "starting")
+    assert health.headers["retry-after"] == "1"
     assert (await worker.get("/connectors")).status_code == 503
     assert (await worker.get("/")).status_code == 200
     runtime.opens.set()

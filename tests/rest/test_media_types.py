@@ -23,10 +23,13 @@ async def worker() -> AsyncIterator[ServedWorker]:
         ("application/*", 200),
         ("*/*", 200),
         ("text/html,application/xhtml+xml,*/*;q=0.8", 200),
+        ("*", 200),
+        ("*/json", 200),
+        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", 200),
+        ("application/json;q=0", 200),
         ("text/html", 406),
         ("nonsense", 406),
-        ("application/json;q=0", 406),
-        ("text/html, application/json;q=0.0", 406),
+        ("application/*+json", 406),
     ],
 )
 async def test_a_client_that_accepts_no_json_gets_406(worker: ServedWorker, accept: str, status: int) -> None:
@@ -44,13 +47,31 @@ async def test_a_client_that_accepts_no_json_gets_406(worker: ServedWorker, acce
         ("application/json", b"{", 404),
         ("application/x-www-form-urlencoded", b"", 415),
         ("text/plain", b"x", 415),
-        (None, b"x", 415),
+        (None, b"x", 404),
         ("nonsense", b"", 400),
     ],
 )
-async def test_a_request_without_a_body_may_have_no_other_type_than_json(
+async def test_a_body_that_is_not_read_may_have_no_other_type_than_json(
     worker: ServedWorker, content_type: str | None, body: bytes, status: int
 ) -> None:
     headers = {} if content_type is None else {"Content-Type": content_type}
     answer = await worker.ask("PUT", "/connectors/nope/pause", raw=body, headers=headers)
     assert (answer.status_code, answer.json()["error_code"]) == (status, status)
+
+
+async def test_a_body_that_is_not_read_may_be_sent_in_chunks_without_a_type(worker: ServedWorker) -> None:
+    answer = await worker.send("PUT", "/connectors/nope/pause", b"", {"Transfer-Encoding": "chunked"})
+    assert answer.status_code == 404
+
+
+async def test_a_body_that_is_read_needs_a_type(worker: ServedWorker) -> None:
+    answer = await worker.ask("PUT", "/connectors/nope/config", raw=b"{}", headers={})
+    assert (answer.status_code, answer.json()["error_code"]) == (415, 415)
+
+
+async def test_a_request_with_a_whole_url_is_answered_as_one_with_its_path(worker: ServedWorker) -> None:
+    """Some clients send it to each worker, since they take it for a proxy."""
+    answer = await worker.send("GET", "http://worker.example:8083/connectors?expand=info", None, {})
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert (await worker.send("GET", "HTTP://worker.example", None, {})).json()["version"]
+    assert (await worker.send("GET", "/http://worker.example/connectors", None, {})).status_code == 400

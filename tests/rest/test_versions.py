@@ -60,7 +60,17 @@ async def test_ten_patches_of_different_keys_are_all_applied(cluster: ServedClus
 
 @pytest.mark.parametrize(
     ("if_match", "status"),
-    [("*", 200), ('"0", "{version}"', 200), ('"{version}"', 200), ('W/"{version}"', 412), ('"x"', 412), ('"', 412)],
+    [
+        ("*", 200),
+        ('"0", "{version}"', 200),
+        ('"{version}"', 200),
+        ('W/"{version}"', 412),
+        ("{version}", 412),
+        ('"0{version}"', 412),
+        (f'"{"1" * 5000}"', 412),
+        ('"x"', 412),
+        ('"', 412),
+    ],
 )
 async def test_the_forms_of_if_match(cluster: ServedCluster, if_match: str, status: int) -> None:
     (worker,) = await created(cluster, 1)

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ResponseHeader
 from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
-from coterie.rest import audit, csrf
+from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     Caller,
     basic_credentials,
@@ -68,13 +68,19 @@ class AccessGate:
     ) -> Response:
         """The response of ``handler``, which is that of ``endpoint``. Writes the audit line of a mutation.
 
-        :raises HttpRefusal: when the caller may not use the endpoint; and the exceptions of ``handler``.
+        :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
+            exceptions of ``handler``.
+        :raises HTTPException: see :func:`media_types.check_accept`.
         """
         if endpoint.method == "GET":
+            media_types.check_accept(request)
             await self._check(request, endpoint)
             return await handler(request)
         entry = audit.Entry.of(request, endpoint)
         try:
+            # As in Connect, before the log-in.
+            media_types.check_content_type(request, reads_body=endpoint.request is not None)
+            media_types.check_accept(request)
             await self._check(request, endpoint)
             await entry.read_target(request)
             response = await handler(request)

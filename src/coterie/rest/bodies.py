@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from coterie.herder.writes import invalid_config_message
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
@@ -15,6 +15,9 @@ from coterie.rest.problems import BadRequestError, BodyTooLargeError, Unreadable
 
 BODY_SIZE_MAX_BYTES = 8 * 1024 * 1024
 """The greatest size of a request's body. A config must fit into one Kafka record, which is smaller."""
+
+_JAVA_WHITE_SPACE = "".join(map(chr, range(0x21)))
+"""What trim() of Java's strings removes: not the white space outside of ASCII, but control characters too."""
 
 _TARGET_STATE_BY_INITIAL_STATE = {
     "RUNNING": TargetState.STARTED,
@@ -29,7 +32,8 @@ class NewConnector:
     """The body of ``POST /connectors``."""
 
     name: str
-    """The connector's name without surrounding spaces; empty when the body contains none."""
+    """The connector's name without the characters around it that trim() of Java's strings removes; empty when the body
+    contains none."""
     config: Mapping[str, str]
     """As in the body: the key ``name`` may be missing."""
     initial_state: TargetState | None
@@ -42,17 +46,21 @@ async def read_body(request: Request) -> bytes:
     """The whole body of ``request``; it may be read several times.
 
     :raises BodyTooLargeError: as soon as more than :data:`BODY_SIZE_MAX_BYTES` were received.
+    :raises UnreadableBodyError: when the connection was closed before the whole body was received.
     """
     body: bytes | None = getattr(request.state, "body", None)
     if body is not None:
         return body
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > BODY_SIZE_MAX_BYTES:
-            raise BodyTooLargeError(f"The body is longer than {BODY_SIZE_MAX_BYTES} bytes")
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > BODY_SIZE_MAX_BYTES:
+                raise BodyTooLargeError(f"The body is longer than {BODY_SIZE_MAX_BYTES} bytes")
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise UnreadableBodyError("The connection was closed before the whole body was received") from None
     request.state.body = b"".join(chunks)
     return b"".join(chunks)
 
@@ -73,7 +81,7 @@ def parse_new_connector(body: bytes) -> NewConnector:
             f"{initial_state!r} is not an initial_state: use one of {', '.join(_TARGET_STATE_BY_INITIAL_STATE)}"
         )
     return NewConnector(
-        name="" if name is None else _as_text(name, "name").strip(),
+        name="" if name is None else _as_text(name, "name").strip(_JAVA_WHITE_SPACE),
         config=_as_config(fields.get("config")),
         initial_state=None if initial_state is None else _TARGET_STATE_BY_INITIAL_STATE[str(initial_state).upper()],
         initial_offsets=_parse_initial_offsets(body),

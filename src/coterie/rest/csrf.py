@@ -4,7 +4,7 @@ address, without the user's knowledge (cross-site request forgery, CSRF).
 A browser sends a form or plain text to any host without a preflight request (a "simple request" of CORS), and puts the
 address of the page into ``Origin``. It sends JSON to another host only when that host allows it in its preflight
 response. So a mutation is accepted only from this worker's own pages, from pages of allowed origins, and from programs,
-which need no ``Origin``; and its body only as JSON (:func:`coterie.rest.media_types.check_content_type`).
+which need no ``Origin``; and a body that is read only as JSON (:func:`coterie.rest.media_types.check_content_type`).
 """
 
 from urllib.parse import urlsplit

@@ -6,18 +6,21 @@ from starlette.requests import Request
 from coterie.rest.problems import BadRequestError, NotJsonError
 
 _JSON = "application/json"
-_ACCEPTED_RANGES = (_JSON, "application/*", "*/*")
+_ACCEPTED_RANGES = (_JSON, "application/*", "*/json", "*/*", "*")
+"""The ranges of ``Accept`` that contain JSON; ``*`` is that of older clients in Java."""
 
 
-def check_content_type(request: Request) -> None:
-    """Check that a body of ``request`` is JSON. As in Connect, also an empty body may have no other type.
+def check_content_type(request: Request, *, reads_body: bool) -> None:
+    """Check that a body of ``request`` is JSON. As in Connect, also an empty body, and one that is not read, may have
+    no other type; and a body that is not read needs no ``Content-Type``. ``reads_body``: whether the endpoint reads the
+    body.
 
     :raises BadRequestError: when the ``Content-Type`` is not a media type.
-    :raises NotJsonError: when the ``Content-Type`` is another one than JSON, or the request has a body without one.
+    :raises NotJsonError: when the ``Content-Type`` is another one than JSON, or a body that is read has none.
     """
     content_type = request.headers.get("content-type")
     if not content_type:
-        if not _has_body(request):
+        if not reads_body or not _has_body(request):
             return
     else:
         media_type = content_type.partition(";")[0].strip().lower()
@@ -42,10 +45,8 @@ def check_accept(request: Request) -> None:
 
 
 def _accepts_json(media_range: str) -> bool:
-    """Whether ``media_range``, one value of ``Accept`` with its parameters, contains JSON with a quality above 0."""
-    media_type, *parameters = [part.strip().lower() for part in media_range.split(";")]
-    qualities = [parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")]
-    return media_type in _ACCEPTED_RANGES and not any(quality.strip("0.") == "" for quality in qualities)
+    """Whether ``media_range``, one value of ``Accept``, contains JSON. As in Connect, its quality does not count."""
+    return media_range.partition(";")[0].strip().lower() in _ACCEPTED_RANGES
 
 
 def _has_body(request: Request) -> bool:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from coterie.rest.problems import BadRequestError
 
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_SCHEME_AND_HOST = re.compile(rb"^https?://[^/]+", re.IGNORECASE)
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
 
 
@@ -29,11 +30,13 @@ def path_segments(raw_path: bytes) -> tuple[str, ...]:
 
 
 def request_segments(request: Request) -> tuple[str, ...]:
-    """The segments of the path of ``request``.
+    """The segments of the path of ``request``. A client that takes the worker for a proxy sends a whole URL instead of
+    the path (RFC 9112): its scheme and host do not count.
 
     :raises BadRequestError: see :func:`path_segments`.
     """
-    return path_segments(request.scope["raw_path"])
+    raw_path: bytes = request.scope["raw_path"]
+    return path_segments(_SCHEME_AND_HOST.sub(b"", raw_path, count=1))
 
 
 def _decoded(raw_segment: bytes) -> str:

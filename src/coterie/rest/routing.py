@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
-from coterie.rest import media_types
 from coterie.rest.access import AccessGate
 from coterie.rest.endpoints import Endpoint, Operation
 from coterie.rest.paths import PathTemplate, request_segments
@@ -86,9 +85,9 @@ class EndpointRoutes(BaseRoute):
         """The response of the endpoint of the request's method; HEAD is served by the endpoint of GET. ``endpoints``:
         those of the request's path, by method.
 
-        :raises HTTPException: with status 405, when the path does not have the method; 406, see
-            :func:`media_types.check_accept`.
-        :raises HttpRefusal: see :func:`media_types.check_content_type`, and :meth:`AccessGate.serve`.
+        :raises HTTPException: with status 405, when the path does not have the method; and see
+            :meth:`AccessGate.serve`.
+        :raises HttpRefusal: see :meth:`AccessGate.serve`.
         """
         allowed = _allowed_methods(endpoints)
         if request.method == "OPTIONS":
@@ -96,9 +95,6 @@ class EndpointRoutes(BaseRoute):
         served = endpoints.get("GET" if request.method == "HEAD" else request.method)
         if served is None:
             raise HTTPException(405, headers={"Allow": ",".join(allowed)})
-        if served.endpoint.method != "GET":
-            media_types.check_content_type(request)
-        media_types.check_accept(request)
         return await self._gate.serve(request, served.endpoint, served.handler)
 
 

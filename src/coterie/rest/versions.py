@@ -8,6 +8,8 @@ from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.writes import IfMatch
 
 _ENTITY_TAG = re.compile(r'(W/)?"([^"]*)"')
+_VERSION = re.compile("0|[1-9][0-9]{0,18}")
+"""A version as :func:`etag_headers` writes it: at most 64 bits."""
 
 
 def etag_headers(info: ConnectorInfo) -> dict[str, str]:
@@ -25,4 +27,4 @@ def if_match_of(request: Request) -> IfMatch | None:
     if value.strip() == "*":
         return IfMatch(versions=None)
     tags = _ENTITY_TAG.findall(value)
-    return IfMatch(versions=frozenset(int(tag) for weak, tag in tags if not weak and tag.isdecimal()))
+    return IfMatch(versions=frozenset(int(tag) for weak, tag in tags if not weak and _VERSION.fullmatch(tag)))
