@@ -223,7 +223,7 @@ async def test_checkpoints_without_generations_are_upgraded(rig: Rig, tmp_path: 
         create_first_checkpoint(tasks.folder / str(index))
         held = take_over_checkpoint(tasks.folder / str(index))
         task = ConnectorTaskId(tasks.name, index)
-        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_available_input()
+        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_available_input(timeout_s=60)
         assert (held.path / "commits" / "2").exists()
     (held.path / "commits" / "2").unlink()
     partial = rows_of(tmp_path / "out")

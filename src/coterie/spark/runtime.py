@@ -82,10 +82,10 @@ class SparkTaskRuntime:
         """The running calls of the splitter, each with its connector. Used on the event loop only."""
 
     async def open(self) -> None:
-        """Start Spark, run a first query to warm it up, and start the threads of the runtime.
+        """Start Spark, run first queries to warm it up, and start the threads of the runtime.
 
         :raises WorldError: when the checkpoint location or the jars' folder cannot be used, jars cannot be fetched,
-            there is no suitable Java, Spark does not start, its first query fails, or :meth:`close` was called.
+            there is no suitable Java, Spark does not start, a first query fails, or :meth:`close` was called.
         """
         self._events.bind_to_running_loop()
         self._opening = self._calls.submit(OPEN_CALLS, "this worker", self._open_blocking)
@@ -259,7 +259,7 @@ class SparkTaskRuntime:
             raise WorldError("Spark was closed while it started")
         try:
             warm_up(self._driver.spark, config.scratch_folder)
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, WorldError) as error:
             raise WorldError(f"Spark's first query failed; see {config.jvm_log_file}: {error}") from error
         self._missing_jars = missing_package_messages(self._driver.spark)
         if self._missing_jars:

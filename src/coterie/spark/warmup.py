@@ -1,11 +1,12 @@
-"""Runs a typical query once, so that the first query of a task does not run on a cold JVM (6-8 s, afterwards 0.5 s).
+"""Runs typical queries once, so that the first query of a task does not run on a cold JVM (6-8 s, afterwards 0.5 s).
 
-Also writes the archive of the classes that this query loads.
+Also writes the archive of the classes that these queries load.
 """
 
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,29 +24,37 @@ from coterie.spark.generations.split import SplitFunction
 from coterie.spark.java import find_java_home
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
+from coterie.spark.redaction import redacting_session
 from coterie.spark.session import make_spark_settings, start_driver
 from coterie.spark.settings import SparkConfig
 
-SINK_FORMATS = ("json", "parquet")
-"""The formats of the sinks of the two queries: the first is written by Spark's writer, the second by Arrow."""
+FILE_FORMATS = ("json", "parquet")
+"""The formats of the sinks of the two queries that write files: the first is written by Spark's writer, the second by
+Arrow."""
 ROWS_PER_FILE = 200
 """Number of rows in each input file."""
+QUERY_TIMEOUT_S = 300
+"""Time limit, in seconds, for each of the queries. Spark's start and these queries have taken up to 102 s on a busy
+machine."""
 ARCHIVE_TIMEOUT_S = 600
 """Time limit, in seconds, for the end of the JVM, which writes the archive when it ends."""
 
 
 def warm_up(spark: SparkSession, scratch_folder: Path) -> None:
-    """Run two queries with two batches each: read CSV, filter, cast, and write files by Spark's writer and by Arrow.
-    Returns when both have ended.
+    """Run three queries at the same time, each in a session as a task has one. Two with two batches read CSV, filter,
+    cast, and write files by Spark's writer and by Arrow. The third reads the rate source and writes nothing: without it
+    the first tasks that do so wait for each other in the loading of its classes. Returns when all have ended.
 
     All files are in a new folder in ``scratch_folder``, which is removed afterwards.
 
-    :raises WorldError, PySparkException: when a query fails.
+    :raises WorldError, PySparkException: when a query fails, or has not ended within :data:`QUERY_TIMEOUT_S`.
     """
     folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=scratch_folder))
     try:
-        with ThreadPoolExecutor(len(SINK_FORMATS)) as threads:
-            for run in [threads.submit(_run_query, spark, folder, format_) for format_ in SINK_FORMATS]:
+        configs = {"rate": _rate_config(), **{format_: _files_config(folder, format_) for format_ in FILE_FORMATS}}
+        with ThreadPoolExecutor(len(configs)) as threads:
+            runs = [threads.submit(_run_query, spark, folder, name, config) for name, config in configs.items()]
+            for run in runs:
                 run.result()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,18 +96,27 @@ def write_class_archive(config: SparkConfig) -> None:
         unfinished_file.unlink(missing_ok=True)
 
 
-def _run_query(spark: SparkSession, folder: Path, format_: str) -> None:
-    """Write input files into ``folder`` and run a query that writes them to files of the format ``format_``."""
+def _rate_config() -> Mapping[str, str]:
+    """The config of a task that reads the rate source and writes nothing."""
+    return {
+        "task.class": "RateSource",
+        "task.index": "0",
+        "task.count": "1",
+        "task.split": SplitFunction.PARTS_V1.value,
+        "task.parts": '["rate"]',
+        "sink.format": "noop",
+    }
+
+
+def _files_config(folder: Path, format_: str) -> Mapping[str, str]:
+    """Write input files into ``folder``; returns the config of a task that writes them to files of the format
+    ``format_``."""
     source_folder = folder / f"{format_}-in"
     source_folder.mkdir()
     for number in range(2):
         lines = (f"{row},{row / 7},text {row}\n" for row in range(ROWS_PER_FILE))
         (source_folder / f"{number}.csv").write_text("id,amount,text\n" + "".join(lines))
-    task = ConnectorTaskId(ConnectorName(f"warm-up-{format_}"), 0)
-    checkpoints = folder / f"{format_}-checkpoints"
-    create_first_checkpoint(checkpoints)
-    held_checkpoint = take_over_checkpoint(checkpoints)
-    config = {
+    return {
         "task.class": "FileSource",
         "task.index": "0",
         "task.count": "1",
@@ -116,4 +134,20 @@ def _run_query(spark: SparkSession, folder: Path, format_: str) -> None:
         "sink.format": format_,
         "sink.path": str(folder / f"{format_}-out"),
     }
-    TaskQuery(spark, task, Pipeline.of(config, {}), held_checkpoint, Fence()).run_available_input()
+
+
+def _run_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str, str]) -> None:
+    """Run a task with ``config`` until it has processed its input. Its checkpoint is in ``folder``.
+
+    :raises WorldError, PySparkException: as :func:`warm_up`.
+    """
+    checkpoints = folder / f"{name}-checkpoints"
+    create_first_checkpoint(checkpoints)
+    query = TaskQuery(
+        redacting_session(spark, config, config),
+        ConnectorTaskId(ConnectorName(f"warm-up-{name}"), 0),
+        Pipeline.of(config, {}),
+        take_over_checkpoint(checkpoints),
+        Fence(),
+    )
+    query.run_available_input(timeout_s=QUERY_TIMEOUT_S)
