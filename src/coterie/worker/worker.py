@@ -5,7 +5,7 @@
       └── results, lines, membership events, task events ◄──┘
 
 All decisions are in the herder. The worker starts in this order: the herder's loop; both logs (config and status) are
-read to their ends; the runtime opens and warms up; only then the worker joins its group, because a worker that is
+read to their ends, while the runtime opens and warms up; only then the worker joins its group, because a worker that is
 assigned jobs must be able to run them. Meanwhile the REST API reports "starting".
 """
 
@@ -287,9 +287,10 @@ class Worker:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
-        """Read the logs to their ends and open the runtime, then give the herder RuntimeOpened, on which it joins the
-        group. A runtime that cannot open ends the worker with exit code 1."""
+        """Read the logs to their ends and open the runtime, both at the same time, then give the herder RuntimeOpened,
+        on which it joins the group. A runtime that cannot open ends the worker with exit code 1."""
         self.startup_step = "initializing and reading to the end of internal topics"
+        opening = group.create_task(self._open_runtime())
         config_read, status_read = asyncio.Event(), asyncio.Event()
         group.create_task(
             self._feed_log_lines(
@@ -309,16 +310,20 @@ class Worker:
             # The worker is in its group already, and the group may send it events before its runtime is open.
             group.create_task(self._feed_membership_events())
         self.startup_step = "starting the task runtime"
-        try:
-            await self._runtime.open()
-        except (ConfigError, WorldError) as error:
-            self._exit_run(Exit(code=1, reason=str(error)))
+        await opening
         self.startup_step = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         if not self._has_handover:
             group.create_task(self._feed_membership_events())
         await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
+
+    async def _open_runtime(self) -> None:
+        """Open the runtime. A runtime that cannot open ends the worker with exit code 1."""
+        try:
+            await self._runtime.open()
+        except (ConfigError, WorldError) as error:
+            self._exit_run(Exit(code=1, reason=str(error)))
 
     async def _feed_log_lines(self, log: Log, event_of: Callable[[LogProgress], Event], read: asyncio.Event) -> None:
         """Give the herder what is read from ``log``, as the events that ``event_of`` returns. Sets ``read`` when all
