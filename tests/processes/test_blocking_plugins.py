@@ -198,6 +198,37 @@ def test_plugins_that_block_delay_no_batch_and_no_heartbeat_while_workers_come_a
     assert {name: late for name, late in lateness.items() if late > size.lateness_max_s and name not in restarted} == {}
 
 
+STORED_STAGES = {f"blocks-in-{stage}": stage for stage in STAGES if stage != "validate"}
+"""By name, the connectors of the tests below. One that blocks in validate cannot be created."""
+
+
+def create_stored(worker: WorkerProcess) -> None:
+    for name, stage in STORED_STAGES.items():
+        body = {"name": name, "config": {"tasks.max": "1", **blocking_config(stage)}}
+        assert httpx.post(f"{worker.url}/connectors", json=body, timeout=60).status_code == 201
+
+
+def wait_start_blocks(worker: WorkerProcess) -> None:
+    until(
+        lambda: (
+            ("blocks-in-start", "starting")
+            in [(task["connector"], task["phase"]) for task in (worker.view() or {"tasks": []})["tasks"]]
+        ),
+        within_s=120,
+        what="the start that blocks has begun",
+    )
+
+
+def end_in_time(worker: WorkerProcess, number: signal.Signals) -> None:
+    """Send the signal to the worker's process group, and check that the worker ends in time and leaves no process."""
+    worker.kill_group(number)
+    began_s = time.monotonic()
+    # The grace of stops is 2 s, then 2 s until they are given up, and 5 s for other calls. The rest is the machine's.
+    assert worker.wait(within_s=30) == 0
+    print(f"the worker ended {time.monotonic() - began_s:.1f} s after the signal")  # noqa: T201
+    worker.wait_gone()
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("moment", ["during a start", "during a stop"])
 def test_a_worker_whose_plugins_block_ends_in_time_and_logs_the_calls_that_it_abandoned(
@@ -206,15 +237,12 @@ def test_a_worker_whose_plugins_block_ends_in_time_and_logs_the_calls_that_it_ab
     cluster.start_broker()
     worker = cluster.start_worker("w0", environment=blocking_source.install(tmp_path / "packages"))
     cluster.wait_ready(worker)
-    stages = {f"blocks-in-{stage}": stage for stage in STAGES if stage != "validate"}
-    for name, stage in stages.items():
-        body = {"name": name, "config": {"tasks.max": "1", **blocking_config(stage)}}
-        assert httpx.post(f"{worker.url}/connectors", json=body, timeout=60).status_code == 201
+    create_stored(worker)
 
     def batches() -> dict[str, list[str]]:
         return {
             name: sorted(file.name for file in cluster.checkpoints.glob(f"{name}-*/gen-*/0/*-*/offsets/[0-9]*"))
-            for name in stages
+            for name in STORED_STAGES
         }
 
     until(
@@ -222,22 +250,35 @@ def test_a_worker_whose_plugins_block_ends_in_time_and_logs_the_calls_that_it_ab
         within_s=120,
         what="the batches that block have begun",
     )
-    until(
-        lambda: (
-            ("blocks-in-start", "starting")
-            in [(task["connector"], task["phase"]) for task in (worker.view() or {"tasks": []})["tasks"]]
-        ),
-        within_s=60,
-        what="the start that blocks has begun",
-    )
+    wait_start_blocks(worker)
     if moment == "during a stop":
         assert httpx.delete(f"{worker.url}/connectors/blocks-in-stop", timeout=60).status_code == 204
-    worker.kill_group(signal.SIGINT if moment == "during a start" else signal.SIGTERM)
-    began_s = time.monotonic()
-    # The grace of stops is 2 s, then 2 s until they are given up, and 5 s for other calls. The rest is the machine's.
-    assert worker.wait(within_s=30) == 0
-    print(f"the worker ended {time.monotonic() - began_s:.1f} s after the signal")  # noqa: T201
-    worker.wait_gone()
+    end_in_time(worker, signal.SIGINT if moment == "during a start" else signal.SIGTERM)
     (line,) = [line for line in worker.log.read_text().splitlines() if "calls into plug-ins have not returned" in line]
     assert "connector blocks-in-split" in line
     assert "task blocks-in-start-0" in line
+
+
+@pytest.mark.timeout(400)
+def test_a_worker_that_starts_with_connectors_that_block_ends_in_time(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_broker()
+    temporary_files = tmp_path / "temporary"
+    temporary_files.mkdir()
+    environment = {**blocking_source.install(tmp_path / "packages"), "TMPDIR": str(temporary_files)}
+    former = cluster.start_worker("former", environment=environment)
+    cluster.wait_ready(former)
+    create_stored(former)
+    wait_start_blocks(former)
+    end_in_time(former, signal.SIGTERM)
+    assert list(temporary_files.glob("coterie-*/")) == []
+
+    warming = cluster.start_worker("warming", environment=environment)
+    until(lambda: any(temporary_files.glob("coterie-*/warm-up-*")), within_s=120, what="the first queries run")
+    end_in_time(warming, signal.SIGINT)
+    assert list(temporary_files.glob("coterie-*/")) == []
+    assert [line for line in warming.log.read_text().splitlines() if "Error" in line or "Traceback" in line] == []
+
+    starting = cluster.start_worker("starting", environment=environment)
+    wait_start_blocks(starting)
+    end_in_time(starting, signal.SIGINT)
+    assert list(temporary_files.glob("coterie-*/")) == []
