@@ -135,14 +135,14 @@ class TaskQuery:
             self._query = writer.start()
             return self._query
 
-    def run_available_input(self, *, timeout_s: float) -> None:
+    def run_available_input(self, *, timeout_s: int) -> None:
         """Process the input that is available now, in one or more batches, and wait until the query has ended.
 
         :raises WorldError: when the query has not ended within ``timeout_s`` seconds; it continues.
         :raises PySparkException: when a batch fails. Also raises the exceptions of :meth:`start`.
         """
         if not self._start_closing_on_error(availableNow=True).awaitTermination(timeout_s):
-            raise WorldError(f"the query of {self.task} has not ended within {timeout_s:.0f} s")
+            raise WorldError(f"the query of {self.task} has not ended within {timeout_s} s")
 
     def run_batch_in_flight(self) -> None:
         """Run the batch in flight (planned and not committed) and no other batch, then close the sinks.
