@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 
 from coterie import __version__
 from coterie.config.definition import ConfigKey, Type
@@ -224,6 +225,18 @@ async def test_the_runtime_validates_with_the_same_definitions_and_lists_the_sam
         assert [info.key for info in infos.configs][: len(infos_of(config).configs)] == [
             info.key for info in infos_of(config).configs
         ]
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+async def test_pyspark_writes_no_error_of_a_query_past_the_log(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+    """The log hides the values of references, which a query may contain."""
+    with pytest.raises(AnalysisException):
+        rig.session.sql("SELECT 'secret-a' FROM missing")
+    with pytest.raises(AnalysisException):
+        rig.session.range(1).select("missing")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.spark

@@ -12,6 +12,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 # When a query is interrupted, py4j prints the stack trace of its foreachBatch. The task's status contains the
 # same trace as the query's exception.
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+# PySpark writes the errors of queries to standard error by handlers of its own, which do not hide the values of
+# references. The errors are also raised.
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).disabled = True
 
 DEFAULT_SPARK_SETTINGS = {
     # Hadoop's local file system starts a chmod process for every file; the raw one with this manager does not. This
