@@ -7,7 +7,7 @@ connector's lines; a topic that is used again is then written again. The lines o
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.messages import CancelTimer, Reply, SetTimer
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timed_out
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics, TopicRequest
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.state import Herder, TopicReset, Turn
@@ -130,8 +130,7 @@ def on_line(turn: Turn, line: TopicRecord) -> None:
 def on_due(turn: Turn, id_: RequestId) -> None:
     """The time limit of a reset is over. Does nothing for another request."""
     if turn.herder.requests.topic_resets.pop(id_, None) is not None:
-        message = "Request timed out. The worker is currently flushing updates to the status topic"
-        turn.emit(Reply(id=id_, answer=RequestRefused(problem=Problem.TIMED_OUT, message=message)))
+        turn.emit(Reply(id=id_, answer=timed_out("flushing updates to the status topic")))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:

@@ -2,7 +2,7 @@
 
 from coterie.herder.config_state import ConfigState
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus
-from coterie.herder.requests.refusals import RequestRefused, not_found
+from coterie.herder.requests.refusals import RequestRefused, connector_not_found
 from coterie.herder.status_records import StatusState
 from coterie.nouns.jobs import ConnectorName
 
@@ -11,7 +11,7 @@ def describe(config: ConfigState, name: ConnectorName) -> ConnectorInfo | Reques
     """The connector's config and tasks; a refusal when there is no such connector."""
     connector = config.connector(name)
     if connector is None:
-        return not_found(f"Connector {name} not found")
+        return connector_not_found(name)
     return ConnectorInfo(
         connector=name,
         config=connector.config,

@@ -6,7 +6,7 @@ from coterie.herder.messages import CancelTimer, OffsetsRead, ReadOffsets, Reply
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorOffsets
-from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.requests.refusals import Problem, RequestRefused, connector_not_found, timed_out
 from coterie.herder.state import Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
@@ -17,7 +17,7 @@ def begin_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
     connector. Called when the config log is read far enough."""
     connector = turn.herder.config.connector(name)
     if connector is None:
-        turn.emit(Reply(id=id_, answer=not_found(f"Connector {name} not found")))
+        turn.emit(Reply(id=id_, answer=connector_not_found(name)))
         return
     turn.herder.requests.offset_reads[id_] = name
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + turn.herder.settings.request_timeout_ms))
@@ -38,8 +38,7 @@ def on_due(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a write."""
     name = turn.herder.requests.offset_reads.get(id_)
     if name is not None:
-        message = f"Request timed out. The worker is currently reading the offsets of connector {name}"
-        _answer(turn, id_, RequestRefused(problem=Problem.TIMED_OUT, message=message))
+        _answer(turn, id_, timed_out(f"reading the offsets of connector {name}"))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:

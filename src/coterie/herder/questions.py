@@ -28,7 +28,7 @@ from coterie.herder.requests.questions import (
     Question,
     ValidateConnectorConfig,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, timed_out
 from coterie.herder.state import Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
@@ -89,13 +89,12 @@ def on_due(turn: Turn, id_: RequestId) -> None:
         case None:
             return
         case ValidateConnectorConfig() as question:
-            stage = f"performing multi-property validation for the connector {_connector_name(question)}"
+            activity = f"performing multi-property validation for the connector {_connector_name(question)}"
         case DescribePlugin(name=name):
-            stage = f"retrieving the configuration definition from the plugin {name}"
+            activity = f"retrieving the configuration definition from the plugin {name}"
         case ListPlugins():
-            stage = "listing its plugins"
-    message = f"Request timed out. The worker is currently {stage}"
-    _answer(turn, id_, RequestRefused(problem=Problem.TIMED_OUT, message=message))
+            activity = "listing its plugins"
+    _answer(turn, id_, timed_out(activity))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:

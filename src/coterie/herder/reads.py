@@ -29,7 +29,7 @@ from coterie.herder.requests.reads import (
     TaskConfigs,
     TaskStatus,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.requests.refusals import Problem, RequestRefused, connector_not_found, not_found
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.ids import LogPosition
@@ -111,7 +111,7 @@ def answer(herder: Herder, request: LogRead) -> Answer:
         case DescribeTasks(connector=name):
             connector = herder.config.connector(name)
             if connector is None:
-                return not_found(f"Connector {name} not found")
+                return connector_not_found(name)
             return TaskConfigs(tasks=tuple(zip(herder.config.tasks(name), connector.task_configs, strict=True)))
         case DescribeStatus(connector=name):
             return connector_status(herder.config, herder.statuses, name) or not_found(

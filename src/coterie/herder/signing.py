@@ -17,7 +17,7 @@ from coterie.herder.messages import (
     SetTimer,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.requests.refusals import Problem, RequestRefused, connector_not_found
 from coterie.herder.requests.signatures import (
     FenceTasks,
     SignatureCheck,
@@ -97,7 +97,7 @@ def answer(herder: Herder, request: SignatureRequest) -> SignedContent | Signatu
             if (refused := refusal(herder, signature)) is not None:
                 return refused
             if herder.config.connector(name) is None:
-                return not_found(f"Connector {name} not found")
+                return connector_not_found(name)
             message = (
                 f"The tasks of connector {name} cannot be fenced by a request: in Coterie the start of a task fences "
                 "its earlier runs. Run the exactly-once sources of Kafka Connect in a group of Connect workers"

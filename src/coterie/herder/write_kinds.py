@@ -13,7 +13,7 @@ from coterie.herder.config_records import RestartRequested
 from coterie.herder.config_state import ConfigState, Connector
 from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, connector_not_found, not_found
 from coterie.herder.requests.writes import (
     ChangeOffsets,
     DeleteConnector,
@@ -141,7 +141,7 @@ class PatchWrite(_UnsignedWrite):
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
         if config.connector(name) is None:
-            return not_found(f"Connector {name} not found")
+            return connector_not_found(name)
         return _version_mismatch(config, name, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
@@ -183,7 +183,7 @@ class DeletionWrite(_UnsignedWrite):
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
         if config.connector(name) is None:
-            return not_found(f"Connector {name} not found")
+            return connector_not_found(name)
         return _version_mismatch(config, name, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
@@ -287,7 +287,7 @@ class OffsetsWrite(_UnsignedWrite):
         name = self.request.connector
         connector = config.connector(name)
         if connector is None:
-            return not_found(f"Connector {name} not found")
+            return connector_not_found(name)
         if config.target_state(name) is TargetState.STOPPED and not connector.task_configs:
             return None
         message = (
@@ -322,7 +322,7 @@ class TaskConfigsWrite(_UnsignedWrite):
         stopped connector are refused."""
         name = self.request.connector
         if config.connector(name) is None:
-            return not_found(f"Connector {name} not found")
+            return connector_not_found(name)
         if self.request.configs and config.target_state(name) is TargetState.STOPPED:
             message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)

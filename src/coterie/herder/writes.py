@@ -42,7 +42,7 @@ from coterie.herder.messages import (
 from coterie.herder.questions import missing_class_refusal, not_validated
 from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timed_out
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
     Appended,
@@ -393,9 +393,7 @@ def on_due(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
-    refusal = RequestRefused(
-        problem=Problem.TIMED_OUT, message=f"Request timed out. {_phase_summary(turn.herder, write)}"
-    )
+    refusal = timed_out(_activity(turn.herder, write))
     match write.phase:
         case Appending(has_timed_out=True) | Appended(has_timed_out=True) | ChangingOffsets(has_timed_out=True):
             pass
@@ -434,23 +432,22 @@ def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _phase_summary(herder: Herder, write: PendingWrite) -> str:
-    """What the worker is doing for the write, in Connect's words where Connect has the same stage."""
+def _activity(herder: Herder, write: PendingWrite) -> str:
+    """What the worker is doing for the write, in Connect's words where Connect has the same phase."""
     name: ConnectorName = write.kind.request.connector
     match write.phase:
         case AwaitingGroup() if not herder.lifecycle.is_runtime_open:
-            doing = "reading to the end of internal topics, or starting the task runtime"
+            return "reading to the end of internal topics, or starting the task runtime"
         case AwaitingGroup():
-            doing = "ensuring membership in the cluster"
+            return "ensuring membership in the cluster"
         case Validating():
-            doing = f"performing multi-property validation for the connector {name}"
+            return f"performing multi-property validation for the connector {name}"
         case SettingInitialOffsets() | ChangingOffsets():
-            doing = f"modifying offsets for connector {name}"
+            return f"modifying offsets for connector {name}"
         case Queued() | FindingEnd() | CatchingUp():
-            doing = "reading to the end of the config topic"
+            return "reading to the end of the config topic"
         case Appending() | Appended():
-            doing = f"writing a config for connector {name} to the config topic"
-    return f"The worker is currently {doing}"
+            return f"writing a config for connector {name} to the config topic"
 
 
 def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:

@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, timed_out
 from coterie.herder.requests.writes import Write, WriteAttempt
 from coterie.rest.callers import Sign
 from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
@@ -86,11 +86,8 @@ async def perform_write(
         if time_left_s <= 0:
             if last_response is not None and not attempt.is_repeat:
                 return last_response
-            doing = f"sending the request to the leader at {answer.redirect_url}: {failure}"
-            timed_out = RequestRefused(
-                problem=Problem.TIMED_OUT, message=f"Request timed out. The worker is currently {doing}"
-            )
-            return to_response(_of_all_attempts(timed_out, attempt))
+            activity = f"sending the request to the leader at {answer.redirect_url}: {failure}"
+            return to_response(_of_all_attempts(timed_out(activity), attempt))
         await asyncio.sleep(RETRY_PAUSE_S)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 

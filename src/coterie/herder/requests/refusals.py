@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
 from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.jobs import ConnectorName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +74,14 @@ class RequestRefused:
 def not_found(message: str) -> RequestRefused:
     """The refusal NOT_FOUND with this message."""
     return RequestRefused(problem=Problem.NOT_FOUND, message=message)
+
+
+def connector_not_found(name: ConnectorName) -> RequestRefused:
+    """The refusal of a request for a connector that does not exist, in Connect's words."""
+    return not_found(f"Connector {name} not found")
+
+
+def timed_out(activity: str) -> RequestRefused:
+    """The refusal of a request whose time limit is over, in Connect's words. ``activity``: what the worker is doing for
+    the request, such as ``listing its plugins``."""
+    return RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. The worker is currently {activity}")
