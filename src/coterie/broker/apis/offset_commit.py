@@ -82,12 +82,16 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
     order."""
     body = request.body
     group_id, epoch = GroupId(body.group_id), body.generation_id_or_member_epoch
-    refusal = await connect_offset_error(broker, group_id, member_id=body.member_id, member_epoch=epoch, is_commit=True)
-    is_classic = refusal is None
-    if not is_classic and epoch >= 0 and request.header.api_version < _MEMBER_EPOCH_SINCE:
-        refusal = ErrorCode.unsupported_version
-    if refusal not in (None, ErrorCode.none):
-        return (refusal,) * len(new)
+    connect_groups = broker.connect_groups_with(group_id)
+    is_classic = connect_groups is None
+    if connect_groups is not None:
+        error = await connect_offset_error(
+            connect_groups, group_id, member_id=body.member_id, member_epoch=epoch, is_commit=True
+        )
+        if epoch >= 0 and request.header.api_version < _MEMBER_EPOCH_SINCE:
+            error = ErrorCode.unsupported_version
+        if error is not ErrorCode.none:
+            return (error,) * len(new)
     response = await broker.groups.ask(
         group_id,
         lambda reply_to: OffsetCommit(

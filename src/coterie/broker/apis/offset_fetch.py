@@ -40,15 +40,16 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) -> dict[str, Any]:
     """The response entry of the group in the request's entry ``group``."""
-    refusal = await connect_offset_error(
-        broker,
-        GroupId(group.group_id),
-        member_id=getattr(group, "member_id", None),
-        member_epoch=getattr(group, "member_epoch", _NO_EPOCH),
-        is_commit=False,
-    )
-    if refusal not in (None, ErrorCode.none):
-        return {"group_id": group.group_id, "error_code": refusal, "topics": []}
+    if (connect_groups := broker.connect_groups_with(group.group_id)) is not None:
+        error = await connect_offset_error(
+            connect_groups,
+            GroupId(group.group_id),
+            member_id=getattr(group, "member_id", None),
+            member_epoch=getattr(group, "member_epoch", _NO_EPOCH),
+            is_commit=False,
+        )
+        if error is not ErrorCode.none:
+            return {"group_id": group.group_id, "error_code": error, "topics": []}
     named = None if group.topics is None else _with_names(broker, group.topics)
     response = await broker.groups.ask(
         GroupId(group.group_id),

@@ -57,18 +57,21 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
         Generation(request.field_or_default("generation_id", -1)),
     )
     producer = ProducerIdAndEpoch(request.body.producer_id, request.body.producer_epoch)
-    refusal = await _begin_transaction(broker, request, producer)
-    if refusal is None and sender != _NO_MEMBER:
-        refusal = await connect_offset_error(
-            broker, group_id, member_id=sender.member_id, member_epoch=sender.generation, is_commit=True
-        )
-        if refusal is not None:
-            # The connect group has checked its member. Its offsets are those of a classic group without members.
-            sender = _NO_MEMBER
-    if refusal not in (None, ErrorCode.none):
-        # As in Kafka: no version of the request has member epochs, so its clients know generations only.
-        error = ErrorCode.illegal_generation if refusal is ErrorCode.stale_member_epoch else refusal
+    error = await _begin_transaction(broker, request, producer)
+    if error is not ErrorCode.none:
         return (error,) * len(new)
+    connect_groups = broker.connect_groups_with(group_id)
+    if connect_groups is not None and sender != _NO_MEMBER:
+        error = await connect_offset_error(
+            connect_groups, group_id, member_id=sender.member_id, member_epoch=sender.generation, is_commit=True
+        )
+        if error is ErrorCode.stale_member_epoch:
+            # As in Kafka: no version of the request has member epochs, so its clients know generations only.
+            error = ErrorCode.illegal_generation
+        if error is not ErrorCode.none:
+            return (error,) * len(new)
+        # The connect group has checked its member. Its offsets are those of a classic group without members.
+        sender = _NO_MEMBER
     response = await broker.groups.ask(
         group_id,
         lambda reply_to: TxnOffsetCommit(
@@ -84,10 +87,8 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
     return response.errors if response.error is ErrorCode.none else (response.error,) * len(new)
 
 
-async def _begin_transaction(
-    broker: BrokerContext, request: ApiRequest, producer: ProducerIdAndEpoch
-) -> ErrorCode | None:
-    """Begin the transaction in the partition with the offsets. Returns None, or the error code of the response."""
+async def _begin_transaction(broker: BrokerContext, request: ApiRequest, producer: ProducerIdAndEpoch) -> ErrorCode:
+    """Begin the transaction in the partition with the offsets. Returns NONE, or the error code of the response."""
     transactional_id = request.body.transactional_id
     if not transactional_id:
         return ErrorCode.invalid_request
@@ -99,7 +100,7 @@ async def _begin_transaction(
     except WorldError:
         # Kafka's coordinator responds so if it cannot write; clients send the request again.
         return ErrorCode.coordinator_not_available
-    return None
+    return ErrorCode.none
 
 
 def _transaction_support(version: int) -> TransactionSupport:
