@@ -48,7 +48,7 @@ def test_a_patch_sets_keys_and_removes_those_that_are_null() -> None:
     assert config_of(herder) == expected
     answer = herder.answer(id_)
     assert isinstance(answer, WrittenConnector)
-    assert dict(answer.config) == expected
+    assert dict(answer.info.config) == expected
     assert (answer.created, answer.replaced_config) == (False, CONFIG)
 
 
@@ -117,10 +117,10 @@ def test_of_two_writes_for_the_same_version_the_first_is_written() -> None:
     herder.run_all_chores()
     assert [problem_of(herder, id_) for id_ in ids] == [None, Problem.VERSION_MISMATCH], "the config is the same"
     written = herder.answer(ids[0])
-    assert isinstance(written, ConnectorInfo)
-    assert written.version == len(herder.config) - 1
+    assert isinstance(written, WrittenConnector)
+    assert written.info.version == len(herder.config) - 1
     deleted = herder.send_request(
-        DeleteConnector(connector=ORDERS, if_match=IfMatch(versions=frozenset({written.version})))
+        DeleteConnector(connector=ORDERS, if_match=IfMatch(versions=frozenset({written.info.version})))
     )
     herder.run_all_chores()
     assert herder.answer(deleted) == DELETED

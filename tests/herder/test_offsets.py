@@ -17,7 +17,7 @@ from coterie.herder.messages import (
     ValidateConfig,
 )
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorOffsets, DescribeOffsets
+from coterie.herder.requests.reads import ConnectorOffsets, DescribeOffsets
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import ChangeOffsets, PutConnector, WrittenConnector
 from coterie.herder.timers import RequestTimeoutDue
@@ -152,7 +152,7 @@ def test_a_change_delays_no_other_write() -> None:
     begin(herder)
     id_ = herder.send_request(PutConnector(connector=ConnectorName("other"), config=CONFIG, replace=False))
     herder.run_all_chores()
-    assert isinstance(herder.answer(id_), ConnectorInfo)
+    assert isinstance(herder.answer(id_), WrittenConnector)
 
 
 @pytest.mark.parametrize("reason", ["resumed", "deleted", "membership lost"])

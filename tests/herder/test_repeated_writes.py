@@ -11,7 +11,7 @@ from coterie.herder.config_state import WRITTEN_REQUESTS_MAX, ConfigState, Writt
 from coterie.herder.messages import AppendConfig, FindConfigEnd, SetTimer, TimerFired, ValidateConfig
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus
+from coterie.herder.requests.reads import ConnectorStatus
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.writes import (
     ChangeOffsets,
@@ -65,7 +65,9 @@ def perform(herder: HerderDriver, write: Write, attempt: WriteAttempt) -> Answer
 def is_equal(first: Answer, second: Answer) -> bool:
     """Whether the responses are equal; the tasks of a new config may have been committed between them."""
     if isinstance(first, WrittenConnector) and isinstance(second, WrittenConnector):
-        return replace(first, tasks=()) == replace(second, tasks=())
+        return replace(first, info=replace(first.info, tasks=())) == replace(
+            second, info=replace(second.info, tasks=())
+        )
     if isinstance(first, ConnectorStatus) and isinstance(second, ConnectorStatus):
         return first.connector == second.connector
     return first == second
@@ -139,7 +141,7 @@ def test_in_a_group_that_workers_of_connect_may_join_the_outcome_of_a_missing_li
     assert "read the connector to find out" in answer.message
     lines = (config_records.connector_line(NEW, CREATION.config, Incarnation("i")),)
     herder.write(*config_records.with_request(lines, FIRST.id))
-    assert isinstance(perform(herder, CREATION, REPEAT), ConnectorInfo)
+    assert isinstance(perform(herder, CREATION, REPEAT), WrittenConnector)
 
 
 def test_the_outcome_of_a_repeated_change_of_offsets_is_unknown() -> None:
@@ -157,7 +159,7 @@ def test_a_repeated_deletion_does_not_delete_a_connector_that_was_created_again_
     assert perform(herder, DeleteConnector(connector=ORDERS), FIRST) == DELETED
     assert [line.value is None for line in herder.config[-3:]] == [False, True, True]
     again = PutConnector(connector=ORDERS, config=CONFIG, replace=False)
-    assert isinstance(perform(herder, again, replace(FIRST, id=ClientRequestId("r3"))), ConnectorInfo)
+    assert isinstance(perform(herder, again, replace(FIRST, id=ClientRequestId("r3"))), WrittenConnector)
     assert perform(herder, DeleteConnector(connector=ORDERS), REPEAT) == DELETED
     assert herder.herder.config.connector(ORDERS) is not None
     assert herder.herder.config.target_state(ORDERS) is TargetState.STARTED

@@ -79,7 +79,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     config = configured_herder().herder.config
     answer = create.answer(config, StatusState(), replaced_config=None)
     assert isinstance(answer, WrittenConnector)
-    assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, config.tasks(ORDERS))
+    assert (answer.created, answer.info.config, answer.info.tasks) == (True, CONFIG, config.tasks(ORDERS))
     again = create.refusal(config)
     assert again is not None
     assert again.problem is Problem.ALREADY_EXISTS

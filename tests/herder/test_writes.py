@@ -13,7 +13,6 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import (
     DeleteConnector,
@@ -128,7 +127,7 @@ def test_a_write_is_answered_with_the_config_that_the_write_before_it_has_writte
     herder.run_all_chores()
     answers = [herder.answer(id_) for id_ in (*ids, deleted)]
     replaced = [answer.replaced_config for answer in answers if isinstance(answer, WrittenConnector | DeletedConnector)]
-    written = [answer.config for answer in answers if isinstance(answer, WrittenConnector)]
+    written = [answer.info.config for answer in answers if isinstance(answer, WrittenConnector)]
     assert replaced == [CONFIG, *written]
     assert [config["tasks.max"] for config in written] == ["3", "4", "4"]
 
@@ -150,19 +149,19 @@ def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("a b", ConnectorInfo),
-        ("n" * 255, ConnectorInfo),
+        ("a b", WrittenConnector),
+        ("n" * 255, WrittenConnector),
         ("n" * 256, RequestRefused),
         ("ü" * 128, RequestRefused),
         (" ", RequestRefused),
         ("a/b", RequestRefused),
         ("a\n", RequestRefused),
-        (".", ConnectorInfo),
-        ("..", ConnectorInfo),
-        ("a\u200bb", ConnectorInfo),
+        (".", WrittenConnector),
+        ("..", WrittenConnector),
+        ("a\u200bb", WrittenConnector),
         ("a\x9fb", RequestRefused),
-        ("...", ConnectorInfo),
-        (".a", ConnectorInfo),
+        ("...", WrittenConnector),
+        (".a", WrittenConnector),
     ],
 )
 def test_a_connectors_name_is_text_of_at_most_255_bytes_without_a_slash(name: str, answer: type[Answer]) -> None:

@@ -12,8 +12,8 @@ from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli.assignors import assign_on_threads, offered_assignor
 from coterie.herder.messages import Exit
-from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeStatus
-from coterie.herder.requests.writes import PutConnector
+from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
+from coterie.herder.requests.writes import PutConnector, WrittenConnector
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.state import HerderSettings
 from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
@@ -252,7 +252,7 @@ class Fleet:
         config = {**config, "tasks.max": str(tasks), "name": name}
         for worker, _ in self._runs:
             answer = await worker.ask(PutConnector(connector=name, config=config, replace=True))
-            if isinstance(answer, ConnectorInfo):
+            if isinstance(answer, WrittenConnector):
                 return
         raise AssertionError("no worker leads")
 

@@ -42,7 +42,7 @@ async def test_a_connector_is_created_runs_and_is_deleted(cluster: Cluster) -> N
     created = await cluster.create("orders", tasks=2)
     assert isinstance(created, WrittenConnector)
     assert created.created
-    assert created.tasks == ()
+    assert created.info.tasks == ()
 
     await until_states(one, "RUNNING", ["RUNNING", "RUNNING"])
     assert cluster.running_tasks() == ["orders-0", "orders-1"]
@@ -342,7 +342,7 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     runtime.opens.set()
     await cluster.settle()
     assert one.worker.phase is WorkerPhase.RUNNING
-    assert isinstance(await write, ConnectorInfo), "a write waits for the start of the worker"
+    assert isinstance(await write, WrittenConnector), "a write waits for the start of the worker"
 
 
 async def test_a_failed_append_refuses_the_write_and_the_next_write_succeeds(cluster: Cluster) -> None:
@@ -352,7 +352,7 @@ async def test_a_failed_append_refuses_the_write_and_the_next_write_succeeds(clu
     assert isinstance(refused, RequestRefused)
     assert refused.problem is Problem.LOG_FAILED
     cluster.config_log.broken = False
-    assert isinstance(await cluster.create("orders"), ConnectorInfo)
+    assert isinstance(await cluster.create("orders"), WrittenConnector)
 
 
 async def test_a_write_waits_until_the_log_can_be_reached_again(cluster: Cluster) -> None:
@@ -361,7 +361,7 @@ async def test_a_write_waits_until_the_log_can_be_reached_again(cluster: Cluster
     write = asyncio.create_task(cluster.create("orders"))
     await until(lambda: cluster.config_log.end_lookups > 1)
     cluster.config_log.unreachable = False
-    assert isinstance(await write, ConnectorInfo)
+    assert isinstance(await write, WrittenConnector)
 
 
 async def test_reads_are_served_from_memory_when_the_log_cannot_be_reached(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from coterie.herder.config_records import RestartRequested
 from coterie.herder.config_state import ConfigState, Connector
 from coterie.herder.descriptions import connector_status, describe
 from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, connector_not_found, not_found
 from coterie.herder.requests.writes import (
     ChangeOffsets,
@@ -43,16 +44,23 @@ class ConfigToValidate:
     """The configs of the tasks that may have checkpoints: ``config`` is validated against them."""
 
 
-class _UnsignedWrite:
-    """Base of most kinds of writes, with their defaults: the request is not signed, its config is not validated, and it
-    creates no connector."""
+class _WriteDefaults:
+    """What most kinds of writes have in common: only the leader writes them, the request is not signed, its config is
+    not validated, it creates no connector, and it is answered without content."""
 
     is_signed = False
     """Whether workers sign this kind of request."""
     signature: Signature | None = None
+    """The signature of the request; None if the request contains none."""
+
     can_be_looked_up = True
     """Whether the config log tells whether a client's write has taken effect: by the request's id in a written
     line."""
+
+    @property
+    def needs_leader(self) -> bool:
+        """Whether only the leader may write it."""
+        return True
 
     def lines_for_request_id(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """Lines that change nothing, and precede those of :meth:`lines` if these cannot contain the request's id."""
@@ -66,12 +74,16 @@ class _UnsignedWrite:
         """Whether the write creates a connector, by the state of the config log ``config``."""
         return False
 
+    def answer(
+        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
+    ) -> Answer:
+        """The response when the write is complete. ``replaced_config``: the config that the connector had before the
+        write; None when there was no such connector."""
+        return Done()
 
-class ConnectorWrite(_UnsignedWrite):
+
+class ConnectorWrite(_WriteDefaults):
     """Creates a connector, or replaces its config."""
-
-    needs_leader = True
-    """Whether only the leader may write it."""
 
     def __init__(self, request: PutConnector, fresh_incarnation: Incarnation) -> None:
         self.request = request
@@ -108,25 +120,25 @@ class ConnectorWrite(_UnsignedWrite):
     def answer(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
-        """The response when the write is complete. ``replaced_config``: the config that the connector had before the
-        write; None when there was no such connector."""
+        """The connector with the requested config, although another write may have replaced this config already."""
         name, connector = self.request.connector, config.connector(self.request.connector)
         is_current = connector is not None and connector.config == self.request.config
-        return WrittenConnector(
+        info = ConnectorInfo(
             connector=name,
             config=self.request.config,
             tasks=config.tasks(name),
             version=connector.config_line_offset if connector is not None and is_current else None,
+        )
+        return WrittenConnector(
+            info=info,
             replaced_config=replaced_config,
             created=replaced_config is None,
             has_set_offsets=self.request.initial_offsets is not None,
         )
 
 
-class PatchWrite(_UnsignedWrite):
+class PatchWrite(_WriteDefaults):
     """Changes keys of a connector's config."""
-
-    needs_leader = True
 
     def __init__(self, request: PatchConnector) -> None:
         self.request = request
@@ -139,10 +151,7 @@ class PatchWrite(_UnsignedWrite):
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
-        name = self.request.connector
-        if config.connector(name) is None:
-            return connector_not_found(name)
-        return _version_mismatch(config, name, self.request.if_match)
+        return _missing_or_other_version(config, self.request.connector, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The line that the write appends: the whole merged config."""
@@ -156,35 +165,22 @@ class PatchWrite(_UnsignedWrite):
         info = describe(config, self.request.connector)
         if isinstance(info, RequestRefused):
             return info
-        return WrittenConnector(
-            connector=info.connector,
-            config=info.config,
-            tasks=info.tasks,
-            version=info.version,
-            replaced_config=replaced_config,
-            created=False,
-            has_set_offsets=False,
-        )
+        return WrittenConnector(info=info, replaced_config=replaced_config, created=False, has_set_offsets=False)
 
     def _merged(self, connector: Connector) -> Mapping[str, str]:
         merged = {**connector.config, **self.request.patch}
         return {key: value for key, value in merged.items() if value is not None}
 
 
-class DeletionWrite(_UnsignedWrite):
+class DeletionWrite(_WriteDefaults):
     """Deletes a connector."""
-
-    needs_leader = True
 
     def __init__(self, request: DeleteConnector) -> None:
         self.request = request
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
-        name = self.request.connector
-        if config.connector(name) is None:
-            return connector_not_found(name)
-        return _version_mismatch(config, name, self.request.if_match)
+        return _missing_or_other_version(config, self.request.connector, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: two tombstones."""
@@ -201,7 +197,7 @@ class DeletionWrite(_UnsignedWrite):
         return DeletedConnector(replaced_config=replaced_config)
 
 
-class TargetStateWrite(_UnsignedWrite):
+class TargetStateWrite(_WriteDefaults):
     """Pauses, resumes or stops a connector."""
 
     def __init__(self, request: SetTargetState) -> None:
@@ -225,17 +221,10 @@ class TargetStateWrite(_UnsignedWrite):
         none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
         return (*none, config_records.target_state_line(name, target_state))
 
-    def answer(
-        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
-    ) -> Answer:
-        return Done()
 
-
-class RestartWrite(_UnsignedWrite):
+class RestartWrite(_WriteDefaults):
     """Requests a restart of a connector and its tasks: each worker restarts its own jobs when it reads the line
     (`restarts`)."""
-
-    needs_leader = True
 
     def __init__(self, request: RestartConnector) -> None:
         self.request = request
@@ -272,11 +261,10 @@ class RestartWrite(_UnsignedWrite):
         return replace(status, state=State.RESTARTING) if is_restarted else status
 
 
-class OffsetsWrite(_UnsignedWrite):
+class OffsetsWrite(_WriteDefaults):
     """Changes the offsets of a stopped connector. It is checked as the other writes are, and appends no line: the
     runtime makes the change."""
 
-    needs_leader = True
     can_be_looked_up = False
 
     def __init__(self, request: ChangeOffsets) -> None:
@@ -300,16 +288,10 @@ class OffsetsWrite(_UnsignedWrite):
         """No lines."""
         return ()
 
-    def answer(
-        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
-    ) -> Answer:
-        return Done()
 
-
-class TaskConfigsWrite(_UnsignedWrite):
+class TaskConfigsWrite(_WriteDefaults):
     """Writes the task configs that a connector's owner has made. Workers sign this kind of request (KIP-507)."""
 
-    needs_leader = True
     is_signed = True
     can_be_looked_up = False
 
@@ -331,11 +313,6 @@ class TaskConfigsWrite(_UnsignedWrite):
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: the task configs and their commit."""
         return config_records.task_config_lines(self.request.connector, self.request.configs)
-
-    def answer(
-        self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
-    ) -> Answer:
-        return Done()
 
 
 WriteKind: TypeAlias = (
@@ -360,6 +337,14 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return RestartWrite(request)
         case ChangeOffsets():
             return OffsetsWrite(request)
+
+
+def _missing_or_other_version(
+    config: ConfigState, name: ConnectorName, if_match: IfMatch | None
+) -> RequestRefused | None:
+    """The refusal of a write to a connector that does not exist, or that has another version than ``if_match``
+    requires; None when the write is allowed."""
+    return connector_not_found(name) if config.connector(name) is None else _version_mismatch(config, name, if_match)
 
 
 def _version_mismatch(config: ConfigState, name: ConnectorName, if_match: IfMatch | None) -> RequestRefused | None:

@@ -36,7 +36,7 @@ def connector_info_json(connector: ConnectorInfo, connector_type_of: ConnectorTy
 
 def written_connector_json(written: WrittenConnector, connector_type_of: ConnectorTypeOf) -> Json:
     """The JSON of the response to a written connector config."""
-    shown = connector_info_json(written, connector_type_of)
+    shown = connector_info_json(written.info, connector_type_of)
     return {**shown, "offsets_status": OFFSETS_ALTERED_MESSAGE} if written.has_set_offsets else shown
 
 

@@ -116,9 +116,11 @@ Write: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenConnector(ConnectorInfo):
-    """The response to a write of a connector's config: the connector with the written config."""
+class WrittenConnector:
+    """The response to a write of a connector's config."""
 
+    info: ConnectorInfo
+    """The connector with the written config."""
     replaced_config: Mapping[str, str] | None = field(repr=False)
     """The config that the write has replaced; None when there was no such connector."""
     created: bool

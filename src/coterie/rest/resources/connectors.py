@@ -147,6 +147,6 @@ class ConnectorsResource:
         written = problems.answer_as(answer, WrittenConnector)
         written_json = views.written_connector_json(written, self._herder.worker.connector_type)
         if not written.created:
-            return JSONResponse(written_json, headers=etag_headers(written))
-        location = encoded_path(("connectors", written.connector))
-        return JSONResponse(written_json, status_code=201, headers={"Location": location, **etag_headers(written)})
+            return JSONResponse(written_json, headers=etag_headers(written.info))
+        location = encoded_path(("connectors", written.info.connector))
+        return JSONResponse(written_json, status_code=201, headers={"Location": location, **etag_headers(written.info)})
