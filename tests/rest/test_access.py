@@ -22,8 +22,8 @@ from coterie.herder.requests.signatures import SignContent, SignedContent
 from coterie.rest.access import AccessRules
 from coterie.rest.callers import Caller, name_caller
 from coterie.rest.cross_origin import CrossOriginRules
-from coterie.rest.endpoints import ENDPOINTS, Endpoint, Role
-from coterie.rest.users import USER_ROLES, PasswordHash, RestUser, Users, read_users, write_users
+from coterie.rest.endpoints import ENDPOINTS, USER_ROLES, Endpoint, Role
+from coterie.rest.users import PasswordHash, RestUser, Users, read_users, write_users
 from coterie.wire.connect import ConnectProtocol
 from tests.certificates import Authority
 from tests.rest.served import JSON, ServedCluster, ServedWorker

@@ -52,8 +52,8 @@ def add_user(
     The password is prompted for, or read as one line of standard input. The file contains a salted hash of the
     password, and only its owner may read the file.
     """
-    from coterie.rest.endpoints import Role
-    from coterie.rest.users import USER_ROLES, PasswordHash, RestUser, write_users
+    from coterie.rest.endpoints import USER_ROLES, Role
+    from coterie.rest.users import PasswordHash, RestUser, write_users
 
     check_user_name(name)
     if role not in USER_ROLES:
@@ -73,7 +73,7 @@ def remove_user(file: UsersFile, name: UserName) -> None:
 
     users = _users_in(file)
     if name not in users:
-        raise WorldError(f"there is no user {name} in {file}")
+        raise WorldError(f"there is no user {name} in {file}; `coterie rest user list {file}` lists the users")
     write_users(file, {other: user for other, user in users.items() if other != name})
     typer.echo(f"Removed user {name}.")
 

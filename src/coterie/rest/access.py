@@ -25,7 +25,7 @@ from coterie.rest.callers import (
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import Endpoint, Operation, Role
 from coterie.rest.problems import NotLoggedInError, RoleMissingError, error_response
-from coterie.rest.users import USER_ROLES, PasswordHash, RestUser, Users
+from coterie.rest.users import PasswordHash, RestUser, Users
 from coterie.worker.worker import Worker
 
 NOT_LOGGED_IN = "User cannot access the resource."
@@ -106,7 +106,7 @@ class AccessGate:
         if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_is_open:
             return
         caller = await self._caller(request)
-        if USER_ROLES.index(caller.role) < USER_ROLES.index(endpoint.role):
+        if not caller.role.includes(endpoint.role):
             raise RoleMissingError(
                 f"User {caller.user} has the role {caller.role}; this request ({endpoint.operation}) needs the role "
                 f"{endpoint.role}"

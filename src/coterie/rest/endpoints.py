@@ -68,7 +68,7 @@ class Operation(StrEnum):
 
 
 class Role(StrEnum):
-    """What a user must be allowed to do. Each role includes those before it."""
+    """What the sender of a request must be allowed to do."""
 
     READ = auto()
     """Read the state of connectors, workers and the group."""
@@ -78,6 +78,14 @@ class Role(StrEnum):
     """Also change configs and the group."""
     WORKER = auto()
     """No user: another worker of the group, which signs its requests with the group's session key."""
+
+    def includes(self, other: "Role") -> bool:
+        """Whether a user with this role may do what ``other`` allows. Both are of :data:`USER_ROLES`."""
+        return USER_ROLES.index(other) <= USER_ROLES.index(self)
+
+
+USER_ROLES = (Role.READ, Role.OPERATE, Role.ADMIN)
+"""The roles that a user can have. Each includes those before it."""
 
 
 class AnsweredBy(StrEnum):

@@ -48,12 +48,10 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
 
     Where both contain a value, ``member_view`` is used, since it is newer.
     """
-    membership = member_view.get("group") if member_view is not None else None
+    own = member_view or {}
+    membership, threads, tasks = own.get("group"), own.get("plugin_threads"), own.get("tasks")
+    draining, drain_waits = own.get("draining"), own.get("drain_waits")
     state = membership.get("state") if isinstance(membership, Mapping) else None
-    tasks = member_view.get("tasks") if member_view is not None else None
-    draining = member_view.get("draining") if member_view is not None else None
-    drain_waits = member_view.get("drain_waits") if member_view is not None else None
-    threads = member_view.get("plugin_threads") if member_view is not None else None
     phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
     return {
         **_identity_json(member),
@@ -67,7 +65,7 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
         "owned": jobs_json(member.owned),
         "revoked": jobs_json(member.revoked),
         "phases": None if phases is None else dict(sorted(phases.items())),
-        "life": member_view.get("life") if member_view is not None else None,
+        "life": own.get("life"),
     }
 
 

@@ -17,10 +17,8 @@ from typing import Self
 
 from coterie.config.durable_files import replace_private_file
 from coterie.nouns.errors import WorldError
-from coterie.rest.endpoints import Role
+from coterie.rest.endpoints import USER_ROLES, Role
 
-USER_ROLES = (Role.READ, Role.OPERATE, Role.ADMIN)
-"""The roles that a user can have. Each includes those before it."""
 _SALT_SIZE_BYTES = 16
 _COST = 1 << 14
 """scrypt's cost N. With :data:`_BLOCK_SIZE`, one hash takes about 40 ms and 16 MB."""

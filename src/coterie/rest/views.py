@@ -94,8 +94,7 @@ def worker_json(
 
     ``version`` is Coterie's; ``boot_id`` is the random id of the process start; ``missing_jars`` is
     :meth:`Worker.missing_jars`; ``longest_stall_ms`` is the longest stall of the event loop so far, in ms; ``now_ms``
-        is the
-    present time on the clock of ``view.deferred_until_ms``.
+    is the present time on the clock of ``view.deferred_until_ms``.
     """
     deferred_until_ms = view.deferred_until_ms
     return {
@@ -128,7 +127,7 @@ def worker_json(
 
 
 def jobs_json(jobs: Jobs) -> Json:
-    """``jobs`` connectors and tasks, both sorted."""
+    """The connectors and the tasks in ``jobs``, both sorted."""
     return {"connectors": sorted(jobs.connectors), "tasks": [_task_id_json(task) for task in sorted(jobs.tasks)]}
 
 

@@ -135,8 +135,7 @@ class GroupResource:
             role = "leader" if refusal.problem is Problem.NOT_LEADER else "worker"
             message = (
                 f"The {role} at {refusal.redirect_url} cannot be reached. If its process has ended, the group removes "
-                "it "
-                f"after its session timeout: retry the request then. {error}"
+                f"it after its session timeout: retry the request then. {error}"
             )
             raise problems.ProblemRefusal(replace(refusal, message=message)) from error
         if response.status_code != 404 or CONNECT_NOT_FOUND_BODY not in bytes(response.body):
