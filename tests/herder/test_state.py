@@ -29,7 +29,7 @@ PARTS = (
     "run",
     "split",
     "write",
-    "wait",
+    "read",
     "herder",
 )
 """The names of the parts wherever one of their fields is assigned."""

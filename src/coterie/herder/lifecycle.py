@@ -132,13 +132,13 @@ def on_left(turn: Turn) -> None:
 def on_runtime_closed(turn: Turn) -> None:
     """The runtime is closed: end the process and execute it again, with the membership that the next process continues.
     Does nothing if the worker has begun to shut down since then: it exits when it has left the group."""
-    if turn.herder.lifecycle.is_relaunching:  # Otherwise the worker is leaving, and exits when it has left the group.
+    if turn.herder.lifecycle.is_relaunching:
         protocol_of(turn.herder).hand_over(turn)
 
 
 def on_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -> None:
-    """The member sends no further request: end the process and execute it again. Does nothing if the
-    worker has begun to shut down since then."""
+    """The member sends no further request: end the process and execute it again. Does nothing if the worker has begun
+    to shut down since then."""
     if turn.herder.lifecycle.is_relaunching:
         turn.emit(relaunch(handover))
 

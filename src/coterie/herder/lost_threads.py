@@ -4,8 +4,8 @@ except the end of the process.
 When there are more than ``plugin.lost.threads.max``, the worker is unhealthy until its process ends, and takes no new
 jobs. It keeps the jobs that it has started: other workers would only lose threads in the same plug-ins. It reports
 these jobs to the group as its claims (KIP-987), so that other workers receive all further jobs, also those that this
-worker has not started yet. While no worker may run a job, the job is UNASSIGNED, with the reason. So it is also in a
-group whose protocol is older than ``static`` and has no claims, if the leader assigns the job to this worker.
+worker has not started yet. While no worker may run a job, the job is UNASSIGNED, with the reason. A protocol older than
+``static`` has no claims: if its leader assigns a new job to this worker, the job is UNASSIGNED, too.
 """
 
 from coterie.herder.group_protocol import protocol_of
@@ -15,8 +15,8 @@ from coterie.herder.state import Turn
 
 
 def on_lost(turn: Turn, event: PluginThreadsLost) -> None:
-    """Store the present number of lost threads. If there are too many, start no new jobs from now on, and let the group
-    know."""
+    """Store the present number of lost threads. If there are too many, start no new jobs from now on, and report the
+    change to the group."""
     lifecycle, lost_threads_max = turn.herder.lifecycle, turn.herder.settings.lost_threads_max
     lifecycle.lost_threads = event.count
     if event.count > lost_threads_max and lifecycle.no_new_jobs_reason is None:

@@ -484,10 +484,10 @@ def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | Non
             reads.on_end_found(turn, id_, end_offset)
         case ForWrite(id=write_id):
             writes.on_end_found(turn, write_id, end_offset)
-        case ForRound(lookup_id=look):
-            protocol_of(turn.herder).on_end_found(turn, look, end_offset)
-        case ForPlace(lookup_id=look):
-            place.on_end_found(turn, look, end_offset)
+        case ForRound(lookup_id=lookup_id):
+            protocol_of(turn.herder).on_end_found(turn, lookup_id, end_offset)
+        case ForPlace(lookup_id=lookup_id):
+            place.on_end_found(turn, lookup_id, end_offset)
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:

@@ -50,29 +50,29 @@ def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnect
 def on_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
     """The read waits until the log is read to ``end_offset``; with None (the log could not be reached) it is answered
     at once."""
-    wait = turn.herder.requests.reads.get(id_)
-    if wait is None:
+    read = turn.herder.requests.reads.get(id_)
+    if read is None:
         return
     if end_offset is None:
-        _answer(turn, id_, wait)
+        _answer(turn, id_, read)
     else:
-        wait.end_offset = end_offset
+        read.end_offset = end_offset
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
     """The time limit is over: answer the read with the state read so far. Does nothing for an unknown id, for example
     of a write."""
-    wait = turn.herder.requests.reads.get(id_)
-    if wait is not None:
-        _answer(turn, id_, wait)
+    read = turn.herder.requests.reads.get(id_)
+    if read is not None:
+        _answer(turn, id_, read)
 
 
 def advance(turn: Turn) -> None:
     """Answer the reads for which the config log is read far enough."""
     herder = turn.herder
-    for id_, wait in list(herder.requests.reads.items()):
-        if wait.end_offset is not None and herder.has_read(wait.end_offset):
-            _answer(turn, id_, wait)
+    for id_, read in list(herder.requests.reads.items()):
+        if read.end_offset is not None and herder.has_read(read.end_offset):
+            _answer(turn, id_, read)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
@@ -82,12 +82,12 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
-def _answer(turn: Turn, id_: RequestId, wait: PendingRead) -> None:
+def _answer(turn: Turn, id_: RequestId, read: PendingRead) -> None:
     """Answer the read with the state read so far, and forget it. An order is added to ``turn.task_orders``; offsets are
     then read from the checkpoints."""
     del turn.herder.requests.reads[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
-    match wait.request:
+    match read.request:
         case RestartConnectorTask() as order:
             turn.task_orders.append((id_, order))
         case DescribeOffsets(connector=name):

@@ -142,9 +142,6 @@ class Appending:
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
     """The connector's config that the lines replace; None when there is no such connector."""
-    has_timed_out: bool = False
-    """Whether the client has already received the response that its request timed out. Later writes in the queue still
-    wait for this write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +150,6 @@ class Appended:
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
     """The connector's config that the lines have replaced; None when there was no such connector."""
-    has_timed_out: bool
-    """Whether the client has already received the response that its request timed out."""
     end_offset: LogPosition
     """The offset after the last appended line."""
 
@@ -177,8 +172,6 @@ class ChangingOffsets:
     """The connector's incarnation when the change began."""
     is_ended: bool = False
     """Whether the runtime was ordered to end the change."""
-    has_timed_out: bool = False
-    """Whether the client has already received the response that its request timed out."""
 
 
 WritePhase: TypeAlias = (
@@ -203,6 +196,9 @@ class PendingWrite:
         self.attempt = attempt
         """The attempt of a client's write; None for a write of a worker."""
         self.phase: WritePhase = AwaitingGroup()
+        self.has_timed_out = False
+        """Whether the client has already received the response that its request timed out. Only of a write that could
+        no longer be dropped then: it is completed, and later writes in the queue still wait for it."""
 
     @property
     def is_repeat(self) -> bool:
@@ -576,7 +572,6 @@ class Turn:
         self.effects: list[Effect] = []
         self.leader_write_answers: list[tuple[Write, Answer]] = []
         """The writes that this leader submitted itself and that completed in this step, with their responses."""
-
         self.task_orders: list[tuple[RequestId, RestartConnectorTask]] = []
         """The orders about tasks that waited for the config log and can be carried out in this step."""
 

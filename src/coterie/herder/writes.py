@@ -150,8 +150,8 @@ def _head_of_queue(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the one that has begun, else the first queued one; None when no write is
     queued."""
     under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
-    in_line = (write for write in herder.requests.writes.values() if isinstance(write.phase, Queued))
-    return next(under_way, None) or next(in_line, None)
+    queued = (write for write in herder.requests.writes.values() if isinstance(write.phase, Queued))
+    return next(under_way, None) or next(queued, None)
 
 
 def _advance_head(turn: Turn, write: PendingWrite) -> bool:
@@ -165,8 +165,8 @@ def _advance_head(turn: Turn, write: PendingWrite) -> bool:
             write.phase = FindingEnd(validated=validated, leader_log=opening)
             turn.emit(FindConfigEnd(purpose=ForWrite(id=write.id)))
             return False
-        case CatchingUp(end_offset=end) as stage if turn.herder.has_read(end):
-            return _append(turn, write, stage)
+        case CatchingUp(end_offset=end) as phase if turn.herder.has_read(end):
+            return _append(turn, write, phase)
         case Appended(replaced_config=replaced, end_offset=end) if turn.herder.has_read(end):
             herder = turn.herder
             _answer(turn, write, write.kind.answer(herder.config, herder.statuses, replaced_config=replaced))
@@ -181,7 +181,7 @@ def _awaits_leader_log(herder: Herder) -> bool:
     return herder.place.is_leader and herder.leader_log.write_number is None
 
 
-def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
+def _append(turn: Turn, write: PendingWrite, phase: CatchingUp) -> bool:
     """Check the write against the current state of the log, then append its lines, or refuse it. A write that an
     earlier attempt has performed is answered like that attempt. If tasks were committed since the validation began,
     validate the config again; if the leader's log was opened again since the lookup of the log's end, look that up
@@ -198,10 +198,10 @@ def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
     if (refusal := kind.refusal(herder.config)) is not None:
         _answer(turn, write, refusal)
         return True
-    if kind.needs_leader and (stage.leader_log is None or stage.leader_log != herder.leader_log.write_number):
-        write.phase = Queued(validated=stage.validated)
+    if kind.needs_leader and (phase.leader_log is None or phase.leader_log != herder.leader_log.write_number):
+        write.phase = Queued(validated=phase.validated)
         return True
-    if kind.config_to_validate(herder.config) != stage.validated:
+    if kind.config_to_validate(herder.config) != phase.validated:
         # A repeat was not validated yet. Otherwise tasks were committed since the validation started, and may have
         # checkpoints now.
         _validate_or_queue(turn, write)
@@ -212,7 +212,7 @@ def _append(turn: Turn, write: PendingWrite, stage: CatchingUp) -> bool:
     known = herder.config.connector(kind.request.connector)
     write.phase = Appending(replaced_config=None if known is None else known.config)
     lines = _lines(herder.config, write)
-    turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=lines, leader_log=stage.leader_log))
+    turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=lines, leader_log=phase.leader_log))
     return False
 
 
@@ -366,11 +366,7 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.
         assert isinstance(write.phase, Appending)
-        write.phase = Appended(
-            replaced_config=write.phase.replaced_config,
-            has_timed_out=write.phase.has_timed_out,
-            end_offset=end_offset,
-        )
+        write.phase = Appended(replaced_config=write.phase.replaced_config, end_offset=end_offset)
 
 
 def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
@@ -380,7 +376,7 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) 
     if write is None:
         return
     assert isinstance(write.phase, Appending)
-    if is_fenced and not write.phase.has_timed_out:
+    if is_fenced and not write.has_timed_out:
         write.phase = AwaitingGroup()
     else:
         message = f"Error writing connector configuration to Kafka: {reason}"
@@ -391,15 +387,13 @@ def on_due(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. A write whose append or change of offsets has not started is
     dropped; otherwise the write still completes. Does nothing for an unknown id, for example of a read."""
     write = turn.herder.requests.writes.get(id_)
-    if write is None:
+    if write is None or write.has_timed_out:
         return
     refusal = timed_out(_activity(turn.herder, write))
     match write.phase:
-        case Appending(has_timed_out=True) | Appended(has_timed_out=True) | ChangingOffsets(has_timed_out=True):
-            pass
-        case Appending() | Appended() | ChangingOffsets() as stage:
+        case Appending() | Appended() | ChangingOffsets():
             turn.emit(Reply(id=id_, answer=refusal))
-            write.phase = replace(stage, has_timed_out=True)
+            write.has_timed_out = True
         case _:
             _answer(turn, write, refusal)
 
@@ -419,14 +413,11 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
     """Answer the write and forget it. A write whose request has timed out was answered before."""
     del turn.herder.requests.writes[write.id]
-    match write.id, write.phase:
-        case LeaderWriteId(), _:
-            turn.leader_write_answers.append((write.kind.request, answer))
-        case _, Appending(has_timed_out=True) | Appended(has_timed_out=True) | ChangingOffsets(has_timed_out=True):
-            pass  # The request was answered when it timed out.
-        case id_, _:
-            turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
-            turn.emit(Reply(id=id_, answer=answer))
+    if isinstance(write.id, LeaderWriteId):
+        turn.leader_write_answers.append((write.kind.request, answer))
+    elif not write.has_timed_out:
+        turn.emit(CancelTimer(timer=RequestTimeoutDue(id=write.id)))
+        turn.emit(Reply(id=write.id, answer=answer))
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
