@@ -34,6 +34,8 @@ NEVER = (
 NEVER_IN_NAMES = ("said", "told", "tell", "tells", "say", "says", "hears", "heard", "mine", "fate", "wishes", "whom")
 _NEVER = re.compile(rf"\b({'|'.join(NEVER)})\b".replace(" ", r"\s+"), re.IGNORECASE)
 _NEVER_IN_NAMES = re.compile(rf"\b({'|'.join(NEVER + NEVER_IN_NAMES)})\b")
+_NAME = re.compile(r"[^\W\d]\w*")
+"""Every name in Python's source, and every word of its comments and strings."""
 _WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 RECORDED = {'"farewell"'}
 """Strings of the simulator's records."""
@@ -52,6 +54,9 @@ def hits(text: str, first_line: int) -> Iterator[tuple[int, str]]:
 
 def hits_in_python(source: str) -> Iterator[tuple[int, str]]:
     """Hits in comments and strings, docstrings included; neither in names nor in code."""
+    if not _NEVER.search(source):
+        # Most files have none, and splitting all of them into tokens takes a minute.
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) and token.string not in RECORDED:
             yield from hits(token.string, token.start[0])
@@ -59,11 +64,16 @@ def hits_in_python(source: str) -> Iterator[tuple[int, str]]:
 
 def hits_in_names(source: str) -> Iterator[tuple[int, str]]:
     """Hits in the words of names."""
+    suspects = {word for word in set(_NAME.findall(source)) - FIXED_NAMES if _has_such_a_word(word)}
+    if not suspects:
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME and token.string not in FIXED_NAMES:
-            words = " ".join(_WORD_OF_NAME.findall(token.string)).lower()
-            if _NEVER_IN_NAMES.search(words):
-                yield token.start[0], token.string
+        if token.type == tokenize.NAME and token.string in suspects:
+            yield token.start[0], token.string
+
+
+def _has_such_a_word(name: str) -> bool:
+    return bool(_NEVER_IN_NAMES.search(" ".join(_WORD_OF_NAME.findall(name)).lower()))
 
 
 def hits_in_transcript(text: str) -> Iterator[tuple[int, str]]:

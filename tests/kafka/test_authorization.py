@@ -206,6 +206,7 @@ def topics(partition: dict[str, Any], *, name: str = "name", partitions: str = "
 
 
 NAMES = [{"name": name} for name in ASKED]
+ALL_TOPICS = {"topics": None, "allow_auto_topic_creation": False}
 GROUPS = ["hers", "theirs"]
 RESOURCES = [
     *({"resource_type": 2, "resource_name": name, "configuration_keys": None, "configs": ()} for name in ASKED),
@@ -246,7 +247,7 @@ REQUESTS: dict[str, tuple[int, int, dict[str, Any]]] = {
         "topics": topics({"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}),
     }),
     "metadata": (3, 7, {"topics": NAMES, "allow_auto_topic_creation": False}),
-    "metadata of all": (3, 7, {"topics": None, "allow_auto_topic_creation": False}),
+    "metadata of all": (3, 7, ALL_TOPICS),
     "metadata by an unknown id": (3, 12, {
         "topics": [{"topic_id": UUID(int=7), "name": None}], "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
@@ -424,3 +425,10 @@ async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_i
                 await only_described.open(transaction_timeout_ms=60_000)
     finally:
         await topics.close()
+        # Other tests compare the topics that exist on the two brokers.
+        alice = BrokerClient(request.getfixturevalue(broker), USER, password)
+        await alice.ask(20, 5, {"topic_names": ("hers-configs",), "timeout": 10_000})
+        while True:
+            if "hers-configs" not in {name for name, _ in error_codes(await alice.ask(3, 7, ALL_TOPICS))}:
+                break
+            await asyncio.sleep(0.05)

@@ -53,7 +53,6 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         "a job has the same job epoch with its next owner (KAFKA-19974)",
         "a member's own revocation counts as a job of another member (KAFKA-19449)",
         "the rebalance timeout begins again with each heartbeat (KAFKA-16249)",
-        "the lease of a member begins when the response arrives",
         "a new leader has the leader epoch of the one before",
     ],
 )

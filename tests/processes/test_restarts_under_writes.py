@@ -22,10 +22,11 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class RestartingWorkers:
-    """Three light workers; one at a time restarts."""
+    """Three light workers; one at a time restarts, while writes of ``journal`` wait for their responses."""
 
-    def __init__(self, cluster: Cluster, group_protocol: GroupProtocolName) -> None:
+    def __init__(self, cluster: Cluster, group_protocol: GroupProtocolName, journal: Journal) -> None:
         self.cluster = cluster
+        self._journal = journal
         self.properties = {"group.protocol": group_protocol.value}
         self.restarting: set[str] = set()
         self.stopped_s: list[float] = []
@@ -69,6 +70,7 @@ class RestartingWorkers:
     def _leader_to_stop(self) -> WorkerProcess:
         worker = self.leader()
         self.restarting.add(worker.url)
+        wait_for_unanswered(self._journal)
         self.stopped_s.append(time.monotonic())
         return worker
 
@@ -88,6 +90,11 @@ class RestartingWorkers:
         return self.cluster.start_light_worker(
             next(self._names), properties=self.properties, environment={"PYTHONPATH": path}
         )
+
+
+def wait_for_unanswered(journal: Journal) -> None:
+    """Wait until half of the clients wait for a response, so that a worker's end comes in the middle of writes."""
+    until(lambda: len(journal.unanswered) >= WRITERS // 2, within_s=60, what="writes wait for their responses")
 
 
 def _life(worker: WorkerProcess) -> str | None:
@@ -128,8 +135,8 @@ def check_writes(
     """Write at least ``writes`` times. Meanwhile the leader is replaced ``replacements`` times, and then restarts in
     place ``relaunches`` times."""
     cluster.start_broker()
-    workers = RestartingWorkers(cluster, group_protocol)
     journal = Journal()
+    workers = RestartingWorkers(cluster, group_protocol, journal)
     writers = start_writers(journal, workers, workers.urls)
     leaders = [workers.replace_leader() for _ in range(replacements)]
     assert len({leader.name for leader in leaders}) == replacements, "each time another worker led"
@@ -160,11 +167,13 @@ def test_a_forwarded_write_whose_leader_is_killed_is_neither_lost_nor_performed_
     cluster: Cluster, group_protocol: GroupProtocolName
 ) -> None:
     cluster.start_broker()
-    workers = RestartingWorkers(cluster, group_protocol)
-    leader, journal = workers.leader(), Journal()
+    journal = Journal()
+    workers = RestartingWorkers(cluster, group_protocol, journal)
+    leader = workers.leader()
     followers = [worker.url for worker in workers.workers if worker is not leader]
     writers = start_writers(journal, workers, lambda: followers)
     until(lambda: len(journal.writes) > 20, within_s=60, what="the clients write")
+    wait_for_unanswered(journal)
     killed_s = time.monotonic()
     leader.kill_group()
     end_writers(journal, writers, writes=len(journal.writes) + 40)

@@ -39,6 +39,8 @@ class Journal:
     """The URLs of the workers whose connection broke before a response came."""
     unreadable: list[str] = field(default_factory=list)
     """The writes that another worker did not show at once."""
+    unanswered: set[int] = field(default_factory=set)
+    """The numbers of the clients that have sent a write and wait for its response."""
 
     def in_flight(self, at_s: float) -> int:
         """How many of the answered writes were sent before ``at_s`` and answered after it."""
@@ -103,6 +105,7 @@ class Writer(threading.Thread):
         """The response of the first worker that can be reached, beginning with another one each time."""
         while True:
             url = self._next_url()
+            self._journal.unanswered.add(self._number)
             try:
                 return self._client.request(method, url + path, json=body)
             except httpx.ConnectError:
@@ -110,6 +113,8 @@ class Writer(threading.Thread):
             except httpx.TransportError:
                 self._journal.broken.append(url)
                 raise
+            finally:
+                self._journal.unanswered.remove(self._number)
 
     def _next_url(self, *, but: str = "", up: bool = False) -> str:
         """The next worker that is not ``but`` and, with ``up``, is not restarting."""

@@ -170,6 +170,10 @@ def test_holds_and_ends_of_connections_work_with_access_rules(tmp_path: Path) ->
 
 
 def end_by_fin(client: RawClient) -> None:
+    """Close the connection as a client that has read all responses does: with unread bytes, a close would reset it."""
+    client.socket.shutdown(socket.SHUT_WR)
+    while client.socket.recv(4096):
+        pass
     client.socket.close()
 
 
