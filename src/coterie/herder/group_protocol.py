@@ -90,6 +90,11 @@ class GroupProtocol(Protocol):
         """The end of the scheduled rebalance delay that this worker received; None when it received none."""
         ...
 
+    def completed_rebalances(self, herder: Herder) -> int | None:
+        """The number of rebalances that have ended here with an assignment since this process started; None for a
+        protocol that has no rounds."""
+        ...
+
     def request_group_view(self, turn: Turn) -> bool:
         """Make :func:`group_view` up to date. True if it is already. False if the coordinator was asked for the group's
         description: the event `GroupDescribed` follows."""

@@ -41,6 +41,7 @@ def worker_view(herder: Herder) -> WorkerView:
         assigned=herder.place.assigned,
         tasks=tuple(_task_view(task, herder.work.task_runs[task]) for task in sorted(herder.work.task_runs)),
         deferred_until_ms=protocol.deferred_until_ms(herder),
+        completed_rebalances=protocol.completed_rebalances(herder),
         lost_threads=herder.lifecycle.lost_threads,
         no_new_jobs_reason=herder.lifecycle.no_new_jobs_reason,
     )

@@ -8,6 +8,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.messages import Event, SetTimer, StopTask, TimerFired
+from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import MembershipLost, Rejoin
@@ -61,6 +62,27 @@ def test_a_worker_that_lagged_in_a_failed_rebalance_rejoins_when_it_has_read_the
     herder.config.pop()
     herder.write(config_records.connector_line(STOCK, {"name": "stock"}, INCARNATION))
     assert len(herder.pop_effects(Rejoin)) == 1
+
+
+def test_only_new_rebalances_that_have_ended_with_an_assignment_are_counted() -> None:
+    herder = configured_herder()
+
+    def completed() -> int | None:
+        view = herder.answer(herder.send_request(DescribeWorker()))
+        assert isinstance(view, WorkerView)
+        return view.completed_rebalances
+
+    before = completed()
+    assert before is not None
+    herder.assign(assigned=jobs_of(*TASKS))
+    herder.assign(error=AssignmentError.CONFIG_MISMATCH)
+    assert completed() == before + 1, "the second one has failed"
+    herder.assign()
+    assert completed() == before + 2
+    herder.feed(ROUND)
+    herder.generation -= 1
+    herder.assign()
+    assert completed() == before + 2, "this worker received the answer of the current generation again"
 
 
 @COOPERATIVE

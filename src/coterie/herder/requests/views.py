@@ -71,6 +71,9 @@ class WorkerView:
     """The tasks that are assigned to this worker or still run here, by id."""
     deferred_until_ms: int | None
     """End of the scheduled rebalance delay on this worker's monotonic clock; None when no delay runs."""
+    completed_rebalances: int | None
+    """The number of rebalances that have ended here with an assignment since this worker's process started. None in a
+    connect group: it has no rounds."""
     lost_threads: int
     """Number of threads that hang in a plug-in."""
     no_new_jobs_reason: str | None

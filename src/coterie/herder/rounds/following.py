@@ -66,6 +66,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     if not is_repeated_answer:
         # A follower that rejoins may receive the current generation again, whose delay started earlier.
         _set_delay(turn, result.delay_ms)
+        herder.rounds.completed_rounds += 1
     if herder.place.is_leader:
         leading.on_settled(turn)
         statuses.delete_orphaned_statuses(turn)

@@ -105,6 +105,10 @@ def deferred_until_ms(herder: Herder) -> int | None:
     return herder.rounds.deferred_until_ms
 
 
+def completed_rebalances(herder: Herder) -> int | None:
+    return herder.rounds.completed_rounds
+
+
 def request_group_view(turn: Turn) -> bool:
     return True
 

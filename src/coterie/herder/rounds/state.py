@@ -56,6 +56,8 @@ class Rounds:
         self.last_completed_generation = handover.generation if handover is not None else Generation(-1)
         """The last generation that ended here with an assignment, -1 for none. A failed round changes no assignment and
         is not counted."""
+        self.completed_rounds = 0
+        """The number of rounds that have ended here with an assignment since this process started."""
         self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
         """When the scheduled rebalance delay of the last assignment ends; None when no delay runs."""
         # `rejoin`

@@ -101,6 +101,10 @@ def deferred_until_ms(herder: Herder) -> int | None:
     return None
 
 
+def completed_rebalances(herder: Herder) -> int | None:
+    return None
+
+
 def request_group_view(turn: Turn) -> bool:
     description.request(turn)
     return False
