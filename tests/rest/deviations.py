@@ -318,6 +318,13 @@ DEVIATIONS = (
         ),
     ),
     Deviation(
+        title="`GET /metrics`",
+        applies=lambda call: (call.method, call.path) == ("GET", "/metrics"),
+        is_expected=lambda _, response: (
+            response.status_code == 200 and "# TYPE kafka_connect_app_info_start_time_ms gauge" in response.text
+        ),
+    ),
+    Deviation(
         title="a body of more than 8 MiB",
         applies=lambda call: len(call.content or b"") > 8 * 1024 * 1024,
         is_expected=lambda _, response: _is_error(response, 413),

@@ -9,6 +9,7 @@ import httpx
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
+from coterie.nouns.ids import GroupId
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.endpoints import ENDPOINTS, Endpoint
@@ -19,6 +20,7 @@ from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
 JSON = {"Content-Type": "application/json"}
+GROUP_ID = GroupId("simulated-group")
 
 
 class ServedCluster(Cluster):
@@ -48,7 +50,9 @@ class ServedCluster(Cluster):
         intake = RequestIntake()
 
         async def run(worker: Worker) -> Exit:
-            app = create_app(worker, self.client, cluster_id="simulated", access=access, endpoints=endpoints)
+            app = create_app(
+                worker, self.client, cluster_id="simulated", group_id=GROUP_ID, access=access, endpoints=endpoints
+            )
             return await serve_while(app, [listener], worker.run(), intake=intake)
 
         running = await self.start(

@@ -49,12 +49,14 @@ async def test_every_path_has_exactly_the_methods_of_the_table(worker: ServedWor
 
 
 async def test_head_has_the_status_and_headers_of_get_without_its_body(worker: ServedWorker) -> None:
-    for path in PATHS:
-        if "GET" not in methods_of(path):
+    for endpoint in ENDPOINTS:
+        if endpoint.method != "GET":
             continue
-        head, get = await worker.ask("HEAD", filled(path)), await worker.ask("GET", filled(path))
+        path = filled(endpoint.path)
+        head, get = await worker.ask("HEAD", path), await worker.ask("GET", path)
         assert (head.status_code, head.content) == (get.status_code, b""), path
-        assert head.headers["content-type"] == get.headers["content-type"] == "application/json"
+        assert head.headers["content-type"] == get.headers["content-type"], path
+        assert get.headers["content-type"].partition(";")[0] == endpoint.media_type, path
         assert int(head.headers["content-length"]) > 0
 
 

@@ -1,4 +1,4 @@
-"""A composed worker serves ``/admin`` where ``admin.listeners`` says."""
+"""A composed worker serves ``/admin`` where ``admin.listeners`` says, and ``/metrics`` at all its addresses."""
 
 import uuid
 from collections.abc import Mapping
@@ -10,15 +10,19 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.composed import ComposedFleet
 from tests.worker.simulated import SimulatedRuntime, until
 
-LOGGERS, HEALTH = "/admin/loggers/root", "/health"
+LOGGERS, HEALTH, METRICS = "/admin/loggers/root", "/health", "/metrics"
 
 
 @pytest.mark.parametrize(
     ("setting", "main", "admin"),
     [
-        ({}, {LOGGERS: 200, HEALTH: 200}, None),
-        ({"admin.listeners": ""}, {LOGGERS: 404, HEALTH: 200}, None),
-        ({"admin.listeners": "http://127.0.0.1:0"}, {LOGGERS: 404, HEALTH: 200}, {LOGGERS: 200, HEALTH: 404}),
+        ({}, {LOGGERS: 200, HEALTH: 200, METRICS: 200}, None),
+        ({"admin.listeners": ""}, {LOGGERS: 404, HEALTH: 200, METRICS: 200}, None),
+        (
+            {"admin.listeners": "http://127.0.0.1:0"},
+            {LOGGERS: 404, HEALTH: 200, METRICS: 200},
+            {LOGGERS: 200, HEALTH: 404, METRICS: 200},
+        ),
     ],
     ids=["unset", "empty", "another address"],
 )

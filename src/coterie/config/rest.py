@@ -4,7 +4,8 @@ listeners                      addresses: http://host:port, https://host:port, s
 listeners.https.ssl.*          certificates of https listeners, as for Kafka clients (`config.security`), and
 …ssl.client.auth               none (default), requested or required; without any key listeners.https.*, the keys
                                ssl.* count, as in Connect
-admin.listeners                addresses for /admin only; without the key, /admin is at the addresses of `listeners`
+admin.listeners                addresses for /admin, and for /metrics too; without the key, /admin is at the addresses
+                               of `listeners`
 rest.advertised.*              the address that other workers and clients use
 rest.users.file                the users that may log in, with their roles (Coterie's own key)
 access.control.allow.*         which pages of other addresses a browser may let use the API (CORS)

@@ -73,14 +73,14 @@ class AccessGate:
         :raises HTTPException: see :func:`media_types.check_accept`.
         """
         if endpoint.method == "GET":
-            media_types.check_accept(request)
+            media_types.check_accept(request, endpoint.media_type)
             await self._check(request, endpoint)
             return await handler(request)
         entry = audit.Entry.of(request, endpoint)
         try:
             # As in Connect, before the log-in.
             media_types.check_content_type(request, reads_body=endpoint.request is not None)
-            media_types.check_accept(request)
+            media_types.check_accept(request, endpoint.media_type)
             await self._check(request, endpoint)
             await entry.read_target(request)
             response = await handler(request)

@@ -6,6 +6,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
+from coterie.nouns.ids import GroupId
 from coterie.rest import problems
 from coterie.rest.access import AccessGate, AccessRules
 from coterie.rest.cross_origin import ResponseHeadersMiddleware
@@ -15,6 +16,7 @@ from coterie.rest.resources.connectors import ConnectorsResource
 from coterie.rest.resources.group import GroupResource
 from coterie.rest.resources.internal import InternalResource
 from coterie.rest.resources.loggers import LoggersResource
+from coterie.rest.resources.metrics import MetricsResource
 from coterie.rest.resources.offsets import OffsetsResource
 from coterie.rest.resources.plugins import PluginsResource
 from coterie.rest.resources.restarts import RestartsResource
@@ -31,18 +33,21 @@ def create_app(
     http_client: httpx.AsyncClient,
     *,
     cluster_id: str,
+    group_id: GroupId,
     access: AccessRules | None = None,
     endpoints: Sequence[Endpoint] = ENDPOINTS,
 ) -> Starlette:
     """The web application of ``worker``: Connect's paths and Coterie's own, with error responses for all exceptions.
 
-    ``http_client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster;
-    ``access`` says who may use the application, by default every client; ``endpoints`` are those that it serves.
+    ``http_client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster,
+    ``group_id`` that of the worker's group; ``access`` says who may use the application, by default every client;
+    ``endpoints`` are those that it serves.
     """
     access = access or AccessRules()
     herder = HerderRequests(worker, http_client)
     resources = [
         ServerResource(worker, cluster_id=cluster_id, endpoints=endpoints).handlers(),
+        MetricsResource(herder, group_id=group_id).handlers(),
         ConnectorsResource(herder).handlers(),
         StatusesResource(herder).handlers(),
         TopicsResource(herder).handlers(),

@@ -26,6 +26,7 @@ class Operation(StrEnum):
 
     DESCRIBE_SERVER = auto()
     DESCRIBE_HEALTH = auto()
+    DESCRIBE_METRICS = auto()
     DESCRIBE_API = auto()
 
     LIST_CONNECTORS = auto()
@@ -98,6 +99,21 @@ class AnsweredBy(StrEnum):
     """The worker that has the job, or that the path names."""
 
 
+class Listeners(StrEnum):
+    """The listeners that serve an endpoint when the key ``admin.listeners`` is set; otherwise ``listeners`` serve
+    all."""
+
+    MAIN = auto()
+    """``listeners``"""
+    ADMIN = auto()
+    """``admin.listeners``"""
+    BOTH = auto()
+
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One method of one path."""
@@ -108,15 +124,16 @@ class Endpoint:
     operation: Operation
     role: Role
     answered_by: AnsweredBy
-    is_admin: bool = False
-    """Whether ``admin.listeners`` serve the endpoint."""
+    listeners: Listeners = Listeners.MAIN
     query: Mapping[str, Any] = field(default_factory=dict)
     """The type of each parameter in the query, by name. Unknown parameters are ignored."""
     request: Any = None
     """The type of the request's JSON body, as pydantic describes it in a schema; None: no body. Bodies are parsed by
     :mod:`coterie.rest.bodies`, as Connect parses them."""
     response: Any = None
-    """The type of the JSON body of a success; None: no body."""
+    """The type of the body of a success, as in ``request``; None: no body."""
+    media_type: str = JSON
+    """The media type of the body of a success. The bodies of errors are JSON, or a text."""
     statuses: tuple[int, ...] = (200,)
     """The HTTP statuses of a success; none if every request is refused."""
 
@@ -143,6 +160,16 @@ ENDPOINTS: Sequence[Endpoint] = (
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
         response=models.Health,
+    ),
+    Endpoint(
+        method="GET",
+        path="/metrics",
+        operation=Operation.DESCRIBE_METRICS,
+        role=Role.READ,
+        answered_by=AnsweredBy.ANY_WORKER,
+        listeners=Listeners.BOTH,
+        response=str,
+        media_type=TEXT,
     ),
     Endpoint(
         method="GET",
@@ -357,7 +384,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_LOGGERS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        is_admin=True,
+        listeners=Listeners.ADMIN,
         response=dict[str, models.Logger],
     ),
     Endpoint(
@@ -366,7 +393,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_LOGGER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        is_admin=True,
+        listeners=Listeners.ADMIN,
         response=models.Logger,
     ),
     Endpoint(
@@ -375,7 +402,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.SET_LOGGER_LEVEL,
         role=Role.ADMIN,
         answered_by=AnsweredBy.ANY_WORKER,
-        is_admin=True,
+        listeners=Listeners.ADMIN,
         query={"scope": str},
         request=models.NewLoggerLevel,
         response=list[str],
@@ -445,7 +472,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     ),
 )
 """All endpoints. Where two paths match a request, the first is used."""
-MAIN_ENDPOINTS: Sequence[Endpoint] = tuple(endpoint for endpoint in ENDPOINTS if not endpoint.is_admin)
+MAIN_ENDPOINTS: Sequence[Endpoint] = tuple(one for one in ENDPOINTS if one.listeners is not Listeners.ADMIN)
 """The endpoints of ``listeners`` when the key ``admin.listeners`` is set."""
-ADMIN_ENDPOINTS: Sequence[Endpoint] = tuple(endpoint for endpoint in ENDPOINTS if endpoint.is_admin)
+ADMIN_ENDPOINTS: Sequence[Endpoint] = tuple(one for one in ENDPOINTS if one.listeners is not Listeners.MAIN)
 """The endpoints of ``admin.listeners``."""

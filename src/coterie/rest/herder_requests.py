@@ -1,7 +1,8 @@
 """Sends requests of clients to this worker's herder, and to another worker when the herder cannot answer them."""
 
+import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 import httpx
@@ -12,7 +13,7 @@ from starlette.responses import Response
 from coterie.config.secrets import masked_config
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.kinds import Request as HerderRequest
-from coterie.herder.requests.reads import ConnectorInfo
+from coterie.herder.requests.reads import ConnectorDescriptions, ConnectorInfo, ConnectorStatus, DescribeConnectors
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.signatures import SignContent, SignedContent
 from coterie.herder.requests.writes import PutTaskConfigs, Write
@@ -24,6 +25,9 @@ from coterie.rest.endpoints import Role
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.writes import perform_write
 from coterie.worker.worker import Worker
+
+CONNECTORS_PER_PIECE = 50
+"""After so many described connectors the event loop runs what is ready."""
 
 
 class HerderRequests:
@@ -41,6 +45,20 @@ class HerderRequests:
         :raises ProblemRefusal: when the herder refused the request.
         """
         return problems.answer_as(await self.worker.ask(herder_request), answer_type)
+
+    async def describe_in_pieces(
+        self, connectors: Sequence[ConnectorName]
+    ) -> AsyncIterator[Sequence[tuple[ConnectorInfo, ConnectorStatus | None]]]:
+        """The configs and statuses of ``connectors``, in their order, in pieces: the event loop must not stall for as
+        long as thousands of connectors take. Between two pieces it runs what is ready. A connector that does not exist,
+        for example because it was deleted meanwhile, is left out.
+
+        :raises ProblemRefusal: when the herder refused the request.
+        """
+        for first in range(0, len(connectors), CONNECTORS_PER_PIECE):
+            names = tuple(connectors[first : first + CONNECTORS_PER_PIECE])
+            yield (await self.ask(DescribeConnectors(connectors=names), ConnectorDescriptions)).connectors
+            await asyncio.sleep(0)
 
     async def ask_or_forward(
         self, request: Request, body: bytes, herder_request: HerderRequest, to_response: Callable[[Answer], Response]

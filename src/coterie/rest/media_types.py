@@ -1,13 +1,10 @@
-"""Checks the media types of a request: this API reads and writes JSON only."""
+"""Checks the media types of a request: this API reads JSON only, and writes it with few exceptions."""
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from coterie.rest.endpoints import JSON
 from coterie.rest.problems import BadRequestError, NotJsonError
-
-_JSON = "application/json"
-_ACCEPTED_RANGES = (_JSON, "application/*", "*/json", "*/*", "*")
-"""The ranges of ``Accept`` that contain JSON; ``*`` is that of older clients in Java."""
 
 
 def check_content_type(request: Request, *, reads_body: bool) -> None:
@@ -24,29 +21,32 @@ def check_content_type(request: Request, *, reads_body: bool) -> None:
             return
     else:
         media_type = content_type.partition(";")[0].strip().lower()
-        if media_type == _JSON:
+        if media_type == JSON:
             return
         if not all(media_type.partition("/")):
             raise BadRequestError(f"HTTP 400 Bad Request: the Content-Type {content_type!r} is not a media type")
     raise NotJsonError(
         f"HTTP 415 Unsupported Media Type: the Content-Type of the request is {content_type or 'missing'}. "
-        f"Send JSON with the header Content-Type: {_JSON}"
+        f"Send JSON with the header Content-Type: {JSON}"
     )
 
 
-def check_accept(request: Request) -> None:
-    """Check that the client accepts JSON.
+def check_accept(request: Request, media_type: str) -> None:
+    """Check that the client accepts ``media_type``, which has no parameters.
 
-    :raises HTTPException: with status 406, when the ``Accept`` headers have no range that contains JSON.
+    :raises HTTPException: with status 406, when the ``Accept`` headers have no range that contains ``media_type``.
     """
     ranges = [part.strip() for value in request.headers.getlist("accept") for part in value.split(",") if part.strip()]
-    if ranges and not any(_accepts_json(one) for one in ranges):
+    if ranges and not any(_is_accepted(media_type, one) for one in ranges):
         raise HTTPException(406)
 
 
-def _accepts_json(media_range: str) -> bool:
-    """Whether ``media_range``, one value of ``Accept``, contains JSON. As in Connect, its quality does not count."""
-    return media_range.partition(";")[0].strip().lower() in _ACCEPTED_RANGES
+def _is_accepted(media_type: str, media_range: str) -> bool:
+    """Whether ``media_range``, one value of ``Accept``, contains ``media_type``. As in Connect, its quality does not
+    count; ``*`` is the range of older clients in Java."""
+    type_, _, subtype = media_type.partition("/")
+    accepted = media_range.partition(";")[0].strip().lower()
+    return accepted in (media_type, f"{type_}/*", f"*/{subtype}", "*/*", "*")
 
 
 def _has_body(request: Request) -> bool:

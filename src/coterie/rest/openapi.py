@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from coterie import __version__
 from coterie.rest import models
-from coterie.rest.endpoints import Endpoint, Role
+from coterie.rest.endpoints import JSON, Endpoint, Role
 from coterie.rest.paths import PathTemplate
 
 _REF_TEMPLATE = "#/components/schemas/{model}"
@@ -54,10 +54,10 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     operation["responses"]["default"] = {
         "description": "The request was refused. A request without a log-in gets a text.",
-        "content": {"application/json": {"schema": {"anyOf": [_schema(models.Error, schemas), {"type": "string"}]}}},
+        "content": {JSON: {"schema": {"anyOf": [_schema(models.Error, schemas), {"type": "string"}]}}},
     }
     if endpoint.request is not None:
-        content = {"application/json": {"schema": _schema(endpoint.request, schemas)}}
+        content = {JSON: {"schema": _schema(endpoint.request, schemas)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -89,7 +89,7 @@ def _response(endpoint: Endpoint, status: int, schemas: dict[str, Any]) -> dict[
         return {"description": "Success"}
     return {
         "description": "Success",
-        "content": {"application/json": {"schema": _schema(endpoint.response, schemas)}},
+        "content": {endpoint.media_type: {"schema": _schema(endpoint.response, schemas)}},
     }
 
 

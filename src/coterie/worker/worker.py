@@ -133,6 +133,8 @@ class Worker:
         self.settings = settings
         self.boot_id = uuid.uuid4().hex[:12]
         """A random id of this process start. A client that waits for a restart compares it with the earlier id."""
+        self.started_at_ms = time.time_ns() // 1_000_000
+        """When this worker was created, in milliseconds since the Unix epoch."""
         self.stall = StallMeter()
         self.logger_levels = LoggerLevels(runtime)
         self.phase = WorkerPhase.STARTING

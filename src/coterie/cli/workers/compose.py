@@ -323,7 +323,10 @@ async def serve_worker(
                 close_intake=intake.close,
             )
             on_created(worker)
-            create = partial(create_app, worker, client, cluster_id=await topics.cluster_id(), access=access)
+            cluster_id = await topics.cluster_id()
+            create = partial(
+                create_app, worker, client, cluster_id=cluster_id, group_id=settings.group_id, access=access
+            )
             app = create(endpoints=ENDPOINTS if settings.admin_listeners is None else MAIN_ENDPOINTS)
             try:
                 work = _run_watched(worker, watch, membership)

@@ -1,6 +1,5 @@
 """``/connectors``: creates, lists, describes and deletes connectors, and changes their configs."""
 
-import asyncio
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -8,11 +7,9 @@ from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import (
-    ConnectorDescriptions,
     ConnectorInfo,
     ConnectorNames,
     DescribeConnector,
-    DescribeConnectors,
     ListConnectors,
 )
 from coterie.herder.requests.writes import (
@@ -34,9 +31,6 @@ from coterie.rest.herder_requests import (
 from coterie.rest.paths import encoded_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
-
-CONNECTORS_PER_PIECE = 50
-"""After so many described and encoded connectors the event loop runs what is ready."""
 
 
 class ConnectorsResource:
@@ -70,19 +64,15 @@ class ConnectorsResource:
         self, request: Request, connectors: Sequence[ConnectorName], expansions: frozenset[str]
     ) -> Response:
         """The response with the parts of all connectors; a connector that is deleted meanwhile is left out, as in
-        Connect. They are described and encoded in pieces, because the event loop must not stall for as long as
-        thousands of connectors take."""
-        pieces = []
-        for first in range(0, len(connectors), CONNECTORS_PER_PIECE):
-            names = tuple(connectors[first : first + CONNECTORS_PER_PIECE])
-            described = await self._herder.ask(DescribeConnectors(connectors=names), ConnectorDescriptions)
-            for info, status in described.connectors:
+        Connect."""
+        entries = []
+        async for piece in self._herder.describe_in_pieces(connectors):
+            for info, status in piece:
                 visible = visible_info(request, info)
                 entry = views.expanded_connector_json(visible, status, expansions, self._herder.worker.connector_type)
                 if entry is not None:
-                    pieces.append(JSONResponse({info.connector: entry}).body[1:-1])
-            await asyncio.sleep(0)
-        return Response(b"{" + b",".join(pieces) + b"}", media_type="application/json")
+                    entries.append(JSONResponse({info.connector: entry}).body[1:-1])
+        return Response(b"{" + b",".join(entries) + b"}", media_type="application/json")
 
     async def create_connector(self, request: Request) -> Response:
         body = await bodies.read_body(request)
