@@ -50,6 +50,7 @@ bench: .venv/dev.stamp  ## run the benchmarks, also of Apache Kafka and plain Sp
 	$(BIN)/python -m benchmarks.bench_assignor
 	$(BIN)/python -m benchmarks.bench_rebalance
 	$(BIN)/python -m benchmarks.bench_rest
+	$(BIN)/python -m benchmarks.bench_rest --case metrics --requests 50
 	$(BIN)/python -m benchmarks.bench_pipeline
 	$(BIN)/python -m benchmarks.bench_latency
 	$(BIN)/python -m benchmarks.bench_resplit

@@ -1,5 +1,5 @@
-"""The REST API of a worker with many connectors: the time of ``GET /connectors?expand=status&expand=info``, and what
-it costs the worker's event loop.
+"""The REST API of a worker with many connectors: the time of ``GET /connectors?expand=status&expand=info``, or of
+``GET /metrics``, and what it costs the worker's event loop.
 
 ``python -m benchmarks.bench_rest`` prints one JSON line; `docs/benchmarks.md` explains its keys.
 """
@@ -11,6 +11,7 @@ import os
 import statistics
 import sys
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coterie.cli.garbage_collection import raise_gc_thresholds
@@ -18,10 +19,25 @@ from coterie.worker.stall import StallMeter
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
-PATH = "/connectors?expand=status&expand=info"
+EXPANDED = "/connectors?expand=status&expand=info"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request to measure."""
+
+    path: str
+    mark: str
+    """A text that the response contains once for each connector."""
+
+
+CASES = {
+    "expand": Case(EXPANDED, '"info":{'),
+    "metrics": Case("/metrics", "metrics_connector_total_task_count{"),
+}
 CLIENT = """
 import http.client, json, sys, time
-port, path, requests = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+port, path, mark, requests = int(sys.argv[1]), sys.argv[2], sys.argv[3].encode(), int(sys.argv[4])
 connection = http.client.HTTPConnection("127.0.0.1", port)
 durations_ms = []
 for number in range(requests):
@@ -29,13 +45,14 @@ for number in range(requests):
     connection.request("GET", path)
     body = connection.getresponse().read()
     durations_ms.append((time.perf_counter() - begun) * 1000)
-print(json.dumps({"durations_ms": durations_ms, "size_bytes": len(body), "connectors": len(json.loads(body))}))
+print(json.dumps({"durations_ms": durations_ms, "size_bytes": len(body), "connectors": body.count(mark)}))
 """
 """The program of the client. It runs in a separate process, so that its reads do not delay the worker's event loop."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_rest", description=__doc__)
+    parser.add_argument("--case", choices=sorted(CASES), default="expand", help="(default: %(default)s)")
     parser.add_argument("--connectors", type=int, default=1_000, help="(default: %(default)s)")
     parser.add_argument("--tasks", type=int, default=3, help="tasks of each connector (default: %(default)s)")
     parser.add_argument("--requests", type=int, default=300, help="one after the other (default: %(default)s)")
@@ -52,14 +69,14 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
         worker = await cluster.serve()
         await create_connectors(worker, options.connectors, options.tasks)
         idle = await longest_stall_ms(asyncio.sleep(3))
-        task = asyncio.create_task(run_client(worker, options.requests))
+        task = asyncio.create_task(run_client(worker, CASES[options.case], options.requests))
         stall_ms = await longest_stall_ms(task)
         client = task.result()
     assert client["connectors"] == options.connectors
     durations = sorted(client["durations_ms"])
     return {
         "bench": "rest",
-        "case": "expand",
+        "case": options.case,
         "connectors": options.connectors,
         "tasks": options.connectors * options.tasks,
         "requests": options.requests,
@@ -93,7 +110,7 @@ async def create_connectors(worker: ServedWorker, connectors: int, tasks: int) -
         await asyncio.gather(*(create(number) for number in range(first, min(first + 50, connectors))))
 
     async def all_run() -> bool:
-        status = (await worker.get(PATH)).json().values()
+        status = (await worker.get(EXPANDED)).json().values()
         states = [task["state"] for one in status for task in one["status"]["tasks"]]
         return states == ["RUNNING"] * (connectors * tasks)
 
@@ -109,14 +126,15 @@ async def longest_stall_ms(work: Awaitable[object]) -> float:
     return meter.longest_ms
 
 
-async def run_client(worker: ServedWorker, requests: int) -> dict[str, Any]:
+async def run_client(worker: ServedWorker, case: Case, requests: int) -> dict[str, Any]:
     """What :data:`CLIENT` prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         CLIENT,
         worker.url.rpartition(":")[2],
-        PATH,
+        case.path,
+        case.mark,
         str(requests),
         stdout=asyncio.subprocess.PIPE,
     )

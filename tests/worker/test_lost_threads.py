@@ -1,15 +1,20 @@
-"""A worker with too many lost threads takes no new jobs: the group assigns them to other workers. On a real broker."""
+"""A worker shows its lost threads; a worker with too many takes no new jobs: the group assigns them to other workers.
+On a real broker."""
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from coterie.cli.workers import commands
 from coterie.herder.seams import PluginThreadsLost
 from coterie.nouns.membership import GroupProtocolName
+from coterie.spark.call_ledger import CallQueue
+from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.worker.process_fleet import CONNECTOR, ProcessFleet, WorkerProcess
 from tests.worker.simulated import until
@@ -111,3 +116,43 @@ async def test_a_job_that_no_worker_takes_is_unassigned_with_the_reason_and_all_
         return len(fleet.running()) == 6
 
     await until(all_run, within_s=60)
+
+
+async def test_the_gauge_rises_with_the_lost_threads_and_falls_when_they_return(fleet: ProcessFleet) -> None:
+    (anna,) = await fleet.start("anna")
+    runtime, loop, go_on = anna.runtimes[-1], asyncio.get_running_loop(), threading.Event()
+
+    def report(count: int) -> None:
+        """As the runtime for Spark does it."""
+        loop.call_soon_threadsafe(runtime.emit, PluginThreadsLost(count=count))
+
+    calls = PluginCalls(20, report)
+
+    async def lose_thread() -> None:
+        with pytest.raises(PluginTimeoutError):
+            await calls.call(
+                CallQueue(name="validations", concurrent_max=4), "connector orders", go_on.wait, stage="validate"
+            )
+
+    async def lost_threads() -> float:
+        answer = await fleet.client.get(f"{anna.url}/metrics")
+        families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+        return families["coterie_plugin_lost_threads"].samples[0].value
+
+    async def until_gauge_is(expected: int) -> None:
+        async def is_expected() -> bool:
+            return await lost_threads() == expected
+
+        await until(is_expected, within_s=30)
+
+    try:
+        assert await lost_threads() == 0
+        await lose_thread()
+        await until_gauge_is(1)
+        await asyncio.gather(lose_thread(), lose_thread())
+        await until_gauge_is(3)
+        go_on.set()
+        await until_gauge_is(0)
+    finally:
+        go_on.set()
+        calls.close()
