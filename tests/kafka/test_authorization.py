@@ -48,6 +48,7 @@ allow User:{BOB} describe_configs   topic:hers-told
 allow User:{BOB} describe_configs   topic:hers-configs
 allow User:{BOB} describe           transactional_id:shown
 allow User:{BOB} write              transactional_id:connect-cluster-hers
+allow User:{BOB} write              transactional_id:connect-cluster-opened
 deny  User:{BOB} read               topic:hers-secret
 """
 ACLS = [
@@ -73,12 +74,15 @@ ACLS = [
         AclOperation.DESCRIBE,
         AclPermissionType.ALLOW,
     ),
-    (
-        ResourceType.TRANSACTIONAL_ID,
-        "connect-cluster-hers",
-        ResourcePatternType.LITERAL,
-        AclOperation.WRITE,
-        AclPermissionType.ALLOW,
+    *(
+        (
+            ResourceType.TRANSACTIONAL_ID,
+            id_,
+            ResourcePatternType.LITERAL,
+            AclOperation.WRITE,
+            AclPermissionType.ALLOW,
+        )
+        for id_ in ("connect-cluster-hers", "connect-cluster-opened")
     ),
     (ResourceType.TOPIC, "hers-secret", ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY),
 ]
@@ -400,7 +404,10 @@ MISSING_RIGHT = (
 async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_id(
     request: pytest.FixtureRequest, broker: str, password: str
 ) -> None:
-    """A worker without the right ends at its start. No right to the cluster is needed, not even IdempotentWrite."""
+    """A worker without the right ends at its start. No right to the cluster is needed, not even IdempotentWrite.
+
+    Only this test opens its transactional id: the other tests compare how two brokers respond for one that is not open.
+    """
     server = f"localhost:{request.getfixturevalue(broker)}"
     bob = security(BOB, password)
 
@@ -408,7 +415,7 @@ async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_i
         id_ = transactional_id(GroupId(group))
         await check_broker_access([server], client_id="tests", security=bob, transactional_id=id_)
 
-    await check("hers")
+    await check("opened")
     with pytest.raises(BrokerAccessError, match=MISSING_RIGHT.format("connect-cluster-theirs")):
         await check("theirs")
     topics = Topics([server], client_id="tests", security=bob)
@@ -417,7 +424,7 @@ async def test_a_worker_needs_the_right_to_write_with_its_groups_transactional_i
             log = await topics.open_log(
                 "hers-configs", partitions=1, replication_factor=1, setting_key="config.storage.topic"
             )
-            leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("hers")))
+            leader_log = topics.open_leader_log(log, transactional_id=transactional_id(GroupId("opened")))
             await leader_log.open(transaction_timeout_ms=60_000)
             assert await leader_log.append([NewTopicRecord(key=b"k", value=b"v")]) == 1
             only_described = topics.open_leader_log(log, transactional_id="shown")
