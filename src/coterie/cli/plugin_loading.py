@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, TypeVar
 
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, invalid_value
 
 PluginT = TypeVar("PluginT")
 
@@ -48,9 +48,7 @@ def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> E
     match [entry for entry in found if entry.name == name]:
         case []:
             known = ", ".join(sorted(found.names)) or "none"
-            raise ConfigError(
-                {key: [f"Invalid value {name} for configuration {key}: no {kind} has this name; installed: {known}"]}
-            )
+            raise ConfigError({key: [invalid_value(key, name, f"no {kind} has this name; installed: {known}")]})
         case [entry]:
             return entry
         case entries:

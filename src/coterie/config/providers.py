@@ -23,7 +23,7 @@ from typing import Protocol, Self
 from coterie.config.definition import split_list
 from coterie.config.properties import parse_properties
 from coterie.config.secrets import remember_secret
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import ConfigError, WorldError, invalid_value
 
 log = logging.getLogger(__name__)
 
@@ -181,10 +181,8 @@ class ConfigProviders:
             class_key = f"{PROVIDERS_KEY}.{name}.class"
             class_name = properties.get(class_key, "").strip()
             if (provider_class := _PROVIDER_CLASSES.get(class_name)) is None:
-                errors[class_key] = [
-                    f"Invalid value {class_name or chr(39) * 2} for configuration {class_key}: must be one of "
-                    f"{', '.join(_PROVIDER_CLASSES)}"
-                ]
+                reason = f"must be one of {', '.join(_PROVIDER_CLASSES)}"
+                errors[class_key] = [invalid_value(class_key, class_name or "''", reason)]
                 continue
             prefix = f"{PROVIDERS_KEY}.{name}.param."
             parameters = {

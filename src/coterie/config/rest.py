@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from coterie.config.definition import split_list
 from coterie.config.security import TlsFiles
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, invalid_value
 from coterie.nouns.ids import WorkerId, WorkerUrl
 
 HTTPS_PREFIX = "listeners.https."
@@ -90,7 +90,7 @@ class RestTls:
         key = prefix + CLIENT_AUTH_KEY
         value = properties.get(key, "").strip().lower() or ClientAuth.NONE.value
         if value not in [choice.value for choice in ClientAuth]:
-            raise ConfigError({key: [f"Invalid value {value} for configuration {key}: must be {_choices(ClientAuth)}"]})
+            raise ConfigError({key: [invalid_value(key, value, f"must be {_choices(ClientAuth)}")]})
         client_auth = ClientAuth(value)
         if client_auth is not ClientAuth.NONE and files.ca_location is None:
             missing_key = f"{prefix}ssl.truststore.location"
@@ -239,15 +239,12 @@ class RestSettings(BaseModel):
         schemes = {listener.scheme for listener in self.rest_listeners}
         advertised = self.rest_advertised_listener
         if advertised is not None and advertised not in schemes:
-            errors["rest.advertised.listener"] = [
-                f"Invalid value {advertised} for configuration rest.advertised.listener: no listener has this scheme"
-            ]
+            key = "rest.advertised.listener"
+            errors[key] = [invalid_value(key, advertised, "no listener has this scheme")]
         ports = {listener.port for listener in self.rest_listeners} - {0}
         if used := sorted(ports & {listener.port for listener in self.rest_admin_listeners}):
-            errors["admin.listeners"] = [
-                f"Invalid value {','.join(self.admin_listeners or ())} for configuration admin.listeners: listeners "
-                f"has the port {used[0]}, too"
-            ]
+            key, value = "admin.listeners", ",".join(self.admin_listeners or ())
+            errors[key] = [invalid_value(key, value, f"listeners has the port {used[0]}, too")]
         schemes |= {listener.scheme for listener in self.rest_admin_listeners}
         if RestScheme.HTTPS in schemes and self.rest_tls.files.certificate_location is None:
             key = f"{HTTPS_PREFIX}ssl.keystore.location"

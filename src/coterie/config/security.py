@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, invalid_value
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The values of ``security.protocol``."""
@@ -187,9 +187,13 @@ class _SecurityParser:
         ):
             # The value is hidden because it contains the password.
             self._errors["sasl.jaas.config"] = [
-                "Invalid value [hidden] for configuration sasl.jaas.config: must be "
-                f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{module_name} "
-                'required username="…" password="…";'
+                invalid_value(
+                    "sasl.jaas.config",
+                    "[hidden]",
+                    "must be "
+                    f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{module_name} "
+                    'required username="…" password="…";',
+                )
             ]
             return None, None
         return _unquote(options["username"]), _unquote(options["password"])
@@ -245,7 +249,7 @@ class _SecurityParser:
         instead of the value, unless it is None."""
         value = self._set_values.get(key, "") if shown_value is None else shown_value
         full_key = self._prefix + key
-        self._errors[full_key] = [f"Invalid value {value} for configuration {full_key}: {reason}"]
+        self._errors[full_key] = [invalid_value(full_key, value, reason)]
 
 
 _JAAS_PATTERN = re.compile(

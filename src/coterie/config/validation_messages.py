@@ -3,6 +3,8 @@
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from coterie.nouns.errors import invalid_value
+
 
 def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> dict[str, list[str]]:
     """One sentence for each error, by config key; the sentence for a missing key contains the description of the key's
@@ -19,7 +21,7 @@ def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> 
                 message += f" It is: {' '.join(description.split())}"
         else:
             shown_value = "[hidden]" if key in secret_keys else _value_text(detail["input"])
-            message = f"Invalid value {shown_value} for configuration {key}: {_error_reason(detail)}"
+            message = invalid_value(key, shown_value, _error_reason(detail))
         messages.setdefault(key, []).append(message)
     return messages
 

@@ -67,6 +67,12 @@ class ConfigError(CoterieError):
         return {key: list(sentences) for key, sentences in self.errors.items()}
 
 
+def invalid_value(key: str, value: object, reason: str) -> str:
+    """Connect's message about the invalid value of a key. ``value``: as the message shows it; hide a secret value
+    before. ``reason``: what is wrong with the value, or what it must be."""
+    return f"Invalid value {value} for configuration {key}: {reason}"
+
+
 class Refusal(CoterieError):
     """A request is refused and has changed nothing. Each subclass contains the error code or HTTP status of its
     protocol."""

@@ -17,7 +17,7 @@ from coterie.config.definition import (
 )
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.secrets import hide_secrets
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import ConfigError, WorldError, invalid_value
 from coterie.spark import rotation, transforms, unsupported_connect_keys
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
@@ -276,7 +276,7 @@ def _tolerance_errors(
             f"duplicated if an expression is not deterministic; set {EXACTLY_ONCE_KEY.name}=requested to accept that "
             "(docs/guarantees.md)"
         )
-        return {EXACTLY_ONCE_KEY.name: [f"Invalid value required for configuration {EXACTLY_ONCE_KEY.name}: {message}"]}
+        return {EXACTLY_ONCE_KEY.name: [invalid_value(EXACTLY_ONCE_KEY.name, "required", message)]}
     return {}
 
 

@@ -62,7 +62,14 @@ from coterie.herder.requests.questions import DescribePlugin, ListPlugins, Plugi
 from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
 from coterie.nouns.connector_offsets import OffsetsRefusedError
-from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError, WriterFencedError
+from coterie.nouns.errors import (
+    ConfigError,
+    CoterieError,
+    UnreachableError,
+    WorldError,
+    WriterFencedError,
+    invalid_value,
+)
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
 from coterie.nouns.target_assignments import Assign
@@ -241,7 +248,7 @@ class Chores:
         except Exception as error:  # noqa: BLE001
             logger.error("Validating a connector's config failed: %s", _error_type_and_stack(error))
             key = "connector.class"
-            errors = {key: [f"Invalid value {chore.config.get(key)} for configuration {key}: {error}"]}
+            errors = {key: [invalid_value(key, chore.config.get(key), str(error))]}
             infos = ConfigInfos(name=chore.config.get(key, ""), configs=()).with_errors(errors)
         return ConfigValidated(id=chore.id, infos=infos)
 
