@@ -22,7 +22,7 @@ def test_deferred_jobs_are_shown_with_their_former_worker_and_the_remaining_dela
         now_ms=1_000,
     )
     (deferred,) = shown.deferred
-    assert (deferred.worker, deferred.left_ms, deferred.jobs) == ("bert", 4_000, SECOND)
+    assert (deferred.worker, deferred.time_left_ms, deferred.jobs) == ("bert", 4_000, SECOND)
     assert shown.unassigned == (), "deferred jobs are not listed as unassigned"
     later = round_snapshot({ANNA: MemberSpec(owned=FIRST)}, previous=second, unassigned={deferred_job: "it waits"})
     assert [worker.name for worker in later.departed] == ["bert"], "over any number of rebalances"
@@ -36,7 +36,7 @@ def test_deferred_jobs_of_an_unknown_worker_are_shown_without_a_worker_name() ->
     waiting = [Deferral(jobs=SECOND, deadline_ms=0, instance_id=InstanceId("place"))]
     shown = view(snapshot, waiting, configured=BOTH, policy=RebalancePolicy(), next_round_ms=None, now_ms=9)
     (deferred,) = shown.deferred
-    assert (deferred.worker, deferred.instance_id, deferred.left_ms) == (None, "place", 0)
+    assert (deferred.worker, deferred.instance_id, deferred.time_left_ms) == (None, "place", 0)
 
 
 def test_a_drain_without_another_worker_shows_its_reason_to_wait() -> None:

@@ -45,7 +45,7 @@ def advance(turn: Turn) -> None:
 
 
 def on_described(turn: Turn) -> None:
-    """The view of the group has arrived, or could not be had: answer the requests that wait for it."""
+    """The view of the group has arrived, or could not be read: answer the requests that wait for it."""
     waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
     for id_, request in waiting:
         _answer(turn, id_, request)
@@ -93,8 +93,8 @@ def _execute(turn: Turn, order: WorkerOrder) -> Answer:
             return draining.drain(turn)
         case UncordonWorker():
             return draining.uncordon(turn)
-        case RestartWorker(settings_error=obstacle):
-            return lifecycle.begin_relaunch(turn, obstacle)
+        case RestartWorker(settings_error=settings_error):
+            return lifecycle.begin_relaunch(turn, settings_error)
 
 
 def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:

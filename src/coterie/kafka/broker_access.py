@@ -15,7 +15,7 @@ from coterie.kafka.connection import (
     NoResponseError,
 )
 from coterie.kafka.coordinator_finder import TRANSACTION_KEY, found_coordinator
-from coterie.kafka.leader_log import missing_right
+from coterie.kafka.leader_log import missing_right_message
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -117,4 +117,4 @@ async def _check_transactional_id(connection: BrokerConnection, transactional_id
     if found_coordinator(await connection.ask(FIND_COORDINATOR, values)).error_code == (
         ErrorCode.transactional_id_authorization_failed
     ):
-        raise BrokerAccessError(missing_right(transactional_id))
+        raise BrokerAccessError(missing_right_message(transactional_id))

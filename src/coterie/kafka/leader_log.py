@@ -30,7 +30,7 @@ TRANSACTION_TIMEOUT_MIN_MS = 1_000
 """librdkafka's lower limit of ``transaction.timeout.ms``."""
 
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-"""The error codes of a producer whose right to write another one has taken, or whose transaction has timed out."""
+"""The error codes of a producer that another one has fenced, or whose transaction has timed out."""
 
 
 def transactional_id(group_id: GroupId) -> str:
@@ -39,7 +39,7 @@ def transactional_id(group_id: GroupId) -> str:
     return f"connect-cluster-{group_id}"
 
 
-def missing_right(transactional_id: str) -> str:
+def missing_right_message(transactional_id: str) -> str:
     """The error of a worker whose user may not write with ``transactional_id``."""
     return (
         f"the brokers do not allow this worker to write with the transactional id {transactional_id}, with which "
@@ -122,7 +122,7 @@ class LeaderTopicLog:
         except KafkaException as error:
             _discard(producer)
             if _error_of(error).code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                raise WorldError(missing_right(self._transactional_id)) from None
+                raise WorldError(missing_right_message(self._transactional_id)) from None
             raise WorldError(
                 f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: {_text(error)}; "
                 "check that the brokers run"
@@ -190,6 +190,7 @@ class LeaderTopicLog:
             ) from None
 
     def _fenced(self, error: KafkaError) -> WriterFencedError:
+        """The exception of an append that the brokers have refused because another worker has opened the log."""
         return WriterFencedError(
             f"another worker writes to topic {self._topic} with transactional.id={self._transactional_id}: "
             f"{error.str()}"

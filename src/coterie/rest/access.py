@@ -30,6 +30,8 @@ from coterie.worker.worker import Worker
 
 NOT_LOGGED_IN = "User cannot access the resource."
 """Connect's message."""
+_REMEMBERED_PASSWORDS_MAX = 1_000
+"""After so many right passwords all are forgotten: most of them are former ones of users that have changed them."""
 _CONCURRENT_HASHES_MAX = 2
 """How many passwords are hashed at the same time: a client that tries passwords must not occupy all threads."""
 
@@ -162,22 +164,23 @@ class _PasswordChecks:
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._right_by_hash: dict[PasswordHash, bytes] = {}
+        self._digest_by_hash: dict[PasswordHash, bytes] = {}
+        """The digests, with ``_secret``, of the right passwords, by their hashes."""
         self._hashing = asyncio.Semaphore(_CONCURRENT_HASHES_MAX)
-        self._unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
+        self._hash_of_unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
 
     async def is_right(self, user: RestUser | None, password: str) -> bool:
         """Whether ``password`` is the user's. Takes as long for an unknown user (None) as for a wrong password, so that
         a client cannot find out which users exist."""
-        stored = self._unknown_user if user is None or user.password is None else user.password
+        stored = self._hash_of_unknown_user if user is None or user.password is None else user.password
         digest = hmac.digest(self._secret, password.encode(), "sha256")
-        right = self._right_by_hash.get(stored)
+        right = self._digest_by_hash.get(stored)
         if right is not None and hmac.compare_digest(right, digest):
             return True
         async with self._hashing:
             matches = await asyncio.to_thread(stored.matches, password)
         if matches:
-            if len(self._right_by_hash) >= 1_000:  # Hashes of former passwords of users that have changed them.
-                self._right_by_hash.clear()
-            self._right_by_hash[stored] = digest
+            if len(self._digest_by_hash) >= _REMEMBERED_PASSWORDS_MAX:
+                self._digest_by_hash.clear()
+            self._digest_by_hash[stored] = digest
         return matches

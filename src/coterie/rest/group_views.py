@@ -34,7 +34,7 @@ def group_json(view: GroupView, member_views: Sequence[Mapping[str, object] | No
             {
                 "worker": deferred.worker,
                 "instance_id": deferred.instance_id,
-                "left_ms": deferred.left_ms,
+                "left_ms": deferred.time_left_ms,
                 "jobs": jobs_json(deferred.jobs),
             }
             for deferred in view.deferred

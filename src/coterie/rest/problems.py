@@ -146,4 +146,5 @@ def error_response(request: Request, error: Exception) -> Response:
 
 
 HANDLED_EXCEPTIONS: tuple[type[Exception], ...] = (HttpRefusal, WorldError, HTTPException, Exception)
-"""The exceptions for which :func:`error_response` makes the response: all."""
+"""The exceptions for which :func:`error_response` makes the response. An exception that only ``Exception`` matches is a
+bug: Starlette raises it again after the response, and the server logs it with its trace."""

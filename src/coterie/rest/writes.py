@@ -63,7 +63,7 @@ async def perform_write(
     while True:
         answer = await worker.ask(write, attempt)
         if not isinstance(answer, RequestRefused) or answer.problem is not Problem.NOT_LEADER:
-            return to_response(_of_all_attempts(answer, attempt))
+            return to_response(_with_uncertain_outcome(answer, attempt))
         last_response: Response | None = None
         try:
             response = await forward_to_worker(
@@ -87,15 +87,14 @@ async def perform_write(
             if last_response is not None and not attempt.is_repeat:
                 return last_response
             activity = f"sending the request to the leader at {answer.redirect_url}: {failure}"
-            return to_response(_of_all_attempts(timed_out(activity), attempt))
+            return to_response(_with_uncertain_outcome(timed_out(activity), attempt))
         await asyncio.sleep(RETRY_PAUSE_S)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
 
-def _of_all_attempts(answer: Answer, last: WriteAttempt) -> Answer:
-    """The response to a write whose ``last`` attempt is answered with ``answer``. A refusal that says only that this
-    attempt has written nothing becomes one that says that the outcome is unknown, if an earlier one may have taken
-    effect."""
+def _with_uncertain_outcome(answer: Answer, last: WriteAttempt) -> Answer:
+    """The client's response to a write whose ``last`` attempt is answered with ``answer``: OUTCOME_UNKNOWN, if an
+    earlier attempt may have taken effect and ``answer`` says only that the last one has not."""
     if not last.is_repeat or not isinstance(answer, RequestRefused):
         return answer
     if answer.problem is not Problem.TIMED_OUT and STATUS_BY_PROBLEM[answer.problem] != 503:

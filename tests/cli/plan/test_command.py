@@ -52,7 +52,7 @@ def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_rest_view_of_a_group_contains_all_that_a_plan_needs() -> None:
-    deferred = DeferredJobs(jobs=parse_jobs("AT1"), left_ms=5, worker="gone", instance_id=InstanceId("i"))
+    deferred = DeferredJobs(jobs=parse_jobs("AT1"), time_left_ms=5, worker="gone", instance_id=InstanceId("i"))
     shown = view(
         members=(member("one", "AC0", parse_jobs("AC0 AT1")),),
         deferred=(deferred,),

@@ -21,7 +21,7 @@ DEPARTED = DepartedDescription(
 def test_jobs_of_a_departed_member_are_deferred_and_have_a_reason() -> None:
     group = replace(described_group(described_member(ME)), departed=(DEPARTED,))
     (deferred,) = view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
-    assert (deferred.jobs, deferred.left_ms, deferred.worker) == (FIRST, 2_000, "gone:8083")
+    assert (deferred.jobs, deferred.time_left_ms, deferred.worker) == (FIRST, 2_000, "gone:8083")
     (reason,) = set(unassigned_reasons(group).values())
     assert reason == "gone:8083 has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
 

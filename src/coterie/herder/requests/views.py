@@ -110,7 +110,7 @@ class DeferredJobs:
     """Jobs of a member that has left the group: they wait for the member to rejoin."""
 
     jobs: Jobs
-    left_ms: int
+    time_left_ms: int
     """The time until the jobs are assigned to other workers, from the time of the view; 0 when it has passed."""
     worker: str | None
     """The name of the worker that ran the jobs; None when this leader has no name for it."""

@@ -33,7 +33,7 @@ def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePo
         deferred=deferred,
         unassigned=tuple((job, one.reason) for one in description.unplaceable for job in sorted(one.jobs, key=str)),
         policy=policy,
-        next_round_ms=min((one.left_ms for one in deferred), default=None),
+        next_round_ms=min((one.time_left_ms for one in deferred), default=None),
     )
 
 
@@ -79,8 +79,10 @@ def _info(
     )
 
 
-def _deferred(departed: DepartedDescription, left_ms: int) -> DeferredJobs:
-    return DeferredJobs(jobs=departed.jobs, left_ms=left_ms, worker=_name(departed), instance_id=departed.instance_id)
+def _deferred(departed: DepartedDescription, time_left_ms: int) -> DeferredJobs:
+    return DeferredJobs(
+        jobs=departed.jobs, time_left_ms=time_left_ms, worker=_name(departed), instance_id=departed.instance_id
+    )
 
 
 def _name(departed: DepartedDescription) -> str:
