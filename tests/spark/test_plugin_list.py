@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 
@@ -133,6 +133,7 @@ KEYS = st.sampled_from(
     connector_class=st.sampled_from([name for plugin in CONNECTORS for name in plugin.names]),
     config=st.dictionaries(KEYS, VALUES, max_size=8),
 )
+@example(connector_class="RateSource", config={"predicates": "a,a", "transforms": "a,a"})
 def test_every_validation_is_well_formed_and_survives_json(connector_class: str, config: dict[str, str]) -> None:
     infos = infos_of({"transforms": "a", "predicates": "a"} | config | {"connector.class": connector_class})
     body = plugin_views.config_infos_json(infos)
