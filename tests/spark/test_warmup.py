@@ -20,6 +20,6 @@ def test_a_first_query_that_does_not_end_is_an_error_and_leaves_no_file(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.spark.warmup.QUERY_TIMEOUT_S", 0.001)
-    with pytest.raises(WorldError, match="the query of warm-up-rate-0 has not ended within 0.001 s"):
+    with pytest.raises(WorldError, match=r"the query of warm-up-rate-0 has not ended within 0\.001 s"):
         warm_up(rig.session, tmp_path)
     assert list(tmp_path.iterdir()) == []
