@@ -240,6 +240,14 @@ async def test_a_client_that_does_not_send_a_whole_request_is_disconnected(
     assert received == []
 
 
+async def test_requests_that_are_sent_without_waiting_for_responses_are_answered() -> None:
+    async with served(RestTls(), HTTP) as (port,):
+        reader, writer = await connect(port, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)
+        for _ in range(3):
+            assert (await reader.readuntil(b"http no name")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
 async def test_a_request_that_takes_longer_than_the_clients_time_limit_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

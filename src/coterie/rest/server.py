@@ -231,34 +231,36 @@ class _WorkerProtocol(H11Protocol):
     """
 
     connections: set["_WorkerProtocol"]  # type: ignore[assignment]
+    _waits_since_s: float | None = None
+    """Since when the connection waits for a whole request; None while a request is handled."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._waits_since_s: float | None = self.loop.time()
-        """Since when the connection waits for a whole request; None while a request is handled."""
         name = distinguished_name(transport.get_extra_info("peercert"))
         if name is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
-        self._set_client_timeout()
+        self._note_waiting()
         if len(self.connections) > CONNECTIONS_MAX:
             self._close_longest_waiting()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)  # Cancels the time-out.
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            self._set_client_timeout()
-        else:
-            self._waits_since_s = None
+        super().data_received(data)
+        self._note_waiting()
 
     def on_response_complete(self) -> None:
-        self._waits_since_s = self.loop.time()
-        super().on_response_complete()
+        super().on_response_complete()  # Begins the next request, if the client has sent it already.
+        self._note_waiting()
 
-    def _set_client_timeout(self) -> None:
-        """Close the connection when its client sends nothing for :data:`CLIENT_TIMEOUT_S`; not while this worker does
-        not read."""
+    def _note_waiting(self) -> None:
+        """Note whether the connection waits for its client. If it does, close it when the client sends nothing for
+        :data:`CLIENT_TIMEOUT_S`; not while this worker does not read."""
+        self._unset_keepalive_if_required()
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._waits_since_s = None
+            return
+        if self._waits_since_s is None:
+            self._waits_since_s = self.loop.time()
         if not self.transport.is_closing() and not self.flow.read_paused:
-            self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self.transport.close)
 
     def _close_longest_waiting(self) -> None:
