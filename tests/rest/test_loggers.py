@@ -11,6 +11,7 @@ import pytest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.logger_levels import LoggerLevel
 from coterie.wire.connect import ConnectProtocol
+from coterie.worker.logger_levels import CONNECT_LOGGERS
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 
@@ -149,6 +150,25 @@ async def serve_with_jvm(cluster: ServedCluster) -> tuple[ServedWorker, Simulate
     runtime = SimulatedRuntime()
     runtime.loggers = dict(JVM_LEVELS)
     return await cluster.serve(runtime=runtime), runtime
+
+
+WORKER_SOURCE_TASK = "org.apache.kafka.connect.runtime.WorkerSourceTask"
+
+
+async def test_the_loggers_of_connects_classes_have_and_set_the_levels_of_coteries(cluster: ServedCluster) -> None:
+    worker, runtime = await serve_with_jvm(cluster)
+    path, own_path = f"/admin/loggers/{WORKER_SOURCE_TASK}", "/admin/loggers/coterie.spark"
+    assert (await worker.get(path)).json() == {"level": "INFO", "last_modified": None}
+    assert WORKER_SOURCE_TASK in (await worker.get("/admin/loggers")).json()
+    assert (await worker.ask("PUT", path, {"level": "DEBUG"})).json() == [WORKER_SOURCE_TASK]
+    assert logging.getLogger("coterie.spark").isEnabledFor(logging.DEBUG)
+    assert (await worker.get(own_path)).json() == (await worker.get(path)).json()
+    assert (await worker.ask("PUT", own_path, {"level": "WARN"})).status_code == 200
+    assert await level(worker, path) == "WARN"
+    answer = await worker.ask("PUT", "/admin/loggers/org.apache.kafka.connect.runtime", {"level": "ERROR"})
+    assert set(answer.json()) == {"org.apache.kafka.connect.runtime", *CONNECT_LOGGERS}
+    assert not logging.getLogger("coterie.worker").isEnabledFor(logging.WARNING)
+    assert not any(name.startswith("org.apache.kafka") for name in runtime.loggers)
 
 
 async def test_loggers_of_the_jvm_are_listed_and_set(cluster: ServedCluster) -> None:

@@ -21,6 +21,16 @@ _NUMBER_BY_LEVEL = {
     LoggerLevel.OFF: logging.CRITICAL + 10,
 }
 """Python's numbers; Python has no names for ALL, TRACE and OFF."""
+CONNECT_LOGGERS = {
+    "org.apache.kafka.connect.runtime.Worker": "coterie.spark.runtime",
+    "org.apache.kafka.connect.runtime.WorkerConnector": "coterie.spark.splitting",
+    "org.apache.kafka.connect.runtime.WorkerSinkTask": "coterie.spark",
+    "org.apache.kafka.connect.runtime.WorkerSourceTask": "coterie.spark",
+    "org.apache.kafka.connect.runtime.distributed.DistributedHerder": "coterie.worker",
+    "org.apache.kafka.connect.runtime.distributed.WorkerCoordinator": "coterie.worker.membership",
+}
+"""Coterie's loggers, by the logger of the class of Connect that has the same work. The documentation of Connect, and
+so scripts of its users, name these loggers; each has the level of Coterie's, and setting it sets Coterie's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +91,13 @@ class LoggerLevels:
                 await self._runtime.set_logger_level(name, level)
             if is_known_in_python or not (is_known_in_jvm or is_new_in_jvm):
                 changed |= _changed(in_python, name, level)
-                _set_python_level(name, level)
-            self._last_modified_ms.update(dict.fromkeys(changed, time.time_ns() // 1_000_000))
+                for connect_name, own_name in CONNECT_LOGGERS.items():
+                    if is_same_or_descendant(connect_name, name):
+                        _set_python_level(own_name, level)
+                if name not in CONNECT_LOGGERS:
+                    _set_python_level(name, level)
+            others = {other for other, now in _python_levels().items() if in_python.get(other, now) is not now}
+            self._last_modified_ms.update(dict.fromkeys(changed | others, time.time_ns() // 1_000_000))
             return sorted(changed)
 
     def _state(self, name: str, level: LoggerLevel) -> LoggerState:
@@ -107,12 +122,17 @@ def _python_loggers() -> dict[str, logging.Logger]:
 
 
 def _python_levels() -> dict[str, LoggerLevel]:
-    """The levels in effect. A number between two levels counts as the higher: a logger with 25 writes warnings."""
-    levels = {}
-    for name, one in _python_loggers().items():
-        number = one.getEffectiveLevel()
-        levels[name] = next((level for level, least in _NUMBER_BY_LEVEL.items() if number <= least), LoggerLevel.OFF)
-    return levels
+    """The levels in effect, also of :data:`CONNECT_LOGGERS`."""
+    loggers = _python_loggers()
+    loggers |= {connect_name: logging.getLogger(own_name) for connect_name, own_name in CONNECT_LOGGERS.items()}
+    return {name: _level_of(one) for name, one in loggers.items()}
+
+
+def _level_of(one: logging.Logger) -> LoggerLevel:
+    """The level in effect of ``one``. A number between two levels counts as the higher: a logger with 25 writes
+    warnings."""
+    number = one.getEffectiveLevel()
+    return next((level for level, least in _NUMBER_BY_LEVEL.items() if number <= least), LoggerLevel.OFF)
 
 
 def _set_python_level(name: str, level: LoggerLevel) -> None:
