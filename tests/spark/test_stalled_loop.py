@@ -129,8 +129,6 @@ async def test_a_halt_ends_a_start_that_waits_for_a_thread_before_its_take_over(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = rig.spark_runtime
-    # All these starts count as running, however long the machine takes for them.
-    monkeypatch.setattr("coterie.spark.call_ledger.COUNTED_AGE_MAX_S", 120)
     threads = CONCURRENT_STARTS_MAX
     config = rig.config(tmp_path, tasks__max=str(threads + 1))
     in_start: list[TaskQuery] = []

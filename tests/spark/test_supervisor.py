@@ -112,7 +112,7 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connect
     config = rig.config(tmp_path / "away", tasks__max=str(count), errors__retry__timeout="-1")
     tasks = [(await rig.start(config, "away", index)).task for index in range(count)]
     try:
-        await rig.wait_until(lambda: len(waiting) >= CONCURRENT_RESTARTS_OF_CONNECTOR_MAX)
+        await rig.wait_until(lambda: len(waiting) >= CONCURRENT_STARTS_MAX)
         traces: dict[ConnectorTaskId, str] = {}
         async with asyncio.timeout(30):
             while len(traces) < count:

@@ -11,7 +11,7 @@ A plug-in may block without end, and Python cannot end a thread. So two limits a
 queue run at once, and how long a call may take. A call counts as running for :data:`COUNTED_AGE_MAX_S` only. This time
 is halved for each ``concurrent_max`` calls of the queue that have exceeded it and have not returned, down to
 :data:`COUNTED_AGE_MIN_S`. So ``n`` calls that hang delay the other calls of their queue by less than
-``2 * COUNTED_AGE_MAX_S + COUNTED_AGE_MIN_S * n / concurrent_max``: 40 starts that hang delay the next one by 2 s.
+``2 * COUNTED_AGE_MAX_S + COUNTED_AGE_MIN_S * n / concurrent_max``: 40 starts that hang delay the next one by 2.5 s.
 While many calls are slow and none hangs, the limit becomes one of the rate at which calls start.
 """
 

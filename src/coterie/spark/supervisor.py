@@ -61,10 +61,8 @@ from coterie.spark.task_timeouts import Outage
 
 log = logging.getLogger(__name__)
 
-CONCURRENT_STARTS_MAX = 8
-"""Maximum number of queries that are started at the same time. On two cores the last first batch of 14 tasks that start
-together comes after 2.8 s with 8 at the same time, 4.0 s with 4, and 3.5 s with 16: a start waits for Spark and for the
-file system, and a task that has started competes with the later starts for the cores."""
+CONCURRENT_STARTS_MAX = 4
+"""Maximum number of queries that are started at the same time; more would only share the same two or four cores."""
 CONCURRENT_RESTARTS_MAX = 16
 """Maximum number of queries that are restarted at the same time after a server could not be reached. The limit applies
 to the restarts that the herder orders, and separately to those of the supervisor itself. Each restart may wait a minute
