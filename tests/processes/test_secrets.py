@@ -3,6 +3,7 @@ shows them, and where not."""
 
 import json
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -260,12 +261,16 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
             rig.ask("GET", f"/connectors/{name}{path}")
     for path in ("/connectors?expand=info&expand=status", "/coterie/worker", "/coterie/group"):
         rig.ask("GET", path)
+    ui_text = "\n".join(rig.ui_texts())
+    # The files are read when the worker has ended: a running query renames and deletes files of its checkpoint.
+    rig.worker.kill_group(signal.SIGTERM)
+    assert rig.worker.wait(within_s=60) == 0
     texts = {
         "answers": "\n".join(rig.answers),
         "config topic": rig.topic_text("configs"),
         "status topic": rig.topic_text("statuses"),
         "offset topic": rig.topic_text("offsets"),
-        "Spark's UI": "\n".join(rig.ui_texts()),
+        "Spark's UI": ui_text,
         "worker's log": rig.file_texts("keeper.log"),
         "JVM's log": rig.file_texts("jvm.log"),
         "event log": rig.file_texts("events"),
