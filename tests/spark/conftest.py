@@ -2,7 +2,7 @@
 
 import asyncio
 import csv
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -46,6 +46,12 @@ class Rig:
     def __init__(self, runtime: SparkTaskRuntime) -> None:
         self.spark_runtime = runtime
         self.runtime: TaskRuntime = runtime
+        self._connectors: set[ConnectorName] = set()
+
+    def stop_connectors(self) -> None:
+        """Stop the connectors that were started. Otherwise the runtime would check their sources after the test."""
+        while self._connectors:
+            self.runtime.stop_connector(self._connectors.pop())
 
     @property
     def session(self) -> SparkSession:
@@ -74,7 +80,8 @@ class Rig:
         } | {key.replace("__", "."): value for key, value in keys.items()}
 
     async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskSpec:
-        """Split and start task ``index`` of a connector of this name."""
+        """Split and start task ``index`` of a connector of this name, which :meth:`stop_connectors` stops."""
+        self._connectors.add(ConnectorName(name))
         tasks = await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())
         task = ConnectorTaskId(ConnectorName(name), index)
         start = TaskSpec(task=task, incarnation=Incarnation("i"), config=tasks[index])
@@ -127,6 +134,14 @@ async def rig(
     await runtime.open()
     yield Rig(runtime)
     await runtime.close()
+
+
+@pytest.fixture(autouse=True)
+def connectors_stop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The connectors that a test has started with the shared runtime end with the test."""
+    yield
+    if "rig" in request.fixturenames:
+        request.getfixturevalue("rig").stop_connectors()
 
 
 @pytest.fixture

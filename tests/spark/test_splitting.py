@@ -298,7 +298,11 @@ class Watched:
         self.answers = threading.Event()
         """Until this event is set, listing the folder ``silent`` blocks."""
         self.answers.set()
+        self.fails = False
+        """Whether listing the folder ``silent`` fails then."""
         self.listings: Counter[str] = Counter()
+        self.last_threads: dict[str, threading.Thread] = {}
+        """The thread of the last listing of each folder."""
         self._rig = rig
         self._folder = folder
         self.events = EventQueue()
@@ -312,9 +316,12 @@ class Watched:
 
     def _parts(self, config: PrefixedConfig) -> list[str]:
         path = Path(config.required_value(DEFINITION, "path", str))
+        self.last_threads[path.parent.name] = threading.current_thread()
         self.listings[path.parent.name] += 1
         if path.parent.name == "silent":
             assert self.answers.wait(60)
+            if self.fails:
+                raise WorldError("listing fails")
         return sorted(str(part) for part in path.iterdir() if part.is_dir())
 
     async def split(self, name: str, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
@@ -392,6 +399,26 @@ async def test_parts_of_a_stopped_connector_are_not_listed_any_more(
         await rig.wait_until(lambda: watched.listings["remembered"] > before["remembered"] + 3)
         assert watched.listings["forgotten"] <= before["forgotten"] + 1
         assert watched.listings["rare"] == 1, "listed only for the split: metadata.max.age.ms is not over"
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_listing_that_fails_is_logged_unless_the_connector_was_stopped_meanwhile(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_stopped: bool
+) -> None:
+    watched = Watched(rig, tmp_path, monkeypatch)
+    (tmp_path / "silent" / "in" / "a").mkdir(parents=True)
+    await watched.split("silent")
+    watched.answers.clear()
+    watched.fails = True
+    before = watched.listings["silent"]
+    async with watched.watching():
+        await rig.wait_until(lambda: watched.listings["silent"] > before)
+        if is_stopped:
+            watched.splitter.stop_connector(ConnectorName("silent"))
+        check = watched.last_threads["silent"]
+        watched.answers.set()
+        await asyncio.to_thread(check.join)
+    assert ("Connector silent: listing the source's partitions failed" in caplog.text) == (not is_stopped)
 
 
 async def test_a_re_split_does_not_wait_for_tasks_that_were_stopped_before(

@@ -301,34 +301,38 @@ class Splitter:
                 )
 
     def _check_source_partitions(self, connector: ConnectorName) -> None:
-        """Report ``connector`` if its source partitions have changed since this worker split it. Does nothing if it is
-        not watched; a source that cannot be listed is logged and listed again later."""
+        """Report ``connector`` if its source partitions have changed since this worker split it. Does nothing if the
+        source is not watched, also when the watch ends during the check; a source that cannot be listed is logged and
+        listed again later."""
         with self._lock:
             watched_before = self._watched_sources.get(connector)
         if watched_before is None:
             return
         watched_after = replace(watched_before, last_checked_at_s=time.monotonic())
-        has_changed = False
+        has_changed, failure = False, None
         try:
             source = configured_source(self._resolve(watched_before.config), self._config.worker_kafka_properties)
             has_changed = sorted(source.plugin.list_source_partitions(source.config)) != sorted(
                 watched_before.source_partitions
             )
         except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report their own failures
+            failure = error
+        with self._lock:
+            if self._watched_sources.get(connector) is not watched_before:
+                return
+            if has_changed:
+                del self._watched_sources[connector]
+            else:
+                self._watched_sources[connector] = watched_after
+        if has_changed:
+            self._events.put(SourcePartsChanged(connector=connector))
+        if failure is not None:
             log.warning(
                 "Connector %s: listing the source's partitions failed, so new and removed partitions are not found; "
                 "will retry: %s",
                 connector,
-                first_message_line(error),
+                first_message_line(failure),
             )
-        with self._lock:
-            if self._watched_sources.get(connector) is not watched_before:
-                return
-            if not has_changed:
-                self._watched_sources[connector] = watched_after
-                return
-            del self._watched_sources[connector]
-        self._events.put(SourcePartsChanged(connector=connector))
 
     def close_fences_nowait(self) -> None:
         """Close the fences of all running splits: they commit no checkpoint generation and no batch in flight any more,
