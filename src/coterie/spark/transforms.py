@@ -51,8 +51,8 @@ _KEY_PREFIXES = tuple(f"{key.name}." for key in (TRANSFORM_ALIASES, PREDICATE_AL
 
 def list_aliases(config: Mapping[str, str], key: ConfigKey = TRANSFORM_ALIASES) -> list[str]:
     """The aliases in the value of ``key``, which is :data:`TRANSFORM_ALIASES` or :data:`PREDICATE_ALIASES`. The value
-    need not be valid."""
-    return split_list(config.get(key.name, key.default or ""))
+    need not be valid: an alias that it names twice is here once."""
+    return list(dict.fromkeys(split_list(config.get(key.name, key.default or ""))))
 
 
 def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) -> PrefixedConfig:
@@ -67,9 +67,9 @@ def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) ->
 
 def definition(config: Mapping[str, str]) -> ConfigDef:
     """The keys of the transforms and predicates that ``config`` lists, with their prefixes. For an unknown type, only
-    the key ``type``. An alias that is listed twice, which is an error of the list, has its keys once."""
+    the key ``type``."""
     keys: list[ConfigKey] = []
-    for alias in dict.fromkeys(list_aliases(config)):
+    for alias in list_aliases(config):
         type_and_side = TYPE_AND_SIDE_BY_NAME.get(config.get(f"{TRANSFORM_ALIASES.name}.{alias}.type", "").strip())
         own_keys = (
             ()
@@ -77,7 +77,7 @@ def definition(config: Mapping[str, str]) -> ConfigDef:
             else (*type_and_side[0].keys, *(_PREDICATE_KEYS if type_and_side[0].accepts_predicate else ()))
         )
         keys += _keys_of_alias(TRANSFORM_ALIASES, alias, "transform", TRANSFORM_TYPE_VALIDATOR, own_keys)
-    for alias in dict.fromkeys(list_aliases(config, PREDICATE_ALIASES)):
+    for alias in list_aliases(config, PREDICATE_ALIASES):
         predicate_type = PREDICATE_TYPE_BY_NAME.get(config.get(f"{PREDICATE_ALIASES.name}.{alias}.type", "").strip())
         keys += _keys_of_alias(
             PREDICATE_ALIASES,
