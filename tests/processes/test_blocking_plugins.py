@@ -208,13 +208,13 @@ def create_stored(worker: WorkerProcess) -> None:
         assert httpx.post(f"{worker.url}/connectors", json=body, timeout=60).status_code == 201
 
 
-def wait_start_blocks(worker: WorkerProcess) -> None:
+def wait_start_blocks(worker: WorkerProcess, *, within_s: float = 60) -> None:
     until(
         lambda: (
             ("blocks-in-start", "starting")
             in [(task["connector"], task["phase"]) for task in (worker.view() or {"tasks": []})["tasks"]]
         ),
-        within_s=120,
+        within_s=within_s,
         what="the start that blocks has begun",
     )
 
@@ -279,6 +279,6 @@ def test_a_worker_that_starts_with_connectors_that_block_ends_in_time(cluster: C
     assert [line for line in warming.log.read_text().splitlines() if "Error" in line or "Traceback" in line] == []
 
     starting = cluster.start_worker("starting", environment=environment)
-    wait_start_blocks(starting)
+    wait_start_blocks(starting, within_s=120)
     end_in_time(starting, signal.SIGINT)
     assert list(temporary_files.glob("coterie-*/")) == []
