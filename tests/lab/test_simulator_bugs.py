@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+SEEDS = {"the lease of a member begins when the response arrives": "65-80"}
+"""The seeds for a bug that few plays meet; the others are found soon in seeds 1 to 80."""
 RUN = Path(__file__).parents[2] / "tools" / "planted_bugs" / "run.py"
 
 
@@ -53,12 +55,13 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         "a job has the same job epoch with its next owner (KAFKA-19974)",
         "a member's own revocation counts as a job of another member (KAFKA-19449)",
         "the rebalance timeout begins again with each heartbeat (KAFKA-16249)",
+        "the lease of a member begins when the response arrives",
         "a new leader has the leader epoch of the one before",
     ],
 )
 def test_a_planted_bug_breaks_one_of_its_listed_invariants(planted: ModuleType, name: str) -> None:
     bug = next(bug for bug in planted.read_bugs() if bug.name == name)
-    found, line = planted.try_bug(bug, "1-80")
+    found, line = planted.try_bug(bug, SEEDS.get(name, "1-80"))
     assert found, line
 
 
