@@ -197,8 +197,8 @@ class PendingWrite:
         """The attempt of a client's write; None for a write of a worker."""
         self.phase: WritePhase = AwaitingGroup()
         self.has_timed_out = False
-        """Whether the client has already received the response that its request timed out. Only of a write that could
-        no longer be dropped then: it is completed, and later writes in the queue still wait for it."""
+        """Whether the client has already received the response that its request timed out. True only if the write could
+        no longer be dropped at that time. The write is then still completed, and later writes wait for it."""
 
     @property
     def is_repeat(self) -> bool:

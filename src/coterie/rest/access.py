@@ -31,9 +31,11 @@ from coterie.worker.worker import Worker
 NOT_LOGGED_IN = "User cannot access the resource."
 """Connect's message."""
 _REMEMBERED_PASSWORDS_MAX = 1_000
-"""After so many right passwords all are forgotten: most of them are former ones of users that have changed them."""
+"""The number of right passwords that are remembered. At this number, all are forgotten: most of them are old passwords
+of users that have changed theirs."""
 _CONCURRENT_HASHES_MAX = 2
-"""How many passwords are hashed at the same time: a client that tries passwords must not occupy all threads."""
+"""The number of passwords that are hashed at the same time. The limit keeps threads free for other requests while a
+client tries many passwords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

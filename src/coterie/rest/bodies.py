@@ -17,7 +17,8 @@ BODY_SIZE_MAX_BYTES = 8 * 1024 * 1024
 """The greatest size of a request's body. A config must fit into one Kafka record, which is smaller."""
 
 _JAVA_WHITE_SPACE = "".join(map(chr, range(0x21)))
-"""What trim() of Java's strings removes: not the white space outside of ASCII, but control characters too."""
+"""The characters that ``String.trim()`` of Java removes: space and the control characters below it. White space outside
+of ASCII, such as U+00A0, is kept."""
 
 _TARGET_STATE_BY_INITIAL_STATE = {
     "RUNNING": TargetState.STARTED,

@@ -131,7 +131,7 @@ class Endpoint:
     """The type of the request's JSON body, as pydantic describes it in a schema; None: no body. Bodies are parsed by
     :mod:`coterie.rest.bodies`, as Connect parses them."""
     response: Any = None
-    """The type of the body of a success, as in ``request``; None: no body."""
+    """The type of the body of a response to a request that succeeded; the form is as for ``request``. None: no body."""
     media_type: str = JSON
     """The media type of the body of a success. The bodies of errors are JSON, or a text."""
     statuses: tuple[int, ...] = (200,)

@@ -28,7 +28,8 @@ CLIENT_CERTIFICATE_NAME = "client_certificate_name"
 
 
 CONNECTIONS_MAX = 512
-"""The number of connections of a listener from which a new one closes another that waits for its client."""
+"""The number of connections that a listener keeps open. Each new connection above this number closes an older
+connection: the one that has waited longest for its client. If none waits for its client, all stay open."""
 REQUESTS_MAX = 512
 """The number of requests of a listener that are handled at the same time; the next one gets 503."""
 CLIENT_TIMEOUT_S = 30
@@ -204,7 +205,7 @@ def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
 
 
 class _LimitedRequests:
-    """Refuses the requests to ``app`` above :data:`REQUESTS_MAX`."""
+    """Responds with 503 to each request that arrives while ``app`` handles :data:`REQUESTS_MAX` requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -232,7 +233,8 @@ class _WorkerProtocol(H11Protocol):
 
     connections: set["_WorkerProtocol"]  # type: ignore[assignment]
     _waits_since_s: float | None = None
-    """Since when the connection waits for a whole request; None while a request is handled."""
+    """The time, by the event loop's clock, from which on the connection has waited for its client to send a whole
+    request. None while this worker handles a request of the connection."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -252,8 +254,9 @@ class _WorkerProtocol(H11Protocol):
         self._note_waiting()
 
     def _note_waiting(self) -> None:
-        """Note whether the connection waits for its client. If it does, close it when the client sends nothing for
-        :data:`CLIENT_TIMEOUT_S`; not while this worker does not read."""
+        """Note whether the connection waits for its client. If it does, and the client then sends nothing for
+        :data:`CLIENT_TIMEOUT_S`, the connection is closed. No time limit runs while this worker has paused reading from
+        the connection: the client cannot send then."""
         self._unset_keepalive_if_required()
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._waits_since_s = None
@@ -264,7 +267,8 @@ class _WorkerProtocol(H11Protocol):
             self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self.transport.close)
 
     def _close_longest_waiting(self) -> None:
-        """Close the connection that waits for its client for the longest time, if another one than this waits."""
+        """Close the connection that has waited longest for its client. This connection is new and is kept. Does nothing
+        if no other connection waits."""
         waiting = [
             connection
             for connection in self.connections

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 # When a query is interrupted, py4j prints the stack trace of its foreachBatch. The task's status contains the
 # same trace as the query's exception.
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-# PySpark writes the errors of queries to standard error by handlers of its own, which do not hide the values of
-# references. The errors are also raised.
+# PySpark logs the errors of queries with its own handlers. These write to standard error and do not hide the values of
+# references. Nothing is lost without these lines: PySpark also raises each error.
 for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
     PySparkLogger.getLogger(_name).disabled = True
 

@@ -42,8 +42,9 @@ ARCHIVE_TIMEOUT_S = 600
 
 def warm_up(spark: SparkSession, scratch_folder: Path) -> None:
     """Run three queries at the same time, each in a session as a task has one. Two with two batches read CSV, filter,
-    cast, and write files by Spark's writer and by Arrow. The third reads the rate source and writes nothing: without it
-    the first tasks that do so wait for each other in the loading of its classes. Returns when all have ended.
+    cast, and write files by Spark's writer and by Arrow. The third reads the rate source and writes nothing. Each query
+    loads the JVM's classes that it uses; a class that several tasks load at the same time makes them wait for each
+    other. Returns when all queries have ended.
 
     All files are in a new folder in ``scratch_folder``, which is removed afterwards.
 

@@ -29,8 +29,8 @@ CONNECT_LOGGERS = {
     "org.apache.kafka.connect.runtime.distributed.DistributedHerder": "coterie.worker",
     "org.apache.kafka.connect.runtime.distributed.WorkerCoordinator": "coterie.worker.membership",
 }
-"""Coterie's loggers, by the logger of the class of Connect that has the same work. The documentation of Connect, and
-so scripts of its users, name these loggers; each has the level of Coterie's, and setting it sets Coterie's."""
+"""Names of Connect's loggers that its documentation uses, and so scripts of its users, each with the Coterie logger
+that does the same work. A Connect name is an alias: it has the level of the Coterie logger; setting one sets both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
