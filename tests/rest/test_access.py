@@ -20,9 +20,10 @@ from coterie.config.rest import ResponseHeader
 from coterie.config.tls import server_context
 from coterie.herder.requests.signatures import SignContent, SignedContent
 from coterie.rest.access import AccessRules
-from coterie.rest.callers import Caller, name_caller
+from coterie.rest.callers import name_caller
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ENDPOINTS, USER_ROLES, Endpoint, Role
+from coterie.rest.request_context import Caller
 from coterie.rest.users import PasswordHash, RestUser, Users, read_users, write_users
 from coterie.wire.connect import ConnectProtocol
 from tests.certificates import Authority

@@ -16,7 +16,6 @@ from coterie.config.rest import ResponseHeader
 from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
-    Caller,
     basic_credentials,
     certificate_name,
     client_address,
@@ -25,6 +24,7 @@ from coterie.rest.callers import (
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import Endpoint, Operation, Role
 from coterie.rest.problems import NotLoggedInError, RoleMissingError, error_response
+from coterie.rest.request_context import Caller, context_of
 from coterie.rest.users import PasswordHash, RestUser, Users
 from coterie.worker.worker import Worker
 
@@ -95,7 +95,7 @@ class AccessGate:
         return response
 
     async def _check(self, request: Request, endpoint: Endpoint) -> None:
-        """Check that the request may be served, and keep its caller in the request's state.
+        """Check that the request may be served, and keep its caller in the request's context.
 
         :raises ForeignOriginError: as :func:`csrf.check_mutation`.
         :raises NotLoggedInError: when the request names no user, or a wrong password.
@@ -105,7 +105,7 @@ class AccessGate:
             csrf.check_mutation(request, self._rules.cross_origin)
         if endpoint.role is Role.WORKER:
             # Its handler verifies the signature of the request, as in Connect.
-            request.state.caller = Caller(user=None, role=Role.WORKER, address=client_address(request))
+            context_of(request).caller = Caller(user=None, role=Role.WORKER, address=client_address(request))
             return
         if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_is_open:
             return
@@ -117,12 +117,12 @@ class AccessGate:
             )
 
     async def _caller(self, request: Request) -> Caller:
-        """The caller of the request, which is kept in the request's state.
+        """The caller of the request, which is kept in the request's context.
 
         :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
         """
         caller = await self._forwarded_caller(request) or await self._own_caller(request)
-        request.state.caller = caller
+        context_of(request).caller = caller
         return caller
 
     async def _forwarded_caller(self, request: Request) -> Caller | None:

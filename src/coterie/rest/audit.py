@@ -21,8 +21,9 @@ from coterie.config.secrets import masked_config
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.writes import DeletedConnector, WrittenConnector
 from coterie.rest import bodies
-from coterie.rest.callers import Caller, client_address
+from coterie.rest.callers import client_address
 from coterie.rest.endpoints import Endpoint, Operation
+from coterie.rest.request_context import context_of
 
 logger = logging.getLogger("coterie.audit")
 
@@ -54,9 +55,10 @@ class Entry:
 
     def write(self, request: Request, response: Response) -> None:
         """Write the line for the ``response``; none if another worker has performed the request."""
-        if getattr(request.state, "is_forwarded", False):
+        context = context_of(request)
+        if context.is_forwarded:
             return
-        caller: Caller | None = getattr(request.state, "caller", None)
+        caller = context.caller
         line: dict[str, Any] = {
             "user": None if caller is None else caller.user,
             "address": client_address(request) if caller is None else caller.address,
@@ -64,9 +66,8 @@ class Entry:
             **self.targets,
         }
         body = _json_body(response)
-        replaced: Mapping[str, str] | None = getattr(request.state, "replaced_config", None)
-        if replaced is not None:
-            line["before"] = masked_config(replaced)
+        if context.replaced_config is not None:
+            line["before"] = masked_config(context.replaced_config)
         if self.operation in _CONFIG_OPERATIONS and response.status_code < 400 and "config" in body:
             line["after"] = masked_config(body["config"])
         line["status"] = response.status_code
@@ -79,7 +80,7 @@ class Entry:
 def keep_replaced_config(request: Request, answer: Answer) -> None:
     """Keep the config that the write of ``request`` has replaced, by the herder's ``answer``, for its audit line."""
     if isinstance(answer, WrittenConnector | DeletedConnector):
-        request.state.replaced_config = answer.replaced_config
+        context_of(request).replaced_config = answer.replaced_config
 
 
 def _name_in_body(body: bytes) -> str | None:

@@ -12,6 +12,7 @@ from coterie.herder.writes import invalid_config_message
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.states import TargetState
 from coterie.rest.problems import BadRequestError, BodyTooLargeError, UnreadableBodyError
+from coterie.rest.request_context import context_of
 
 BODY_SIZE_MAX_BYTES = 8 * 1024 * 1024
 """The greatest size of a request's body. A config must fit into one Kafka record, which is smaller."""
@@ -49,9 +50,9 @@ async def read_body(request: Request) -> bytes:
     :raises BodyTooLargeError: as soon as more than :data:`BODY_SIZE_MAX_BYTES` were received.
     :raises UnreadableBodyError: when the connection was closed before the whole body was received.
     """
-    body: bytes | None = getattr(request.state, "body", None)
-    if body is not None:
-        return body
+    context = context_of(request)
+    if context.body is not None:
+        return context.body
     chunks: list[bytes] = []
     size = 0
     try:
@@ -62,8 +63,8 @@ async def read_body(request: Request) -> bytes:
             chunks.append(chunk)
     except ClientDisconnect:
         raise UnreadableBodyError("The connection was closed before the whole body was received") from None
-    request.state.body = b"".join(chunks)
-    return b"".join(chunks)
+    context.body = b"".join(chunks)
+    return context.body
 
 
 def parse_new_connector(body: bytes) -> NewConnector:

@@ -27,6 +27,7 @@ from coterie.herder.session_keys import Signature, decode_base64
 from coterie.nouns import signature_algorithms
 from coterie.rest import bodies
 from coterie.rest.endpoints import Role
+from coterie.rest.request_context import Caller
 from coterie.rest.server import CLIENT_CERTIFICATE_NAME
 
 SIGNATURE_AGE_MAX_MS = 60_000
@@ -36,17 +37,6 @@ _SIGNATURE, _ALGORITHM = "X-Coterie-Signature", "X-Coterie-Signature-Algorithm"
 
 Sign = Callable[[bytes], Awaitable[Signature | None]]
 """Signs a content with the group's session key; None when there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """The sender of a request."""
-
-    user: str | None
-    """The user's name; None when users need not log in."""
-    role: Role
-    address: str
-    """The IP address of the user's connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,12 @@
 """Sends requests of clients to this worker's herder, and to another worker when the herder cannot answer them."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import httpx
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coterie.config.secrets import masked_config
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.kinds import Request as HerderRequest
 from coterie.herder.requests.reads import ConnectorDescriptions, ConnectorInfo, ConnectorStatus, DescribeConnectors
@@ -18,10 +14,8 @@ from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.signatures import SignContent, SignedContent
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.session_keys import Signature
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.jobs import ConnectorName
 from coterie.rest import audit, problems
-from coterie.rest.callers import Caller
-from coterie.rest.endpoints import Role
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.writes import perform_write
 from coterie.worker.worker import Worker
@@ -88,46 +82,6 @@ class HerderRequests:
         """The signature of ``content`` with the group's session key; None when there is none."""
         answer = await self.worker.ask(SignContent(content=content))
         return answer.signature if isinstance(answer, SignedContent) else None
-
-
-def visible_config(request: Request, config: Mapping[str, str]) -> Mapping[str, str]:
-    """``config`` as the caller of ``request`` may see it: exactly as it was written for a caller who may write configs,
-    and otherwise without secret values."""
-    caller: Caller = request.state.caller
-    return config if caller.role is Role.ADMIN else masked_config(config)
-
-
-def visible_info(request: Request, info: ConnectorInfo) -> ConnectorInfo:
-    """``info`` with its :func:`visible_config`."""
-    return replace(info, config=visible_config(request, info.config))
-
-
-def connector_in_path(request: Request) -> ConnectorName:
-    """The connector's name in the path of ``request``."""
-    return ConnectorName(request.path_params["connector"])
-
-
-def task_in_path(request: Request) -> ConnectorTaskId:
-    """The task's id in the path of ``request``.
-
-    :raises HTTPException: with status 404, when the task in the path is not a number of 32 bits.
-    """
-    number: str = request.path_params["task"]
-    if re.fullmatch(r"[+-]?[0-9]{1,10}", number) is None or abs(int(number)) >= 2**31:
-        raise HTTPException(404)  # Connect's router returns 404 for a path without a number here.
-    return ConnectorTaskId(connector_in_path(request), int(number))
-
-
-def query_value(request: Request, name: str) -> str | None:
-    """The query parameter ``name`` of ``request``; None when it is missing. As in Connect, the first of several."""
-    return next(iter(request.query_params.getlist(name)), None)
-
-
-def flag(request: Request, name: str, *, default: bool = False) -> bool:
-    """The query parameter ``name`` of ``request`` as Connect reads it: ``true`` in any case means true, and every other
-    value false; ``default`` when the parameter is missing or empty."""
-    value = query_value(request, name)
-    return value.lower() == "true" if value else default
 
 
 def empty_response_with(http_status: int) -> Callable[[Answer], Response]:

@@ -23,6 +23,7 @@ from coterie.rest.callers import Sign, name_caller
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_segments
 from coterie.rest.problems import ProblemRefusal
+from coterie.rest.request_context import context_of
 
 RESPONSE_TIMEOUT_S = 95.0
 """How long this worker waits for another worker's response: a little more than 90 s, after which that worker itself
@@ -147,9 +148,11 @@ async def forward_to_worker(
         url = httpx.URL(refusal.redirect_url.rstrip("/") + path, params=query)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         forwarded = http_client.build_request(request.method, url, content=body, headers=sent_headers, timeout=timeout)
-        await name_caller(forwarded, request.state.caller, sign)
+        context = context_of(request)
+        assert context.caller is not None, "the access of the request was checked"
+        await name_caller(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
-        request.state.is_forwarded = True
+        context.is_forwarded = True
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         raise RequestNotSentError(_forwarding_failure(error)) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:

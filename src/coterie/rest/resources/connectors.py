@@ -22,15 +22,12 @@ from coterie.herder.requests.writes import (
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import (
-    HerderRequests,
-    connector_in_path,
-    visible_config,
-    visible_info,
-)
+from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.paths import encoded_path
+from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
+from coterie.rest.visible_configs import visible_config, visible_info
 
 
 class ConnectorsResource:

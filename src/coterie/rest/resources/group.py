@@ -22,11 +22,12 @@ from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, G
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
-from coterie.rest.callers import Caller, name_caller
+from coterie.rest.callers import name_caller
 from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.paths import encoded_path, request_segments
+from coterie.rest.request_context import Caller
 from coterie.rest.routing import Handlers
 from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms

@@ -10,7 +10,8 @@ from coterie.herder.requests.signatures import FenceTasks
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.rest import bodies, problems, signatures
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.herder_requests import HerderRequests, empty_response_with
+from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 

@@ -11,8 +11,9 @@ from coterie.herder.requests.refusals import Done
 from coterie.nouns.logger_levels import ROOT, LoggerLevel
 from coterie.rest import bodies
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, query_value
+from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.problems import BadRequestError, NotFoundError
+from coterie.rest.request_parameters import query_value
 from coterie.rest.routing import Handlers
 from coterie.worker.logger_levels import LoggerState
 

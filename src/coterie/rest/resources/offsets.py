@@ -12,7 +12,8 @@ from coterie.herder.requests.writes import ChangeOffsets
 from coterie.nouns.connector_offsets import RESET_OFFSETS, OffsetChange
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path
+from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 

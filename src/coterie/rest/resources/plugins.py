@@ -13,8 +13,9 @@ from coterie.herder.requests.questions import (
 )
 from coterie.rest import bodies, plugin_views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, flag, query_value
+from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.problems import BadRequestError
+from coterie.rest.request_parameters import flag, query_value
 from coterie.rest.routing import Handlers
 
 _CONNECTOR_SUFFIX = "Connector"

@@ -9,13 +9,8 @@ from coterie.herder.requests.reads import ConnectorStatus
 from coterie.herder.requests.writes import RestartConnector
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import (
-    HerderRequests,
-    connector_in_path,
-    empty_response_with,
-    flag,
-    task_in_path,
-)
+from coterie.rest.herder_requests import HerderRequests, empty_response_with
+from coterie.rest.request_parameters import connector_in_path, flag, task_in_path
 from coterie.rest.routing import Handlers
 
 

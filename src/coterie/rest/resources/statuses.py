@@ -13,8 +13,10 @@ from coterie.herder.requests.reads import (
 )
 from coterie.rest import views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path, task_in_path, visible_config
+from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.request_parameters import connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
+from coterie.rest.visible_configs import visible_config
 
 
 class StatusesResource:

@@ -6,7 +6,8 @@ from starlette.responses import Response
 from coterie.herder.requests.writes import SetTargetState
 from coterie.nouns.states import TargetState
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.herder_requests import HerderRequests, empty_response_with
+from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 

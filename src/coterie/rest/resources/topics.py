@@ -5,7 +5,8 @@ from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, connector_in_path, empty_response_with
+from coterie.rest.herder_requests import HerderRequests, empty_response_with
+from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 

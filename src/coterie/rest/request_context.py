@@ -1,0 +1,41 @@
+"""What this worker knows of one request, beside the request itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from coterie.rest.endpoints import Role
+
+_SCOPE_KEY = "coterie.request_context"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The sender of a request."""
+
+    user: str | None
+    """The user's name; None when users need not log in."""
+    role: Role
+    address: str
+    """The IP address of the user's connection."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """What the parts of this package learn of one request while it is served. Each field is written in one module."""
+
+    caller: Caller | None = None
+    """Written by `access`; None before the caller is known, and for requests without a log-in."""
+    body: bytes | None = None
+    """Written by `bodies`; None before the whole body was received."""
+    is_forwarded: bool = False
+    """Written by `leader`: whether another worker has responded to the request."""
+    replaced_config: Mapping[str, str] | None = None
+    """Written by `audit`: the config that the request has replaced; None if it has replaced none."""
+
+
+def context_of(request: Request) -> RequestContext:
+    """The context of ``request``: the same object for each `Request` of one HTTP request."""
+    context: RequestContext = request.scope.setdefault(_SCOPE_KEY, RequestContext())
+    return context

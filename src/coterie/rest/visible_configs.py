@@ -1,0 +1,23 @@
+"""Configs of connectors as the caller of a request may see them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from starlette.requests import Request
+
+from coterie.config.secrets import masked_config
+from coterie.herder.requests.reads import ConnectorInfo
+from coterie.rest.endpoints import Role
+from coterie.rest.request_context import context_of
+
+
+def visible_config(request: Request, config: Mapping[str, str]) -> Mapping[str, str]:
+    """``config`` as the caller of ``request`` may see it: exactly as it was written for a caller who may write configs,
+    and otherwise without secret values."""
+    caller = context_of(request).caller
+    return config if caller is not None and caller.role is Role.ADMIN else masked_config(config)
+
+
+def visible_info(request: Request, info: ConnectorInfo) -> ConnectorInfo:
+    """``info`` with its :func:`visible_config`."""
+    return replace(info, config=visible_config(request, info.config))
