@@ -22,15 +22,13 @@ from typing import Protocol, Self
 
 from coterie.config.definition import split_list
 from coterie.config.properties import parse_properties
-from coterie.config.secrets import remember_secret
+from coterie.config.secrets import REFERENCE_PATTERN, remember_secret
 from coterie.nouns.errors import ConfigError, WorldError, invalid_value
 
 log = logging.getLogger(__name__)
 
 PROVIDERS_KEY = "config.providers"
 """The key with the names of the providers; the other keys of the providers begin with it and a dot."""
-REFERENCE_PATTERN = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
-"""A reference, as in Kafka: the provider's name, the path, which may be absent, and the key."""
 _CLASS_PREFIX = "org.apache.kafka.common.config.provider."
 
 

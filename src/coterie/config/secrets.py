@@ -15,8 +15,9 @@ SECRET_NAME_PATTERN = (
 the same in Python and in Java, without regard to case."""
 _SECRET_NAME = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
-_REFERENCE = re.compile(r"\$\{[^}:]+:[^}]+\}")
-"""A reference to a secret, ``${provider:path:key}``: the reference itself is not secret."""
+REFERENCE_PATTERN = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+"""A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The reference itself is
+not secret."""
 HIDDEN_SIZE_MIN = 4
 """Number of characters from which the value of a reference is hidden in texts: a shorter one is in many words."""
 
@@ -29,7 +30,7 @@ def masked_config(config: Mapping[str, str]) -> dict[str, str]:
 
 def _is_secret(key: str, value: str) -> bool:
     """Whether the value of ``key`` is secret."""
-    if _REFERENCE.fullmatch(value.strip()):
+    if REFERENCE_PATTERN.fullmatch(value.strip()):
         return False
     return bool(_SECRET_NAME.search(key)) or bool(_URL_WITH_PASSWORD.search(value))
 
