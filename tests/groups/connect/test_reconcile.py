@@ -24,9 +24,23 @@ def current_with(assigned: Jobs, pending: Jobs) -> CurrentAssignment:
     )
 
 
-@given(assigned=job_sets, pending=job_sets, target=job_sets, owned=st.none() | job_sets, free=job_sets)
+@given(
+    assigned=job_sets,
+    pending=job_sets,
+    target=job_sets,
+    owned=st.none() | job_sets,
+    free=job_sets,
+    of_others=job_sets,
+    has_received_responses=st.booleans(),
+)
 def test_a_step_revokes_or_assigns_and_never_both(
-    assigned: Jobs, pending: Jobs, target: Jobs, owned: Jobs | None, free: Jobs
+    assigned: Jobs,
+    pending: Jobs,
+    target: Jobs,
+    owned: Jobs | None,
+    free: Jobs,
+    of_others: Jobs,
+    has_received_responses: bool,
 ) -> None:
     before = current_with(assigned, pending - assigned)
     owned = None if owned is None else owned & before.held
@@ -38,11 +52,17 @@ def test_a_step_revokes_or_assigns_and_never_both(
         request_epoch=MemberEpoch(1),
         owned=owned,
         is_free=lambda job: job in free,
+        is_wanted=(target | of_others).__contains__,
+        has_received_responses=has_received_responses,
     )
     reported = before.assigned if owned is None else owned
-    gives = bool(reported - after.assigned)
+    known = before.pending if has_received_responses else Jobs()
+    """The revoked jobs whose revocation the member has certainly received."""
+    gives = bool(reported - after.assigned - known)
     gets = bool(after.assigned - reported)
     assert not (after.pending and gives and gets)
+    if after.pending & (target | of_others):
+        assert not gets, "the members that wait for these jobs get them first"
     assert not after.assigned & after.pending
     assert after.assigned <= before.assigned | free
     assert after.assigned <= target
@@ -70,6 +90,8 @@ def test_three_steps_reach_the_target_if_all_jobs_are_free(assigned: Jobs, targe
             request_epoch=current.member_epoch,
             owned=owned,
             is_free=lambda _: True,
+            is_wanted=target.__contains__,
+            has_received_responses=True,
         )
         owned = current.assigned
     assert (current.assigned, current.pending, current.member_epoch) == (target, Jobs(), 2)
@@ -85,6 +107,8 @@ def test_a_revocation_is_not_taken_back_by_a_newer_target() -> None:
         request_epoch=MemberEpoch(1),
         owned=job,
         is_free=lambda _: False,
+        is_wanted=lambda _: True,
+        has_received_responses=True,
     )
     assert (after.assigned, after.pending) == (Jobs(), job)
 
@@ -99,6 +123,8 @@ def test_a_job_that_is_given_back_is_assigned_again_at_once_with_a_new_job_epoch
         request_epoch=MemberEpoch(1),
         owned=Jobs(),
         is_free=lambda _: True,
+        is_wanted=lambda _: True,
+        has_received_responses=True,
     )
     assert (after.assigned, after.pending, after.job_epochs) == (job, Jobs(), {GroupEpoch(3): job})
 
@@ -112,5 +138,41 @@ def test_an_accepted_previous_epoch_stays_the_previous_one() -> None:
         request_epoch=MemberEpoch(0),
         owned=Jobs(),
         is_free=lambda _: False,
+        is_wanted=lambda _: True,
+        has_received_responses=True,
     )
     assert (after.member_epoch, after.previous_epoch) == (5, 0)
+
+
+def step_of_a_member_that_stops_a_job(
+    *, is_wanted: bool = False, has_received_responses: bool = True
+) -> CurrentAssignment:
+    """The next step of a member that still stops one job, while another job of its target is free."""
+    stops, free = Jobs.of([ALL[0]]), Jobs.of([ALL[1]])
+    return reconcile(
+        current_with(Jobs(), stops),
+        target=free,
+        assignment_epoch=GroupEpoch(2),
+        request_epoch=MemberEpoch(1),
+        owned=None if has_received_responses else stops,
+        is_free=free.__contains__,
+        is_wanted=lambda job: job in free or is_wanted,
+        has_received_responses=has_received_responses,
+    )
+
+
+def test_a_stopping_job_that_no_member_waits_for_delays_no_other_job() -> None:
+    """The connector of the job was deleted, and its plug-in may hang in stop. The member's epoch still waits."""
+    after = step_of_a_member_that_stops_a_job()
+    assert (after.assigned, after.pending) == (Jobs.of([ALL[1]]), Jobs.of([ALL[0]]))
+    assert (after.member_epoch, after.job_epochs[GroupEpoch(2)]) == (1, after.assigned)
+
+
+def test_a_stopping_job_that_another_member_waits_for_delays_new_jobs() -> None:
+    after = step_of_a_member_that_stops_a_job(is_wanted=True)
+    assert (after.assigned, after.pending) == (Jobs(), Jobs.of([ALL[0]]))
+
+
+def test_a_member_that_may_not_know_of_a_revocation_gets_no_new_jobs() -> None:
+    after = step_of_a_member_that_stops_a_job(has_received_responses=False)
+    assert (after.assigned, after.pending) == (Jobs(), Jobs.of([ALL[0]]))

@@ -92,6 +92,7 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
     changes, or if the response reports a job that the request does not list."""
     group = turn.group
     member_id = request.member_id
+    session = group.sessions[member_id]
     before, epoch = group.currents[member_id], group.target_epoch(member_id)
     after = before
     if epoch is not None:
@@ -103,8 +104,9 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             owned=request.owned,
             # A job of this member's target that it still holds is one that it gives back with this request.
             is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
+            is_wanted=group.target_owner.__contains__,
+            has_received_responses=session.is_up_to_date,
         )
-    session = group.sessions[member_id]
     reported = request.owned if request.owned is not None or session.sent is None else session.sent.jobs
     is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
     if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):

@@ -343,11 +343,17 @@ class StepChecker:
         group = step.group
         held = {member_id for member_id, session in group.sessions.items() if session.held is not None}
         event = step.event
+        answered = set[MemberId]()
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
-            held.add(event.member_id)
-        for member_id in sorted(held):
+            answered.add(event.member_id)
+        for member_id in sorted(held | answered):
             current, target = group.currents[member_id], group.targets[member_id].target.jobs
-            if current.pending or current.assigned == target or group.target_epoch(member_id) is None:
+            if current.assigned == target or group.target_epoch(member_id) is None:
+                continue
+            # A member first gives back the jobs for which others wait, and those that it may not know to be revoked.
+            # When a member is removed, the next target shows for which jobs members wait.
+            others_wait = any(job in group.target_owner for job in current.pending)
+            if current.pending and (member_id not in held or others_wait or group.needs_target):
                 continue
             free = [job for job in target - current.assigned if job not in group.holder]
             revocable = current.assigned - target
