@@ -32,6 +32,7 @@ def settings(**changes: str) -> WorkerSettings:
 def test_defaults_are_kafka_connects() -> None:
     worker_settings = settings()
     assert worker_settings.bootstrap_servers == ("localhost:9092",)
+    assert (worker_settings.plugin_call_timeout_ms, worker_settings.plugin_lost_threads_max) == (60_000, 64)
     assert (
         worker_settings.heartbeat_interval_ms,
         worker_settings.session_timeout_ms,

@@ -15,7 +15,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, SetTargetState
-from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed, MembershipLost
+from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed, LeaseRenewed, MembershipLost
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import DELETED, ORDERS, configured_herder
@@ -56,6 +56,17 @@ def test_a_leader_writes_nothing_before_a_heartbeat_has_confirmed_it_after_the_o
     assert append.leader_log == order.token
     herder.run_chore(append)
     assert herder.answer(id_) == DELETED
+
+
+def test_the_time_limit_of_a_transaction_is_the_session_timeout() -> None:
+    """An open transaction hides all later lines, so no transaction may stay open for longer than its writer is a
+    member."""
+    herder = configured_herder()
+    herder.confirms_leadership = False
+    herder.feed(LeaseRenewed(lease_ends_ms=10**9, session_timeout_ms=12_345))
+    herder.assign(leader=ME)
+    (opening,) = herder.pop_effects(OpenLeaderLog)
+    assert opening.transaction_timeout_ms == 12_345
 
 
 def test_a_target_state_is_written_without_the_right_of_the_leader() -> None:

@@ -22,6 +22,7 @@ from coterie.herder.messages import (
     WriteLogMessage,
 )
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signature, SigningKey
 from coterie.herder.timers import ConnectorRetryDue
@@ -103,6 +104,16 @@ def test_a_leader_without_a_key_writes_one(protocol: ConnectProtocol) -> None:
 @pytest.mark.parametrize("protocol", UNSIGNED_PROTOCOLS)
 def test_an_older_protocol_has_no_keys(protocol: ConnectProtocol) -> None:
     assert not leader_with_key(protocol).pop_effects(MakeSessionKey)
+
+
+@pytest.mark.parametrize("protocol", list(ConnectProtocol))
+def test_a_signature_is_believed_only_in_a_group_whose_protocol_has_session_keys(protocol: ConnectProtocol) -> None:
+    """The config log may contain the key of an earlier time, when the group had a newer protocol."""
+    herder = leader_with_key(protocol, key=key_of(b"k"))
+    for letter, is_right in ((b"k", True), (b"l", False)):
+        signature = SigningKey(key=letter * 32, algorithm="HmacSHA256").signature(BODY)
+        check = herder.send_request(VerifySignature(signature=signature))
+        assert herder.answer(check) == SignatureCheck(is_valid=is_right and protocol in SIGNED_PROTOCOLS)
 
 
 def test_a_follower_writes_no_key_even_if_the_current_one_is_expired() -> None:
