@@ -1,6 +1,8 @@
 """Listening at addresses, errors in doing so, and https: certificates of both sides, also renewed ones."""
 
 import asyncio
+import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -215,7 +217,15 @@ async def test_connections_that_send_nothing_keep_no_client_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HTTP/1.1\r\nHost:", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"]
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost:",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{",
+        # uvicorn pauses reading when it has this much of a body.
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n" + b" " * 100_000,
+    ],
+    ids=["nothing", "a part of the headers", "a part of a body", "a large part of a body"],
 )
 async def test_a_client_that_does_not_send_a_whole_request_is_disconnected(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
@@ -238,6 +248,67 @@ async def test_a_client_that_does_not_send_a_whole_request_is_disconnected(
             finally:
                 ended.set()
     assert received == []
+
+
+@asynccontextmanager
+async def large_response_requested(size: int) -> AsyncIterator[socket.socket]:
+    """A client that has requested a response with a body of ``size`` bytes, and has not read anything of it."""
+    app, ended = Starlette(routes=[Route("/", lambda _: PlainTextResponse("x" * size))]), asyncio.Event()
+    with open_listeners([HTTP], RestTls()) as bound, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve_while(app, bound, ended.wait()))
+            try:
+                client.connect(("127.0.0.1", bound[0].port))
+                client.setblocking(False)
+                client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                yield client
+            finally:
+                ended.set()
+
+
+async def until_closed_by_server(client: socket.socket) -> None:
+    """Wait until the server has closed the connection of ``client``. The client itself does not see this before it has
+    read what the kernel still sends."""
+    port, own_port = client.getpeername()[1], client.getsockname()[1]
+    server_end = re.compile(rf": [0-9A-F]{{8}}:{port:04X} [0-9A-F]{{8}}:{own_port:04X} 01 ")
+    async with asyncio.timeout(60):
+        while server_end.search(await asyncio.to_thread(Path("/proc/net/tcp").read_text)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_reads_nothing_of_a_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.2)
+    async with large_response_requested(20_000_000) as client:
+        await until_closed_by_server(client)
+
+
+async def test_a_client_that_reads_slowly_receives_the_whole_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CLIENT_TIMEOUT_S", 0.5)
+    size, received, loop = 8_000_000, 0, asyncio.get_running_loop()
+    async with large_response_requested(size) as client, asyncio.timeout(60):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+        begun_s = loop.time()
+        while received < size:
+            received += len(await loop.sock_recv(client, 1 << 16))
+            await asyncio.sleep(0.01)
+        assert loop.time() - begun_s > 2 * server.CLIENT_TIMEOUT_S
+
+
+async def test_above_the_limit_clients_that_read_nothing_are_disconnected_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    async with large_response_requested(20_000_000) as silent:
+        port = silent.getpeername()[1]
+        async with httpx.AsyncClient(trust_env=False) as polite:
+            await asyncio.get_running_loop().sock_recv(silent, 1)  # The response has begun.
+            first = await polite.get(f"http://127.0.0.1:{port}/")
+            reader, writer = await connect(port)
+            await until_closed_by_server(silent)
+            assert first.status_code == 200
+            assert not reader.at_eof()
+            writer.close()
 
 
 async def test_requests_that_are_sent_without_waiting_for_responses_are_answered() -> None:

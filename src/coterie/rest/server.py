@@ -5,7 +5,7 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.config.reloaded_files import ReloadedFiles
@@ -33,7 +34,7 @@ connection: the one that has waited longest for its client. If none waits for it
 REQUESTS_MAX = 512
 """The number of requests of a listener that are handled at the same time; the next one gets 503."""
 CLIENT_TIMEOUT_S = 30
-"""How long a connection may wait for its client: for a request, or for more of one that it has begun to send."""
+"""The time limit, in seconds, for a client that sends nothing of a request, or reads nothing of a response."""
 IDLE_CLOSE_DELAY_S = 0.1
 """The time from the close of a listener until its idle connections are closed: the requests that were sent meanwhile,
 on new connections too, are received."""
@@ -213,7 +214,7 @@ class _LimitedRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._running >= REQUESTS_MAX:
-            message = f"This worker handles {REQUESTS_MAX} requests already"
+            message = f"This listener handles {REQUESTS_MAX} requests, the maximum; send the request again later"
             await error_json(503, message, RETRY_LATER)(scope, receive, send)
             return
         self._running += 1
@@ -226,24 +227,31 @@ class _LimitedRequests:
 class _WorkerProtocol(H11Protocol):
     """One connection. Puts the name in the client's certificate into the state of each request.
 
-    A client that opens connections and sends nothing, or sends slowly, must not keep others out: a connection that
-    waits for its client for :data:`CLIENT_TIMEOUT_S` is closed, and earlier if there are too many connections.
-    uvicorn itself has a time limit only between two requests.
+    A connection is closed when its client sends nothing, or reads nothing of a response, for :data:`CLIENT_TIMEOUT_S`.
+    A client that sends slowly stays connected until there are more than :data:`CONNECTIONS_MAX` connections. uvicorn
+    itself has a time limit only between two requests.
     """
 
     connections: set["_WorkerProtocol"]  # type: ignore[assignment]
     _waits_since_s: float | None = None
-    """The time, by the event loop's clock, from which on the connection has waited for its client to send a whole
-    request. None while this worker handles a request of the connection."""
+    """The time, by the event loop's clock, since which the connection waits for its client: to send the rest of a
+    request, or to read the rest of the last response. None while only this worker has something to do."""
+    _unsent_size_bytes = 0
+    """The size of the unsent part of the responses when the present time limit began."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._note_waiting)
         name = distinguished_name(transport.get_extra_info("peercert"))
         if name is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
         self._note_waiting()
         if len(self.connections) > CONNECTIONS_MAX:
-            self._close_longest_waiting()
+            self._abort_longest_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -254,30 +262,54 @@ class _WorkerProtocol(H11Protocol):
         self._note_waiting()
 
     def _note_waiting(self) -> None:
-        """Note whether the connection waits for its client. If it does, and the client then sends nothing for
-        :data:`CLIENT_TIMEOUT_S`, the connection is closed. No time limit runs while this worker has paused reading from
-        the connection: the client cannot send then."""
+        """Note whether the connection waits for its client, and start the time limit if it does. No time limit runs
+        while this worker has paused reading: the client cannot send then."""
         self._unset_keepalive_if_required()
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing():
             self._waits_since_s = None
             return
         if self._waits_since_s is None:
             self._waits_since_s = self.loop.time()
-        if not self.transport.is_closing() and not self.flow.read_paused:
-            self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self.transport.close)
+        if not self.flow.read_paused:
+            self._start_time_limit()
 
-    def _close_longest_waiting(self) -> None:
-        """Close the connection that has waited longest for its client. This connection is new and is kept. Does nothing
+    def _start_time_limit(self) -> None:
+        self._unsent_size_bytes = self.transport.get_write_buffer_size()
+        self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._on_time_limit)
+
+    def _on_time_limit(self) -> None:
+        """Close the connection; while its client still reads a response, start the time limit again. The connection is
+        aborted if its client reads nothing: a transport is closed only when it has sent everything."""
+        unsent_size_bytes = self.transport.get_write_buffer_size()
+        if unsent_size_bytes == 0:
+            self.transport.close()
+        elif unsent_size_bytes < self._unsent_size_bytes:
+            self._start_time_limit()
+        else:
+            self.transport.abort()
+
+    def _abort_longest_waiting(self) -> None:
+        """Abort the connection that has waited longest for its client. This connection is new and is kept. Does nothing
         if no other connection waits."""
-        waiting = [
-            connection
-            for connection in self.connections
-            if connection is not self
-            and connection._waits_since_s is not None
-            and not connection.transport.is_closing()
-        ]
+        waiting = [one for one in self.connections if one is not self and one._waits_since_s is not None]
         if waiting:
-            min(waiting, key=lambda connection: connection._waits_since_s or 0.0).transport.close()
+            longest = min(waiting, key=lambda one: one._waits_since_s or 0.0)
+            longest._waits_since_s = None
+            longest.transport.abort()
+
+
+class _ObservedFlowControl(FlowControl):
+    """Calls ``on_reading_resumed`` when reading from the connection is resumed."""
+
+    def __init__(self, transport: asyncio.Transport, *, on_reading_resumed: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._on_reading_resumed = on_reading_resumed
+
+    def resume_reading(self) -> None:
+        was_paused = self.read_paused
+        super().resume_reading()
+        if was_paused:
+            self._on_reading_resumed()
 
 
 class _ServerWithoutSignals(uvicorn.Server):
