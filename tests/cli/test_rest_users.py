@@ -1,6 +1,7 @@
 """`coterie rest user`, and the log-in of commands that send requests to workers; each run is a separate process."""
 
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import pytest
 
 from coterie.rest.endpoints import Role
 from coterie.rest.users import read_users
+from tests.certificates import Authority, Pair
 
 
 def run(
@@ -67,9 +69,9 @@ def test_an_invalid_request_prints_the_reason(
 
 
 @contextmanager
-def worker_that_keeps_logins() -> Iterator[tuple[str, list[str | None]]]:
+def worker_that_keeps_logins(pair: Pair | None = None) -> Iterator[tuple[str, list[str | None]]]:
     """The URL of a server that responds with no connectors to alice and with 401 to others, and the headers
-    ``Authorization`` that it receives."""
+    ``Authorization`` that it receives. With the certificate ``pair``, it serves https."""
     received: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -85,10 +87,14 @@ def worker_that_keeps_logins() -> Iterator[tuple[str, list[str | None]]]:
         def log_message(self, format: str, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if pair is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pair.certificate, pair.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", received
+            yield f"{'http' if pair is None else 'https'}://127.0.0.1:{server.server_address[1]}", received
         finally:
             server.shutdown()
             thread.join()
@@ -103,3 +109,19 @@ def test_commands_log_in_with_options_or_the_environment() -> None:
         refused = run("connectors", "list", "--url", url, check=1)
         assert "The worker needs a log-in: use --user NAME with the right password (HTTP 401" in refused.stderr
         assert received[-1] is None
+
+
+def test_commands_trust_the_authorities_in_the_file_that_an_option_or_the_environment_names(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path / "own"), Authority(tmp_path / "stranger", "stranger")
+    login = ("--user", "alice")
+    environment = {"COTERIE_PASSWORD": "pw"}
+    with worker_that_keeps_logins(authority.pair("worker")) as (url, received):
+        command = ("connectors", "list", "--url", url, *login)
+        run(*command, "--ca", str(authority.certificate), environment=environment)
+        run(*command, environment={**environment, "COTERIE_CA": str(authority.certificate)})
+        accepted = len(received)
+        refused = run(*command, "--ca", str(stranger.certificate), environment=environment, check=1)
+        assert "certificate verify failed" in refused.stderr
+        missing = run(*command, "--ca", "none.pem", environment=environment, check=2)
+        assert "does not exist" in missing.stderr
+        assert len(received) == accepted > 0, "the password goes to no server that is not trusted"

@@ -60,15 +60,15 @@ def _references(node: object) -> Iterator[str]:
             pass
 
 
-@pytest.fixture(scope="module", params=["everyone", "users"])
+@pytest.fixture(scope="module", params=["everyone", Role.READ, Role.ADMIN])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str | None]]:
     """The URL of a worker whose loop runs on a thread, and the header by which a client logs in."""
     access = None
-    if request.param == "users":
+    if isinstance(request.param, Role):
         path: Path = tmp_path_factory.mktemp("users") / "users.json"
-        write_users(path, {"alice": RestUser(role=Role.ADMIN, password=PasswordHash.of(PASSWORD))})
+        write_users(path, {"alice": RestUser(role=request.param, password=PasswordHash.of(PASSWORD))})
         access = AccessRules(users=ReloadedFiles("users", [path], lambda: read_users(path)))
     urls: list[str] = []
     started, ended = Event(), Event()
