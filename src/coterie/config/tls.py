@@ -1,9 +1,13 @@
-"""TLS contexts of the servers (the embedded broker, a worker's REST API), and the names in certificates."""
+"""TLS contexts of the servers (the embedded broker, a worker's REST API) and of the clients of the REST API, and the
+names in certificates.
+"""
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
 
@@ -73,6 +77,41 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
             path = Path(files.certificate_location)
             raise _make_unusable_file_error("client certificate or its key", path, error) from error
     return context
+
+
+def reloaded_client_context(files: TlsFiles) -> ReloadedFiles[ssl.SSLContext]:
+    """The context of :func:`client_context` for a worker's requests to other workers. It is created again when one of
+    ``files`` changes.
+
+    :raises WorldError: a file is missing or invalid; the message names the file.
+    """
+    paths = [Path(path) for path in (files.ca_location, files.certificate_location, files.key_location) if path]
+    return ReloadedFiles("certificates for requests to other workers", paths, lambda: client_context(files))
+
+
+class NewestContext(ssl.SSLContext):
+    """A TLS context for a client that keeps its context for its whole life, such as an HTTP client: each new connection
+    uses the newest context of ``contexts``."""
+
+    def __new__(cls, contexts: ReloadedFiles[ssl.SSLContext]) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, contexts: ReloadedFiles[ssl.SSLContext]) -> None:
+        self._contexts = contexts
+
+    def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
+        self._contexts.value.set_alpn_protocols(alpn_protocols)
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a connection; asyncio and httpx call only this method for it."""
+        return self._contexts.value.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 def distinguished_name(certificate: Any) -> str | None:

@@ -3,15 +3,16 @@ sends task configs to the leader.
 """
 
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 
 import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coterie.config.rest import RestTls
+from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.security import TlsFiles
-from coterie.config.tls import client_context
+from coterie.config.tls import NewestContext, client_context
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import SigningKey
@@ -53,15 +54,12 @@ class ResponseMissingError(WorldError):
     have performed the request."""
 
 
-def open_http_client(tls: RestTls | None = None) -> httpx.AsyncClient:
-    """An HTTP client for requests between workers, with the certificates of ``tls``. It ignores proxy settings of the
-    environment; the caller closes it.
-
-    :raises WorldError: when a certificate cannot be read.
-    """
-    files = TlsFiles() if tls is None else tls.files
+def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> httpx.AsyncClient:
+    """An HTTP client for requests between workers. New connections use the newest TLS context of ``contexts``; by
+    default they trust the certificates that the system trusts. The client ignores proxy settings of the environment;
+    the caller closes it."""
     return httpx.AsyncClient(
-        verify=client_context(files),
+        verify=client_context(TlsFiles()) if contexts is None else NewestContext(contexts),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},

@@ -25,6 +25,7 @@ from coterie.cli.listeners import ListenerThread, check_listeners, load_listener
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.reloaded_files import ReloadedFiles
+from coterie.config.tls import reloaded_client_context
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
@@ -265,13 +266,14 @@ async def serve_worker(
         round_interval_ms=settings.rebalance_round_interval_ms,
     )
     access = access_rules(settings)
+    client_contexts = reloaded_client_context(settings.rest_tls.files)
     assignors = _load_assignors(settings, policy)
     watch = AssignorWatch(assignors)
     rebalance_listeners = _make_listener_thread(settings, assignors, watch)
     offers = await watch.first_offers()
     async with (
         _open_topics(settings, client_id) as (topics, config_log, status_log),
-        open_http_client(settings.rest_tls) as client,
+        open_http_client(client_contexts) as client,
     ):
         spec = MembershipSpec(
             settings=settings,
@@ -333,7 +335,7 @@ async def serve_worker(
                 if admin_listeners:
                     work = serve_while(create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work, intake=intake)
                 users = () if access.users is None else (access.users,)
-                ended = await serve_while(app, listeners, work, users, intake=intake)
+                ended = await serve_while(app, listeners, work, (client_contexts, *users), intake=intake)
             finally:
                 await rebalance_listeners.close()
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
