@@ -120,7 +120,7 @@ class ConnectorWrite(_WriteDefaults):
     def answer(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
-        """The connector with the requested config, although another write may have replaced this config already."""
+        """The connector with the requested config, also if another write has already replaced this config."""
         name, connector = self.request.connector, config.connector(self.request.connector)
         is_current = connector is not None and connector.config == self.request.config
         info = ConnectorInfo(

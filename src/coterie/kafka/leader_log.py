@@ -186,8 +186,8 @@ class LeaderTopicLog:
         except KafkaException as error:
             # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
             raise WorldError(
-                f"it is unknown whether the lines were written to topic {self._topic}: {_text(error)}; read the "
-                "connector before you repeat the change"
+                f"it is unknown whether the lines were written to topic {self._topic}: {_text(error)}; before "
+                "you repeat a change, read whether it has taken effect"
             ) from None
 
     def _fenced(self, error: KafkaError) -> WriterFencedError:

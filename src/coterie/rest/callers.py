@@ -48,7 +48,8 @@ class ForwardedCaller:
 
 
 def client_address(request: Request) -> str:
-    """The IP address from which ``request`` was sent."""
+    """The IP address of the client: that of the connection, or for a connection from 127.0.0.1 the one in
+    ``X-Forwarded-For``, which uvicorn puts into ``request.client``."""
     return request.client.host if request.client is not None else "unknown"
 
 

@@ -21,7 +21,7 @@ from coterie.rest.writes import perform_write
 from coterie.worker.worker import Worker
 
 CONNECTORS_PER_PIECE = 50
-"""After so many described connectors the event loop runs what is ready."""
+"""The number of connectors that are described before the event loop runs other callbacks."""
 
 
 class HerderRequests:

@@ -8,9 +8,9 @@ from coterie.rest.problems import BadRequestError, NotJsonError
 
 
 def check_content_type(request: Request, *, reads_body: bool) -> None:
-    """Check that a body of ``request`` is JSON. As in Connect, also an empty body, and one that is not read, may have
-    no other type; and a body that is not read needs no ``Content-Type``. ``reads_body``: whether the endpoint reads the
-    body.
+    """Check the ``Content-Type`` of ``request``. A body that the endpoint reads must be JSON. If the request has the
+    header, it must be JSON also when the body is empty or not read, as in Connect. ``reads_body``: whether the endpoint
+    reads the body.
 
     :raises BadRequestError: when the ``Content-Type`` is not a media type.
     :raises NotJsonError: when the ``Content-Type`` is another one than JSON, or a body that is read has none.
@@ -42,8 +42,8 @@ def check_accept(request: Request, media_type: str) -> None:
 
 
 def _is_accepted(media_type: str, media_range: str) -> bool:
-    """Whether ``media_range``, one value of ``Accept``, contains ``media_type``. As in Connect, its quality does not
-    count; ``*`` is the range of older clients in Java."""
+    """Whether ``media_range``, one value of ``Accept``, contains ``media_type``. As in Connect, the quality is
+    ignored. ``*`` alone is accepted because older Java clients send it."""
     type_, _, subtype = media_type.partition("/")
     accepted = media_range.partition(";")[0].strip().lower()
     return accepted in (media_type, f"{type_}/*", f"*/{subtype}", "*/*", "*")

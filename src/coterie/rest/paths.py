@@ -30,8 +30,8 @@ def path_segments(raw_path: bytes) -> tuple[str, ...]:
 
 
 def request_segments(request: Request) -> tuple[str, ...]:
-    """The segments of the path of ``request``. A client that takes the worker for a proxy sends a whole URL instead of
-    the path (RFC 9112): its scheme and host do not count.
+    """The segments of the path of ``request``. If the request line contains a whole URL (RFC 9112, as for a
+    proxy), its scheme and host are ignored.
 
     :raises BadRequestError: see :func:`path_segments`.
     """

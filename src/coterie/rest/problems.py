@@ -73,8 +73,8 @@ class NotFoundError(HttpRefusal):
 
 
 class UnreadableBodyError(HttpRefusal):
-    """The request's body is not JSON, or JSON of another structure than the request needs. Connect responds with
-    500."""
+    """The request's body was not received completely, is not JSON, or is JSON of another structure than the request
+    needs. Connect responds with 500."""
 
     status = 400
 

@@ -260,7 +260,7 @@ class SparkTaskRuntime:
         try:
             warm_up(self._driver.spark, config.scratch_folder)
         except (PySparkException, Py4JError, WorldError) as error:
-            raise WorldError(f"Spark's first query failed; see {config.jvm_log_file}: {error}") from error
+            raise WorldError(f"a warm-up query of Spark failed; see {config.jvm_log_file}: {error}") from error
         self._missing_jars = missing_package_messages(self._driver.spark)
         if self._missing_jars:
             log.info(

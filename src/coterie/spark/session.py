@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 # same trace as the query's exception.
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 # PySpark logs the errors of queries with its own handlers. These write to standard error and do not hide the values of
-# references. Nothing is lost without these lines: PySpark also raises each error.
-for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-    PySparkLogger.getLogger(_name).disabled = True
+# references. No error is lost: PySpark also raises each error.
+for _logger_name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_logger_name).disabled = True
 
 DEFAULT_SPARK_SETTINGS = {
     # Hadoop's local file system starts a chmod process for every file; the raw one with this manager does not. This

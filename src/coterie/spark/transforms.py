@@ -50,8 +50,8 @@ _KEY_PREFIXES = tuple(f"{key.name}." for key in (TRANSFORM_ALIASES, PREDICATE_AL
 
 
 def list_aliases(config: Mapping[str, str], key: ConfigKey = TRANSFORM_ALIASES) -> list[str]:
-    """The aliases in the value of ``key``, which is :data:`TRANSFORM_ALIASES` or :data:`PREDICATE_ALIASES`. The value
-    need not be valid: an alias that it names twice is here once."""
+    """The aliases in the value of ``key``, which is :data:`TRANSFORM_ALIASES` or :data:`PREDICATE_ALIASES`. They
+    are in the order of the value, each once. The value need not be valid."""
     return list(dict.fromkeys(split_list(config.get(key.name, key.default or ""))))
 
 

@@ -87,7 +87,7 @@ def write_class_archive(config: SparkConfig) -> None:
             driver.close()
         unfinished_file.rename(path)
     except (PySparkException, Py4JError) as error:
-        raise WorldError(f"Spark's first query failed; no archive of classes was written: {error}") from error
+        raise WorldError(f"a warm-up query of Spark failed; no archive of classes was written: {error}") from error
     except FileNotFoundError:
         last_log_lines = config.jvm_log_file.read_text(errors="replace").splitlines()[-5:]
         raise WorldError(f"Java ({java_home}) wrote no archive of classes: {' / '.join(last_log_lines)}") from None

@@ -75,7 +75,8 @@ class LoggerLevels:
     async def set_level(self, name: str, level: LoggerLevel) -> list[str]:
         """Set the level of the logger ``name`` and of its descendants. A logger that does not exist, and of which there
         are no descendants, is created: in the JVM, if there is one and the name is that of a Java class, else in
-        Python. Returns the names of the loggers that had another level, sorted.
+        Python. Returns the sorted names of ``name`` and its descendants that had another level. A logger of Coterie
+        that changed because ``name`` is or contains its alias is not among them.
 
         :raises WorldError: when the JVM does not answer.
         """

@@ -52,7 +52,7 @@ def test_a_step_revokes_or_assigns_and_never_both(
         request_epoch=MemberEpoch(1),
         owned=owned,
         is_free=lambda job: job in free,
-        is_wanted=(target | of_others).__contains__,
+        is_in_a_target=(target | of_others).__contains__,
         has_received_responses=has_received_responses,
     )
     reported = before.assigned if owned is None else owned
@@ -90,7 +90,7 @@ def test_three_steps_reach_the_target_if_all_jobs_are_free(assigned: Jobs, targe
             request_epoch=current.member_epoch,
             owned=owned,
             is_free=lambda _: True,
-            is_wanted=target.__contains__,
+            is_in_a_target=target.__contains__,
             has_received_responses=True,
         )
         owned = current.assigned
@@ -107,7 +107,7 @@ def test_a_revocation_is_not_taken_back_by_a_newer_target() -> None:
         request_epoch=MemberEpoch(1),
         owned=job,
         is_free=lambda _: False,
-        is_wanted=lambda _: True,
+        is_in_a_target=lambda _: True,
         has_received_responses=True,
     )
     assert (after.assigned, after.pending) == (Jobs(), job)
@@ -123,7 +123,7 @@ def test_a_job_that_is_given_back_is_assigned_again_at_once_with_a_new_job_epoch
         request_epoch=MemberEpoch(1),
         owned=Jobs(),
         is_free=lambda _: True,
-        is_wanted=lambda _: True,
+        is_in_a_target=lambda _: True,
         has_received_responses=True,
     )
     assert (after.assigned, after.pending, after.job_epochs) == (job, Jobs(), {GroupEpoch(3): job})
@@ -138,14 +138,14 @@ def test_an_accepted_previous_epoch_stays_the_previous_one() -> None:
         request_epoch=MemberEpoch(0),
         owned=Jobs(),
         is_free=lambda _: False,
-        is_wanted=lambda _: True,
+        is_in_a_target=lambda _: True,
         has_received_responses=True,
     )
     assert (after.member_epoch, after.previous_epoch) == (5, 0)
 
 
 def step_of_a_member_that_stops_a_job(
-    *, is_wanted: bool = False, has_received_responses: bool = True
+    *, is_in_a_target: bool = False, has_received_responses: bool = True
 ) -> CurrentAssignment:
     """The next step of a member that still stops one job, while another job of its target is free."""
     stops, free = Jobs.of([ALL[0]]), Jobs.of([ALL[1]])
@@ -156,7 +156,7 @@ def step_of_a_member_that_stops_a_job(
         request_epoch=MemberEpoch(1),
         owned=None if has_received_responses else stops,
         is_free=free.__contains__,
-        is_wanted=lambda job: job in free or is_wanted,
+        is_in_a_target=lambda job: job in free or is_in_a_target,
         has_received_responses=has_received_responses,
     )
 
@@ -169,7 +169,7 @@ def test_a_stopping_job_that_no_member_waits_for_delays_no_other_job() -> None:
 
 
 def test_a_stopping_job_that_another_member_waits_for_delays_new_jobs() -> None:
-    after = step_of_a_member_that_stops_a_job(is_wanted=True)
+    after = step_of_a_member_that_stops_a_job(is_in_a_target=True)
     assert (after.assigned, after.pending) == (Jobs(), Jobs.of([ALL[0]]))
 
 

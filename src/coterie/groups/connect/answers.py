@@ -104,7 +104,7 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             owned=request.owned,
             # A job of this member's target that it still holds is one that it gives back with this request.
             is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
-            is_wanted=group.target_owner.__contains__,
+            is_in_a_target=group.target_owner.__contains__,
             has_received_responses=session.is_up_to_date,
         )
     reported = request.owned if request.owned is not None or session.sent is None else session.sent.jobs

@@ -3,8 +3,9 @@
 A member first gives back the revoked jobs, and receives new jobs only afterwards: one response never both revokes and
 assigns. A job is assigned as soon as it is free; it does not wait for other jobs of its former owner.
 
-A revoked job that is in no member's target, as that of a deleted connector, delays no new job of its member: no member
-waits for it, and its stop may take as long as a plug-in hangs. New jobs come in a later response than its revocation.
+A revoked job that no member's target contains (its connector was deleted) does not delay the new jobs of its member: no
+member waits for this job, and its stop can hang in a plug-in. The new jobs come in a later response than the one that
+revokes this job.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ def reconcile(
     request_epoch: MemberEpoch,
     owned: Jobs | None,
     is_free: Callable[[Job], bool],
-    is_wanted: Callable[[Job], bool],
+    is_in_a_target: Callable[[Job], bool],
     has_received_responses: bool,
 ) -> CurrentAssignment:
     """The member's assignment after the next step towards ``target``, which was computed for ``assignment_epoch``.
@@ -31,7 +32,7 @@ def reconcile(
     ``owned`` are the jobs that the member reports in the request with the member epoch ``request_epoch``; each job that
     is not in ``owned`` has stopped on the member. None if the request lists no jobs: the request then acknowledges
     nothing. ``is_free`` returns whether no other member has a job; a job of the target that this member has given back
-    is free for it at once. ``is_wanted`` returns whether the target of any member contains a job.
+    is free for it at once. ``is_in_a_target`` returns whether the target of any member contains a job.
     ``has_received_responses`` is whether the member has certainly received all earlier responses.
     """
     epoch = MemberEpoch(assignment_epoch)
@@ -43,7 +44,7 @@ def reconcile(
         to_revoke &= owned  # the member has stopped the others, or has never received them
     pending |= to_revoke
     kept = current.assigned & target
-    if to_revoke or (pending and not has_received_responses) or any(map(is_wanted, pending)):
+    if to_revoke or (pending and not has_received_responses) or any(map(is_in_a_target, pending)):
         # A job that was assigned in a response that was lost: it is assigned again after the revocation.
         kept = kept if owned is None else kept & owned
         return _changed(current, kept, pending, current.job_epochs)

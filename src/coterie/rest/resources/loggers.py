@@ -66,7 +66,7 @@ class LoggersResource:
 
 
 def _logger_in_path(request: Request) -> str:
-    """The name of the logger in the path of ``request``; that of the root is read in any case, as in Connect."""
+    """The name of the logger in the path of ``request``. As in Connect, ``root`` may be in upper or lower case."""
     name: str = request.path_params["logger"]
     return ROOT if name.lower() == ROOT else name
 

@@ -350,8 +350,9 @@ class StepChecker:
             current, target = group.currents[member_id], group.targets[member_id].target.jobs
             if current.assigned == target or group.target_epoch(member_id) is None:
                 continue
-            # A member first gives back the jobs for which others wait, and those that it may not know to be revoked.
-            # When a member is removed, the next target shows for which jobs members wait.
+            # A member gets no new jobs while another member waits for a job that it has to give back, or while it may
+            # not have received a revocation. While a new target is needed, the targets do not show yet which jobs
+            # members wait for.
             others_wait = any(job in group.target_owner for job in current.pending)
             if current.pending and (member_id not in held or others_wait or group.needs_target):
                 continue
