@@ -1,5 +1,6 @@
 """REST's fixtures: every test that uses one of them runs with several protocols of the group."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 from tests.logger_levels import kept_logger_levels
+from tests.rest.recording_leader import RecordingLeader
 from tests.rest.served import ServedCluster, ServedConnectCluster
 
 
@@ -34,3 +36,17 @@ def logger_levels() -> Iterator[None]:
     """Clients may set the levels of this process's loggers; after a test they are as before."""
     with kept_logger_levels():
         yield
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[RecordingLeader]:
+    """A server in place of a leader."""
+    recording, end = RecordingLeader(), asyncio.Event()
+
+    async def until_end() -> None:
+        await end.wait()
+
+    serving = asyncio.create_task(recording.serve_while(until_end()))
+    yield recording
+    end.set()
+    await serving

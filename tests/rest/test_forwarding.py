@@ -1,21 +1,14 @@
 """What a worker forwards to the leader, which here is a server that records each request, and what it returns."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse
 
 from coterie.rest.endpoints import ENDPOINTS, AnsweredBy, Operation, Role
-from coterie.rest.server import BoundListener, open_listener, serve_while
 from coterie.wire.connect import ConnectProtocol
-from tests.rest.served import ServedCluster, ServedWorker
-from tests.worker.simulated import until
+from tests.rest.recording_leader import BODIES, RecordingLeader, follower_of
+from tests.rest.served import ServedWorker
 
 CLIENT_HEADERS = {
     "Authorization": "Basic eDp5",
@@ -25,75 +18,9 @@ CLIENT_HEADERS = {
 }
 
 
-class RecordingLeader:
-    """A leader at ``url`` that answers each request with ``response``."""
-
-    def __init__(self) -> None:
-        self.broken_connections = 0
-        """How many connections it still breaks when it has received a request."""
-        self.busy_responses = 0
-        """How many requests it still answers with 503."""
-        self.requests: list[tuple[str, bytes, bytes, dict[str, str]]] = []
-        """Method, raw path, query and headers of each request."""
-        self.response: Response = Response(status_code=204)
-        self._listener = BoundListener(socket=open_listener("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.port}/"
-
-    async def _handle(self, request: Request) -> Response:
-        scope = request.scope
-        self.requests.append((request.method, scope["raw_path"], scope["query_string"], dict(request.headers)))
-        if self.broken_connections:
-            self.broken_connections -= 1
-            return _BreakingResponse()
-        if self.busy_responses:
-            self.busy_responses -= 1
-            return JSONResponse({"error_code": 503, "message": "later"}, status_code=503)
-        return self.response
-
-    async def serve_while(self, work: Awaitable[None]) -> None:
-        methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-        app = Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
-        await serve_while(app, [self._listener], work)
-
-
-class _BreakingResponse(Response):
-    """Announces a body that it does not send, so that the server closes the connection."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
-
-
-@pytest.fixture
-async def leader() -> AsyncIterator[RecordingLeader]:
-    recording, end = RecordingLeader(), asyncio.Event()
-
-    async def until_end() -> None:
-        await end.wait()
-
-    serving = asyncio.create_task(recording.serve_while(until_end()))
-    yield recording
-    end.set()
-    await serving
-
-
 @pytest.fixture
 async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
     async with follower_of(leader, ConnectProtocol.STATIC) as worker:
-        yield worker
-
-
-@asynccontextmanager
-async def follower_of(leader: RecordingLeader, protocol: ConnectProtocol) -> AsyncIterator[ServedWorker]:
-    async with ServedCluster(protocol=protocol) as cluster:
-        cluster.request_timeout_ms = 2_000
-        workers = [await cluster.serve() for _ in range(2)]
-        worker = next(worker for worker in workers if worker.running is not cluster.leader)
-        worker.running.simulated_membership.set_stale_leader_url(leader.url)
-
-        async def has_leader() -> bool:
-            return bool((await worker.get("/coterie/worker")).json()["group"]["leader_url"] == leader.url)
-
-        await until(has_leader)
         yield worker
 
 
@@ -134,17 +61,6 @@ async def test_a_request_is_forwarded_twice_at_most(
     for last in ("?forward=false", "?forward=no", "?forward="):
         assert (await follower.ask("DELETE", f"/connectors/a{last}")).status_code == 503
     assert not leader.requests
-
-
-BODIES: dict[Operation, object] = {
-    Operation.CREATE_CONNECTOR: {"name": "a", "config": {"connector.class": "X"}},
-    Operation.PUT_CONFIG: {"connector.class": "X"},
-    Operation.PATCH_CONFIG: {"tasks.max": "2"},
-    Operation.VALIDATE_CONFIG: {"connector.class": "X"},
-    Operation.CHANGE_OFFSETS: {"offsets": [{"partition": {"path": "p"}, "offset": {"position": 1}}]},
-    Operation.SET_LOGGER_LEVEL: {"level": "INFO"},
-}
-"""A valid body for each endpoint that needs one."""
 
 
 async def test_exactly_the_requests_are_forwarded_that_the_table_of_endpoints_gives_to_the_leader(

@@ -31,8 +31,8 @@ from coterie.worker.worker import Worker
 NOT_LOGGED_IN = "User cannot access the resource."
 """Connect's message."""
 _REMEMBERED_PASSWORDS_MAX = 1_000
-"""The number of right passwords that are remembered. At this number, all are forgotten: most of them are old passwords
-of users that have changed theirs."""
+"""The largest number of right passwords that are remembered. Before one more is added, all are forgotten: each is
+hashed again when it is used next."""
 _CONCURRENT_HASHES_MAX = 2
 """The number of passwords that are hashed at the same time. The limit keeps threads free for other requests while a
 client tries many passwords."""
@@ -86,13 +86,13 @@ class AccessGate:
             media_types.check_content_type(request, reads_body=endpoint.request is not None)
             media_types.check_accept(request, endpoint.media_type)
             await self._check(request, endpoint)
-            await entry.read_target(request)
+            await entry.read_name(request)
             response = await handler(request)
         except Exception as error:
             entry.write(request, error_response(request, error))
             raise
         entry.write(request, response)
-        return response
+        return audit.marked(request, response)
 
     async def _check(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context.
@@ -167,7 +167,7 @@ class _PasswordChecks:
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._digest_by_hash: dict[PasswordHash, bytes] = {}
-        """The digests, with ``_secret``, of the right passwords, by their hashes."""
+        """The HMAC with ``_secret`` of each remembered password, by the stored hash of the password."""
         self._hashing = asyncio.Semaphore(_CONCURRENT_HASHES_MAX)
         self._hash_of_unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
 

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import httpx
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 from coterie.nouns.ids import GroupId
-from coterie.rest import problems
+from coterie.rest import audit, problems
 from coterie.rest.access import AccessGate, AccessRules
 from coterie.rest.cross_origin import ResponseHeadersMiddleware
 from coterie.rest.endpoints import ENDPOINTS, Endpoint
@@ -66,5 +68,10 @@ def create_app(
         middleware=[
             Middleware(ResponseHeadersMiddleware, rules=access.cross_origin, added_headers=access.added_headers)
         ],
-        exception_handlers=dict.fromkeys(problems.HANDLED_EXCEPTIONS, problems.error_response),
+        exception_handlers=dict.fromkeys(problems.HANDLED_EXCEPTIONS, _error_response),
     )
+
+
+def _error_response(request: Request, error: Exception) -> Response:
+    """The response for an exception that a handler has raised."""
+    return audit.marked(request, problems.error_response(request, error))

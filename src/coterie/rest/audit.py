@@ -4,8 +4,12 @@ the request. Logger ``coterie.audit``, level INFO; the line is JSON.
     {"user": "alice", "address": "10.0.0.7", "operation": "put_config", "connector": "flights",
      "before": {…}, "after": {…}, "status": 200}
 
-``before`` is the config that the write has replaced. Secret values are hidden. A refused request has a ``message`` with
-the first line of the reason, and no configs.
+``before`` is the config that the write has replaced. ``after`` is what the request has set: a config, offsets (null for
+a reset), or the level of a logger. Secret values are hidden. A refused request has a ``message`` with the first line of
+the reason, and neither ``before`` nor ``after``.
+
+A worker that has forwarded the request and returns the other worker's response writes no line if that response has
+the header :data:`AUDITED_HEADER`: then the line is written. The response of a Kafka Connect worker has no such header.
 """
 
 import json
@@ -23,7 +27,9 @@ from coterie.herder.requests.writes import DeletedConnector, WrittenConnector
 from coterie.rest import bodies
 from coterie.rest.callers import client_address
 from coterie.rest.endpoints import Endpoint, Operation
+from coterie.rest.leader import AUDITED_HEADER, FORWARD_PARAMETER
 from coterie.rest.request_context import context_of
+from coterie.rest.request_parameters import query_value
 
 logger = logging.getLogger("coterie.audit")
 
@@ -31,6 +37,8 @@ _CONFIG_OPERATIONS = frozenset(
     {Operation.CREATE_CONNECTOR, Operation.PUT_CONFIG, Operation.PATCH_CONFIG, Operation.DELETE_CONNECTOR}
 )
 """The operations that change a connector's config: their lines contain the config before and after."""
+_FIELD_BY_OPERATION = {Operation.CHANGE_OFFSETS: "offsets", Operation.SET_LOGGER_LEVEL: "level"}
+"""The field of the request's body that contains what the request sets."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,43 +46,67 @@ class Entry:
     """The audit line of one request."""
 
     operation: Operation
-    targets: dict[str, str]
-    """What the request would change, by kind: ``connector``, ``task``, ``worker``, …"""
+    parameters: dict[str, str]
+    """The parameters in the path and the query: ``connector``, ``task``, ``worker``, ``includeTasks``, …"""
 
     @classmethod
     def of(cls, request: Request, endpoint: Endpoint) -> Self:
         """The entry of ``request``, which is for ``endpoint``."""
-        return cls(operation=endpoint.operation, targets=dict(request.path_params))
+        values = {name: query_value(request, name) for name in endpoint.query}
+        in_query = {name: value for name, value in values.items() if value is not None}
+        return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})
 
-    async def read_target(self, request: Request) -> None:
+    async def read_name(self, request: Request) -> None:
         """Add the connector's name in the body of a creation, whose path has none."""
         if self.operation is Operation.CREATE_CONNECTOR:
-            name = _name_in_body(await bodies.read_body(request))
-            if name is not None:
-                self.targets["connector"] = name
+            name = _masked_json(await bodies.read_body(request)).get("name")
+            if isinstance(name, str):
+                self.parameters["connector"] = name
 
     def write(self, request: Request, response: Response) -> None:
-        """Write the line for the ``response``; none if another worker has performed the request."""
+        """Write the line for the ``response``; none if that is another worker's response, and the line is written."""
         context = context_of(request)
-        if context.is_forwarded:
+        context.is_audited = True
+        if AUDITED_HEADER in response.headers:
             return
         caller = context.caller
         line: dict[str, Any] = {
             "user": None if caller is None else caller.user,
             "address": client_address(request) if caller is None else caller.address,
             "operation": self.operation.value,
-            **self.targets,
+            **self.parameters,
         }
-        body = _json_body(response)
+        body = _masked_json(bytes(response.body))
         if context.replaced_config is not None:
             line["before"] = masked_config(context.replaced_config)
-        if self.operation in _CONFIG_OPERATIONS and response.status_code < 400 and "config" in body:
-            line["after"] = masked_config(body["config"])
+        if response.status_code < 400:
+            line |= self._after(request, body)
         line["status"] = response.status_code
         if response.status_code >= 400:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
+
+    def _after(self, request: Request, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The field ``after`` of the line of a request that was performed; empty when the line has none."""
+        if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
+            return {"after": response_body["config"]}
+        if self.operation is Operation.RESET_OFFSETS:
+            return {"after": None}
+        field = _FIELD_BY_OPERATION.get(self.operation)
+        if field is None:
+            return {}
+        return {"after": {field: _masked_json(context_of(request).body or b"").get(field)}}
+
+
+def marked(request: Request, response: Response) -> Response:
+    """``response`` with :data:`AUDITED_HEADER` if another worker has forwarded ``request``, and the line is written;
+    else without."""
+    if context_of(request).is_audited and FORWARD_PARAMETER in request.query_params:
+        response.headers[AUDITED_HEADER] = "true"
+    else:
+        del response.headers[AUDITED_HEADER]
+    return response
 
 
 def keep_replaced_config(request: Request, answer: Answer) -> None:
@@ -83,20 +115,15 @@ def keep_replaced_config(request: Request, answer: Answer) -> None:
         context_of(request).replaced_config = answer.replaced_config
 
 
-def _name_in_body(body: bytes) -> str | None:
-    """The connector's name in the body of a creation; None when the body has none."""
+def _masked_json(body: bytes) -> Mapping[str, Any]:
+    """The JSON object in ``body``, without its secret values; empty when there is none."""
     try:
-        document = json.loads(body)
+        document = json.loads(body, object_hook=_masked)
     except (ValueError, RecursionError):
-        return None
-    name = document.get("name") if isinstance(document, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _json_body(response: Response) -> Mapping[str, Any]:
-    """The JSON object in the body of ``response``; empty when there is none."""
-    try:
-        document = json.loads(bytes(response.body))
-    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ``fields`` of one JSON object without its secret values."""
+    return {**fields, **masked_config({key: value for key, value in fields.items() if isinstance(value, str)})}

@@ -41,8 +41,12 @@ FORWARDED_REQUEST_HEADERS = (
     signatures.ALGORITHM_HEADER,
 )
 """The headers of a client's request that are forwarded with it."""
-FORWARDED_RESPONSE_HEADERS = ("Content-Type", "Location", "ETag", "Retry-After", "WWW-Authenticate")
-"""The headers of another worker's response that the client receives."""
+AUDITED_HEADER = "X-Coterie-Audited"
+"""The header of a response to a forwarded mutation, if the audit log has its line; see :mod:`coterie.rest.audit`. Kafka
+Connect's own workers do not send it."""
+FORWARDED_RESPONSE_HEADERS = ("Content-Type", "Location", "ETag", "Retry-After", "WWW-Authenticate", AUDITED_HEADER)
+"""The headers of another worker's response that :func:`forward_to_worker` returns. The client receives all but
+:data:`AUDITED_HEADER`."""
 
 
 class RequestNotSentError(WorldError):
@@ -150,7 +154,6 @@ async def forward_to_worker(
         assert context.caller is not None, "the access of the request was checked"
         await name_caller(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
-        context.is_forwarded = True
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         raise RequestNotSentError(_forwarding_failure(error)) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
@@ -165,7 +168,7 @@ async def forward_to_worker(
 
 
 def _selected(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Those of ``headers`` that have one of ``names``, in any case."""
+    """Those of ``headers`` that have one of ``names``, in upper or lower case."""
     return {name: headers[name] for name in names if name in headers}
 
 

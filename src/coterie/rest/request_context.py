@@ -1,4 +1,4 @@
-"""What this worker knows of one request, beside the request itself."""
+"""The data that this package keeps for one request while it is served."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class Caller:
     """The user's name; None when users need not log in."""
     role: Role
     address: str
-    """The IP address of the user's connection."""
+    """The IP address of the client; see :func:`callers.client_address`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RequestContext:
-    """What the parts of this package learn of one request while it is served. Each field is written in one module."""
+    """Data of one request that several modules need. Each field is written by one module."""
 
     caller: Caller | None = None
     """Written by `access`; None before the caller is known, and for requests without a log-in."""
     body: bytes | None = None
     """Written by `bodies`; None before the whole body was received."""
-    is_forwarded: bool = False
-    """Written by `leader`: whether another worker has responded to the request."""
+    is_audited: bool = False
+    """Written by `audit`: whether the audit log, of this worker or of another one, has the line of the request."""
     replaced_config: Mapping[str, str] | None = None
     """Written by `audit`: the config that the request has replaced; None if it has replaced none."""
 
