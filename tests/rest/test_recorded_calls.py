@@ -6,7 +6,7 @@ Connect's connectors are simulated (`recorded_runtime`).
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,17 +43,11 @@ KAFKA_RECORD_SIZE_MAX = 1_048_576
 
 
 @pytest.fixture(autouse=True)
-def loggers() -> Iterator[None]:
-    """All loggers have the level INFO, as the recorded ones; after the test those that it has created are removed."""
-    by_name = logging.root.manager.loggerDict
-    names = set(by_name)
-    for one in [one for one in by_name.values() if isinstance(one, logging.Logger)]:
+def loggers() -> None:
+    """All loggers have the level INFO, as the recorded ones."""
+    for one in [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]:
         one.setLevel(logging.NOTSET)
     logging.root.setLevel(logging.INFO)
-    yield
-    for name in by_name.keys() - names:
-        if name.startswith(("org.", "brand.")):
-            del by_name[name]
 
 
 async def unexpected_responses(worker: ServedWorker, calls: Sequence[RecordedCall]) -> list[str]:
