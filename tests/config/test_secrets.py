@@ -34,3 +34,8 @@ def test_a_url_with_a_password_is_hidden_and_one_without_stays() -> None:
 def test_a_reference_to_a_secret_is_not_secret() -> None:
     config = {"password": "${env:DB_PASSWORD}", "token": "x${env:A}"}
     assert masked_config(config) == {"password": "${env:DB_PASSWORD}", "token": "[hidden]"}
+
+
+@pytest.mark.parametrize("value", ["${:hunter2}", "${env:}", "${:}", "${hunter2}"])
+def test_a_text_that_no_provider_resolves_is_hidden(value: str) -> None:
+    assert masked_config({"password": value}) == {"password": "[hidden]"}

@@ -30,7 +30,9 @@ def masked_config(config: Mapping[str, str]) -> dict[str, str]:
 
 def _is_secret(key: str, value: str) -> bool:
     """Whether the value of ``key`` is secret."""
-    if REFERENCE_PATTERN.fullmatch(value.strip()):
+    reference = REFERENCE_PATTERN.fullmatch(value.strip())
+    # Without a provider or a key, no provider resolves the text: it may itself be the secret.
+    if reference is not None and reference[1] and reference[3]:
         return False
     return bool(_SECRET_NAME.search(key)) or bool(_URL_WITH_PASSWORD.search(value))
 
