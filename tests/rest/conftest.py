@@ -9,8 +9,8 @@ import pytest
 from coterie.nouns.membership import GroupProtocolName
 from coterie.wire.connect import ConnectProtocol
 from tests.logger_levels import kept_logger_levels
-from tests.rest.recording_leader import RecordingLeader
-from tests.rest.served import ServedCluster, ServedConnectCluster
+from tests.rest.recording_leader import RecordingLeader, follower_of
+from tests.rest.served import ServedCluster, ServedConnectCluster, ServedWorker
 
 
 @pytest.fixture(params=[*(one.setting for one in ConnectProtocol), GroupProtocolName.CONNECT.value])
@@ -50,3 +50,10 @@ async def leader() -> AsyncIterator[RecordingLeader]:
     yield recording
     end.set()
     await serving
+
+
+@pytest.fixture
+async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
+    """A worker that takes ``leader`` for the leader."""
+    async with follower_of(leader, ConnectProtocol.STATIC) as worker:
+        yield worker

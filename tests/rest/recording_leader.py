@@ -66,14 +66,20 @@ class _BreakingResponse(Response):
 
 @asynccontextmanager
 async def follower_of(leader: RecordingLeader, protocol: ConnectProtocol) -> AsyncIterator[ServedWorker]:
+    """A worker of a group with this ``protocol``, which takes ``leader`` for the leader."""
     async with ServedCluster(protocol=protocol) as cluster:
         cluster.request_timeout_ms = 2_000
         workers = [await cluster.serve() for _ in range(2)]
         worker = next(worker for worker in workers if worker.running is not cluster.leader)
-        worker.running.simulated_membership.set_stale_leader_url(leader.url)
-
-        async def has_leader() -> bool:
-            return bool((await worker.get("/coterie/worker")).json()["group"]["leader_url"] == leader.url)
-
-        await until(has_leader)
+        await let_lead(leader, worker)
         yield worker
+
+
+async def let_lead(leader: RecordingLeader, worker: ServedWorker) -> None:
+    """Let ``worker`` take ``leader`` for the leader, until the next rebalance."""
+    worker.running.simulated_membership.set_stale_leader_url(leader.url)
+
+    async def has_leader() -> bool:
+        return bool((await worker.get("/coterie/worker")).json()["group"]["leader_url"] == leader.url)
+
+    await until(has_leader)

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from coterie.rest.endpoints import ENDPOINTS, Operation
 from coterie.rest.leader import AUDITED_HEADER
 from coterie.wire.connect import ConnectProtocol
-from tests.rest.recording_leader import BODIES, RecordingLeader, follower_of
+from tests.rest.recording_leader import BODIES, RecordingLeader, let_lead
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
@@ -34,12 +34,6 @@ async def cluster() -> AsyncIterator[ServedCluster]:
         yield cluster
 
 
-@pytest.fixture
-async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
-    async with follower_of(leader, ConnectProtocol.STATIC) as worker:
-        yield worker
-
-
 def audit_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(record.getMessage()) for record in caplog.records if record.name == "coterie.audit"]
 
@@ -47,6 +41,12 @@ def audit_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 def results(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
     """The operation and status of each line."""
     return [(line["operation"], line["status"]) for line in audit_lines(caplog)]
+
+
+async def served_worker(cluster: ServedCluster, *, is_leader: bool) -> ServedWorker:
+    """Serve two workers; returns the leader or the follower."""
+    workers = [await cluster.serve() for _ in range(2)]
+    return next(worker for worker in workers if (worker.running is cluster.leader) == is_leader)
 
 
 # -- forwarded requests -----------------------------------------------------------------------------------------------
@@ -57,12 +57,7 @@ async def test_a_worker_that_performs_a_write_after_another_leaders_503_writes_t
 ) -> None:
     cluster.request_timeout_ms = 30_000
     worker = await cluster.serve()
-    worker.running.simulated_membership.set_stale_leader_url(leader.url)
-
-    async def has_other_leader() -> bool:
-        return bool((await worker.get("/coterie/worker")).json()["group"]["leader_url"] == leader.url)
-
-    await until(has_other_leader)
+    await let_lead(leader, worker)
     leader.response = JSONResponse({}, status_code=503, headers={AUDITED_HEADER: "true"})
     creation = asyncio.create_task(worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG}))
     await until(lambda: leader.requests != [])
@@ -152,8 +147,7 @@ async def test_an_order_that_was_forwarded_twice_has_one_line(
 async def test_an_internal_error_of_the_leader_has_one_line(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers = [await cluster.serve() for _ in range(2)]
-    follower = next(worker for worker in workers if worker.running is not cluster.leader)
+    follower = await served_worker(cluster, is_leader=False)
 
     def fail(*_: object) -> object:
         raise RuntimeError("a bug")
@@ -170,8 +164,7 @@ async def test_an_internal_error_of_the_leader_has_one_line(
 async def test_the_line_of_changed_offsets_contains_the_requested_offsets(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture, is_forwarded: bool
 ) -> None:
-    workers = [await cluster.serve() for _ in range(2)]
-    worker = next(worker for worker in workers if (worker.running is not cluster.leader) == is_forwarded)
+    worker = await served_worker(cluster, is_leader=not is_forwarded)
     await worker.ask("PUT", "/connectors/a/config", CONFIG)
     await worker.until_running("a", 1)
     url = "jdbc:pg://ada:hunter2@host"
@@ -236,8 +229,7 @@ async def test_the_line_of_a_restart_contains_its_parameters(
 async def test_each_mutation_of_the_table_of_endpoints_has_exactly_one_line(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture, is_forwarded: bool
 ) -> None:
-    workers = [await cluster.serve() for _ in range(2)]
-    worker = next(worker for worker in workers if (worker.running is not cluster.leader) == is_forwarded)
+    worker = await served_worker(cluster, is_leader=not is_forwarded)
     bodies = {
         **BODIES,
         Operation.CREATE_CONNECTOR: {"name": "a", "config": CONFIG},

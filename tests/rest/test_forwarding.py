@@ -1,7 +1,5 @@
 """What a worker forwards to the leader, which here is a server that records each request, and what it returns."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from starlette.responses import JSONResponse
 
@@ -16,12 +14,6 @@ CLIENT_HEADERS = {
     "X-Connect-Authorization": "c2ln",
     "X-Connect-Request-Signature-Algorithm": "HmacSHA256",
 }
-
-
-@pytest.fixture
-async def follower(leader: RecordingLeader) -> AsyncIterator[ServedWorker]:
-    async with follower_of(leader, ConnectProtocol.STATIC) as worker:
-        yield worker
 
 
 async def test_the_leader_receives_the_headers_that_it_needs(follower: ServedWorker, leader: RecordingLeader) -> None:
