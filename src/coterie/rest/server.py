@@ -262,8 +262,9 @@ class _WorkerProtocol(H11Protocol):
         self._note_waiting()
 
     def _note_waiting(self) -> None:
-        """Note whether the connection waits for its client, and start the time limit if it does. No time limit runs
-        while this worker has paused reading: the client cannot send then."""
+        """Note whether the connection waits for its client, and start the time limit if it does. A connection that is
+        being closed waits for its client to read the rest of a response. No time limit runs while this worker has
+        paused reading: the client cannot send then."""
         self._unset_keepalive_if_required()
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing():
             self._waits_since_s = None
@@ -274,6 +275,7 @@ class _WorkerProtocol(H11Protocol):
             self._start_time_limit()
 
     def _start_time_limit(self) -> None:
+        """After :data:`CLIENT_TIMEOUT_S`, call :meth:`_on_time_limit`."""
         self._unsent_size_bytes = self.transport.get_write_buffer_size()
         self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._on_time_limit)
 
