@@ -230,14 +230,16 @@ def end_in_time(worker: WorkerProcess, number: signal.Signals) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("moment", ["during a start", "during a stop"])
-def test_a_worker_whose_plugins_block_ends_in_time_and_logs_the_calls_that_it_abandoned(
-    cluster: Cluster, moment: str, tmp_path: Path
-) -> None:
+def test_a_worker_whose_plugins_block_ends_in_time_at_any_moment(cluster: Cluster, tmp_path: Path) -> None:
+    """While a stop blocks, during the first queries after the start of a process, and while a start blocks."""
     cluster.start_broker()
-    worker = cluster.start_worker("w0", environment=blocking_source.install(tmp_path / "packages"))
-    cluster.wait_ready(worker)
-    create_stored(worker)
+    temporary_files = tmp_path / "temporary"
+    temporary_files.mkdir()
+    environment = {**blocking_source.install(tmp_path / "packages"), "TMPDIR": str(temporary_files)}
+
+    stopping = cluster.start_worker("stopping", environment=environment)
+    cluster.wait_ready(stopping)
+    create_stored(stopping)
 
     def batches() -> dict[str, list[str]]:
         return {
@@ -250,27 +252,11 @@ def test_a_worker_whose_plugins_block_ends_in_time_and_logs_the_calls_that_it_ab
         within_s=120,
         what="the batches that block have begun",
     )
-    wait_start_blocks(worker)
-    if moment == "during a stop":
-        assert httpx.delete(f"{worker.url}/connectors/blocks-in-stop", timeout=60).status_code == 204
-    end_in_time(worker, signal.SIGINT if moment == "during a start" else signal.SIGTERM)
-    (line,) = [line for line in worker.log.read_text().splitlines() if "calls into plug-ins have not returned" in line]
-    assert "connector blocks-in-split" in line
-    assert "task blocks-in-start-0" in line
-
-
-@pytest.mark.timeout(400)
-def test_a_worker_that_starts_with_connectors_that_block_ends_in_time(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.start_broker()
-    temporary_files = tmp_path / "temporary"
-    temporary_files.mkdir()
-    environment = {**blocking_source.install(tmp_path / "packages"), "TMPDIR": str(temporary_files)}
-    former = cluster.start_worker("former", environment=environment)
-    cluster.wait_ready(former)
-    create_stored(former)
-    wait_start_blocks(former)
-    end_in_time(former, signal.SIGTERM)
+    wait_start_blocks(stopping)
+    assert httpx.delete(f"{stopping.url}/connectors/blocks-in-stop", timeout=60).status_code == 204
+    end_in_time(stopping, signal.SIGTERM)
     assert list(temporary_files.glob("coterie-*/")) == []
+    assert_abandoned_calls_are_logged(stopping)
 
     warming = cluster.start_worker("warming", environment=environment)
     until(lambda: any(temporary_files.glob("coterie-*/warm-up-*")), within_s=120, what="the first queries run")
@@ -282,3 +268,11 @@ def test_a_worker_that_starts_with_connectors_that_block_ends_in_time(cluster: C
     wait_start_blocks(starting, within_s=120)
     end_in_time(starting, signal.SIGINT)
     assert list(temporary_files.glob("coterie-*/")) == []
+    assert_abandoned_calls_are_logged(starting)
+
+
+def assert_abandoned_calls_are_logged(worker: WorkerProcess) -> None:
+    """Assert that one line of the worker's log names the calls that had not returned when the worker ended."""
+    (line,) = [line for line in worker.log.read_text().splitlines() if "calls into plug-ins have not returned" in line]
+    assert "connector blocks-in-split" in line
+    assert "task blocks-in-start-0" in line

@@ -5,7 +5,8 @@ ends at the worker, with or without its requests arriving later; a connection th
 coordinator after any of the first five records of a step. The choices begin at each point of the course without faults.
 The simulator's checks of steps and of responses run at every step, and every last state must settle.
 
-The depths of `make test` are 3 choices from the begin and 2 from each of the next 9 points, those of `make soak` 6 and
+The depths of `make test` are 3 choices from the begin and 2 from each of the next 9 points, with an assignor of the
+members for two jobs and one of the coordinator for three; `make soak` runs all four combinations, and the depths 6 and
 3.
 """
 
@@ -67,15 +68,25 @@ def both_join(jobs: Jobs, server: bool) -> SmallGroup:
 CHANGES = [joins, leaves, leaves_and_returns, removes_a_job, both_join]
 
 
+SHORT, LONG = (3, 2), (6, 3)
+"""The depths of `make test` and of `make soak`: the number of choices from the begin, and from each later point."""
+
+
+def case(jobs: Jobs, server: bool, depths: tuple[int, int], *, is_soak: bool) -> object:
+    marks = [pytest.mark.timeout(3_600 if depths == LONG else 600), *([pytest.mark.soak] if is_soak else [])]
+    size, side = ("two" if jobs == TWO_JOBS else "three"), ("server" if server else "client")
+    return pytest.param(jobs, server, *depths, id=f"{size}-jobs-{side}-side-{depths[0]}-{depths[1]}", marks=marks)
+
+
 @pytest.mark.parametrize(
-    ("depth_from_begin", "depth_from_point"),
+    ("jobs", "server", "depth_from_begin", "depth_from_point"),
     [
-        pytest.param(3, 2, marks=pytest.mark.timeout(600)),
-        pytest.param(6, 3, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)]),
+        case(jobs, server, depths, is_soak=depths == LONG or server != (jobs == THREE_JOBS))
+        for jobs in (TWO_JOBS, THREE_JOBS)
+        for server in (False, True)
+        for depths in (SHORT, LONG)
     ],
 )
-@pytest.mark.parametrize("server", [False, True], ids=["client-side", "server-side"])
-@pytest.mark.parametrize("jobs", [TWO_JOBS, THREE_JOBS], ids=["two-jobs", "three-jobs"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_order_of_events_keeps_the_invariants_and_settles(
     change: Callable[[Jobs, bool], SmallGroup], jobs: Jobs, server: bool, depth_from_begin: int, depth_from_point: int

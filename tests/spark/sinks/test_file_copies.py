@@ -432,23 +432,26 @@ def commit_before_files_are_moved(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "finding"),
+    ("plant", "finding", "seeds"),
     [
-        (put_unmarked_copies_in_place, "lost"),
-        (commit_before_files_are_moved, "lost"),
+        # Few plays meet this bug; the first of these seeds does.
+        (put_unmarked_copies_in_place, "lost", range(17, 60)),
+        (commit_before_files_are_moved, "lost", range(60)),
     ],
 )
-def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: object, finding: str) -> None:
+def test_a_planted_bug_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: object, finding: str, seeds: range
+) -> None:
     assert callable(plant)
     plant(monkeypatch)
-    for seed in range(60):
+    for seed in seeds:
         with monkeypatch.context() as patch:
             try:
                 play(tmp_path / str(seed), seed, patch)
             except AssertionError as found:
                 assert finding in f"{found} {found.__cause__}"  # noqa: PT017 - most plays do not meet the bug
                 return
-    pytest.fail("not found in 60 plays")
+    pytest.fail(f"not found in {len(seeds)} plays")
 
 
 # -- owners killed ----------------------------------------------------------------------------------------------------
