@@ -110,7 +110,7 @@ def kafka_jars(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def connect_plugins(request: pytest.FixtureRequest) -> Path:
-    """A folder with Kafka's own file connectors, for a Connect worker's ``plugin.path``."""
+    """A folder with Kafka's own plug-ins of a Connect worker, for its class path."""
     with _or_skipped():
         return fetch_plugins(partial(_print_line, request.config))
 

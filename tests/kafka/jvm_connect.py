@@ -25,12 +25,33 @@ _PROPERTIES: Mapping[str, str] = {
 }
 
 
+_BASIC_AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+_LOGIN_MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
+
+
 class JvmWorker:
     """One worker of Kafka Connect. Restart it only after :meth:`end`, which may be called at any time."""
 
-    def __init__(self, tools: Tools, folder: Path, properties: Mapping[str, str]) -> None:
-        """``properties`` override those of every such worker; they name the brokers, group, topics and plug-ins."""
+    def __init__(
+        self,
+        tools: Tools,
+        folder: Path,
+        properties: Mapping[str, str],
+        *,
+        plugin_jars: Path | None = None,
+        passwords: Mapping[str, str] | None = None,
+    ) -> None:
+        """``properties`` override those of every such worker; they name the brokers, group and topics.
+
+        ``plugin_jars`` is the folder with the jars of its plug-ins. Unless ``passwords`` is None, only these users may
+        use its REST API, with these passwords.
+        """
         self._tools = tools
+        self._plugin_jars = plugin_jars
+        self._java_options: list[str] = []
+        if passwords is not None:
+            properties = {**properties, "rest.extension.classes": _BASIC_AUTH}
+            self._java_options.append(f"-Djava.security.auth.login.config={_write_logins(folder, passwords)}")
         self._properties_path = folder / "jvm.properties"
         self._pid_path = folder / "jvm.pid"
         self.log = folder / "jvm.log"
@@ -41,7 +62,13 @@ class JvmWorker:
 
     def start(self) -> None:
         """Start the process; returns at once."""
-        command = self._tools.command("connect-distributed", str(self._properties_path), log_level="INFO")
+        command = self._tools.command(
+            "connect-distributed",
+            str(self._properties_path),
+            log_level="INFO",
+            java_options=self._java_options,
+            further_jars=self._plugin_jars,
+        )
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
                 ["sh", "-c", TIED_TO_ITS_PARENT, str(self._pid_path), *command],
@@ -58,6 +85,10 @@ class JvmWorker:
 
     def logged(self, sentence: str) -> bool:
         return sentence in self.log.read_text()
+
+    def starts_of(self, task: str) -> int:
+        """How often it has started ``task``, or tried to, since its own start."""
+        return len(re.findall(rf"] Starting task {re.escape(task)}\s", self.log.read_text()))
 
     def wait_logged(self, sentence: str) -> None:
         deadline_s = time.monotonic() + DEADLINE_S
@@ -79,3 +110,12 @@ class JvmWorker:
             self._process.stdin.close()
             self._process.wait(DEADLINE_S)
             self._process = None
+
+
+def _write_logins(folder: Path, passwords: Mapping[str, str]) -> Path:
+    """Write the files with which users log in; returns the path of the one for Java."""
+    users = folder / "jvm.users"
+    users.write_text("".join(f"{user}={password}\n" for user, password in passwords.items()))
+    logins = folder / "jvm.logins"
+    logins.write_text(f'KafkaConnect {{ {_LOGIN_MODULE} required file="{users}"; }};\n')
+    return logins

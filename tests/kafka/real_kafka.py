@@ -25,8 +25,12 @@ MODULES: Modules = (
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
 )
-PLUGINS: Modules = (("org.apache.kafka", "connect-file", VERSION),)
-"""Kafka's own connectors, for the plug-in path of a Connect worker; they need no further jars."""
+PLUGINS: Modules = (
+    ("org.apache.kafka", "connect-file", VERSION),
+    ("org.apache.kafka", "connect-basic-auth-extension", VERSION),
+)
+"""Kafka's own plug-ins of a Connect worker, which need no further jars: connectors, and the extension with which users
+must log in."""
 STREAMS: Modules = (
     ("org.apache.kafka", "kafka-streams-examples", VERSION),
     ("org.apache.kafka", "kafka-streams", VERSION),
@@ -69,7 +73,7 @@ group.min.session.timeout.ms=1000
 """
 
 
-_JARS, _PLUGIN_JARS = f"kafka-{VERSION}-with-tools", f"connect-plugins-{VERSION}"
+_JARS, _PLUGIN_JARS = f"kafka-{VERSION}-with-tools", f"connect-plugins-{VERSION}-with-basic-auth"
 _STREAMS_JARS = f"kafka-streams-{VERSION}"
 
 

@@ -1,8 +1,8 @@
 """An unmodified Kafka Connect worker and two of our workers in one group, led by either side.
 
 The first member leads. Each side has a connector class that the other side lacks: jobs of that class fail on workers
-that lack it, and no other job fails. With ``COTERIE_RECORD=FOLDER`` in the environment the exchanged bytes are written
-there, for `tests.kafka.mixed_vectors`.
+that lack it, and no other job fails. In a part of the tests all workers require that users log in. With
+``COTERIE_RECORD=FOLDER`` in the environment the exchanged bytes are written there, for `tests.kafka.mixed_vectors`.
 """
 
 import asyncio
@@ -20,14 +20,18 @@ import httpx
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from coterie.cli.options import rest_command
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.seams import TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.membership import Assigned
+from coterie.rest.access import NOT_LOGGED_IN
+from coterie.rest.endpoints import Role
 from coterie.rest.leader import open_http_client
+from coterie.rest.users import PasswordHash, RestUser, write_users
 from coterie.wire.connect import ConnectProtocol, RoundResult
 from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -35,12 +39,13 @@ from tests.kafka.faults.row import KEYS
 from tests.kafka.jvm_connect import JvmWorker
 from tests.kafka.mixed_vectors import record
 from tests.kafka.tools import Tools
+from tests.logger_levels import kept_logger_levels
 from tests.worker.composed import Composed, ComposedFleet
 from tests.worker.simulated import SimulatedRuntime, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.timeout(240)]
 
-DELAY_MS = 2_000
+DELAY_MS = 500
 TASKS = 3
 BOTH, THEIRS, OURS = "FileStreamSink", "FileStreamSource", "SimulatedSource"
 """Connector classes, by the workers that have them."""
@@ -51,6 +56,15 @@ CLAIMS = {
 }
 SPOKEN = {"eager": ConnectProtocol.EAGER, "compatible": ConnectProtocol.COMPATIBLE, "static": ConnectProtocol.SESSIONED}
 """By our workers' setting: the protocol of a group whose JVM worker offers all of Kafka's protocols."""
+
+USER, PASSWORD = "operator", "a-password"
+"""The log-in of most requests, if users must log in; all users have this password."""
+ROLES = {USER: Role.ADMIN, "reader": Role.READ, "ours-only": Role.ADMIN}
+"""The users of our workers."""
+JVM_USERS = (USER, "reader", "theirs-only")
+"""The users of the JVM worker, which has no roles."""
+LOGGER = "org.apache.kafka.connect.runtime.WorkerSinkTask"
+"""A logger of the JVM worker, and on our workers another name of one of ours."""
 
 
 def on(*brokers_and_protocols: str) -> pytest.MarkDecorator:
@@ -104,10 +118,13 @@ class LightRuntime(SimulatedRuntime):
 class MixedGroup:
     """One JVM worker and some of our workers, in a new group."""
 
-    def __init__(self, jvm: JvmWorker, fleet: ComposedFleet, client: httpx.AsyncClient, folder: Path) -> None:
+    def __init__(
+        self, jvm: JvmWorker, fleet: ComposedFleet, client: httpx.AsyncClient, folder: Path, *, users_log_in: bool
+    ) -> None:
         self.jvm = jvm
         self.fleet = fleet
         self.folder = folder
+        self.users_log_in = users_log_in
         self._client = client
 
     async def start_jvm(self) -> str:
@@ -129,6 +146,8 @@ class MixedGroup:
         runtime = LightRuntime()
         properties = {key.replace("_", "."): value for key, value in claims.items()}
         one = await self.fleet.start(name, runtime, {"connect.protocol": protocol, **properties})
+        if self.users_log_in:
+            one.client.auth = (USER, PASSWORD)
         await until(lambda: one.worker is not None and one.worker.phase == "running", within_s=100)
         return one, runtime
 
@@ -163,13 +182,23 @@ class MixedGroup:
             raise AssertionError(shown) from None
         return shown
 
-    async def request(self, method: str, url: str, *, status: int, body: object = None) -> Any:
-        """The response's body, or the message of an error."""
-        answer = await self._client.request(method, url, json=body)
-        assert answer.status_code == status, f"{method} {url}: {answer.status_code} {answer.text}"
+    async def request(
+        self, method: str, url: str, *, status: int, body: object = None, user: str = USER, password: str = PASSWORD
+    ) -> Any:
+        """The response's body, or the message of an error. ``user`` logs in, if users must."""
+        answer = await self.send(method, url, status=status, body=body, user=user, password=password)
         if answer.is_error:
             return answer.json()["message"]
         return answer.json() if answer.content else None
+
+    async def send(
+        self, method: str, url: str, *, status: int, body: object = None, user: str = USER, password: str = PASSWORD
+    ) -> httpx.Response:
+        """As :meth:`request`, for a response whose body is no JSON or whose headers matter."""
+        login = (user, password) if self.users_log_in else None
+        answer = await self._client.request(method, url, json=body, auth=login)
+        assert answer.status_code == status, f"{method} {url}: {answer.status_code} {answer.text}"
+        return answer
 
     async def create(self, url: str, name: str, connector_class: str, *, status: int = 201) -> None:
         """Create a connector at the worker of ``url``; the response must have ``status``."""
@@ -207,16 +236,38 @@ class MixedGroup:
             raise AssertionError(str(seen)) from None
         return [seen[urls[0], name] for name in names]
 
+    def starts_of(self, task: str) -> int:
+        """How often ``task`` has been started, by workers of either kind."""
+        runtimes = [one.runtime for one in self.fleet.workers]
+        ours = [str(start) for runtime in runtimes if isinstance(runtime, LightRuntime) for start in runtime.starts]
+        return ours.count(task) + self.jvm.starts_of(task)
+
+    async def until_started_again(self, starts: Mapping[str, int], *restarted: str) -> None:
+        """Wait until the tasks ``restarted`` have been started once more than in ``starts``, which has the number of
+        starts by task; the other tasks of ``starts`` must not have been started again."""
+        expected = {task: count + (task in restarted) for task, count in starts.items()}
+        try:
+            await until(lambda: {task: self.starts_of(task) for task in starts} == expected)
+        except TimeoutError:
+            raise AssertionError(({task: self.starts_of(task) for task in starts}, expected)) from None
+
 
 def states_and_workers(status: Status) -> list[tuple[str, str]]:
     """State and worker of the connector, then of each of its tasks."""
     return [(job["state"], job["worker_id"]) for job in (status["connector"], *status["tasks"])]
 
 
+async def run_command(act: Callable[..., None]) -> None:
+    """Run a command, with a log-in, in a thread."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("COTERIE_PASSWORD", PASSWORD)
+        await asyncio.to_thread(rest_command(act), user=USER)
+
+
 async def error_of(act: Callable[[], None]) -> str:
     """The error of a command."""
     with pytest.raises(WorldError) as raised:
-        await asyncio.to_thread(act)
+        await run_command(act)
     return str(raised.value)
 
 
@@ -246,7 +297,16 @@ def has_waiting_jobs(one: Composed) -> bool:
 
 
 @pytest.fixture
-async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: Path) -> AsyncIterator[MixedGroup]:
+def users_log_in(request: pytest.FixtureRequest) -> bool:
+    """Whether users must log in at all workers of the group. Our workers require the protocols with a session key for
+    that. With one broker only, so that the groups of that protocol are tested without a log-in, too."""
+    return request.node.callspec.params.get("protocol") == "static" and "kafka" in request.node.callspec.id
+
+
+@pytest.fixture
+async def mixed(
+    bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: Path, users_log_in: bool
+) -> AsyncIterator[MixedGroup]:
     group = f"mixed-{uuid.uuid4().hex[:8]}"
     common = {
         "bootstrap.servers": bootstrap,
@@ -259,13 +319,21 @@ async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: P
         "heartbeat.interval.ms": "500",
         "task.shutdown.graceful.timeout.ms": "2000",
     }
-    jvm = JvmWorker(tools, tmp_path, {**common, "plugin.path": str(connect_plugins)})
+    passwords = dict.fromkeys(JVM_USERS, PASSWORD) if users_log_in else None
+    jvm = JvmWorker(tools, tmp_path, common, plugin_jars=connect_plugins, passwords=passwords)
+    ours = {**common, "checkpoint.location": str(tmp_path / "checkpoints")}
     async with AsyncExitStack() as stack:
+        stack.enter_context(kept_logger_levels())
         client = open_http_client()
         stack.push_async_callback(client.aclose)
+        if users_log_in:
+            client.auth = (USER, PASSWORD)
+            users, password = tmp_path / "users.json", PasswordHash.of(PASSWORD)
+            write_users(users, {user: RestUser(role=role, password=password) for user, role in ROLES.items()})
+            ours["rest.users.file"] = str(users)
         stack.callback(jvm.end)
-        fleet = ComposedFleet({**common, "checkpoint.location": str(tmp_path / "checkpoints")}, stack)
-        yield MixedGroup(jvm, fleet, client, tmp_path)
+        fleet = ComposedFleet(ours, stack)
+        yield MixedGroup(jvm, fleet, client, tmp_path, users_log_in=users_log_in)
         await fleet.stop()
 
 
@@ -297,16 +365,27 @@ async def test_a_jvm_worker_runs_and_reports_what_our_leader_assigns(
     )
     await check_a_group_that_ours_leads(mixed, a, b, jvm, speaks=SPOKEN[protocol], jobs=jobs)
 
+    moving = {status["name"] for status in statuses if status["connector"]["worker_id"] == host(jvm)}
+
+    def starts() -> Counter[ConnectorTaskId]:
+        """How often our workers have started each task. Without the tasks of the JVM worker's connectors: when that
+        worker leaves, the new owner of a connector writes task configs of another kind."""
+        return Counter(task for task in runs_a.starts + runs_b.starts if task.connector not in moving)
+
+    assert protocol == "eager" or set(starts().values()) == {1}, "a task of ours was restarted"
+    await check_requests_across_kinds(mixed, expected, b.url, jvm, urls)
+    await check_a_restart_of_failed_tasks(mixed, ["c2", "c6"], b.url, jvm)
+    if mixed.users_log_in:
+        await check_log_ins_at_a_leader_of_ours(mixed, expected[0], jvm)
+
+    before, running = starts(), {*runs_a.running, *runs_b.running}
     mixed.jvm.signal(signal.SIGTERM)
     await mixed.until_all([a.url, b.url], list(classes), runs_except_on(set(), TASKS))
     assert [len(runs.running) for runs in (runs_a, runs_b)] == [9, 9]
     if protocol != "eager":
         assert has_waiting_jobs(a)
         assert has_waiting_jobs(b)
-        # A connector that moves is split again, and its new owner writes task configs of another kind.
-        moved = {status["name"] for status in statuses if status["connector"]["worker_id"] == host(jvm)}
-        starts = Counter(task for task in runs_a.starts + runs_b.starts if task.connector not in moved)
-        assert set(starts.values()) == {1}, "a task of ours was restarted"
+        assert running.isdisjoint(starts() - before), "a task of ours was restarted"
     assert a.losses == b.losses == []
     with_jvm = {message_bytes.protocol for message_bytes in a.captured if message_bytes.member.startswith("connect-")}
     assert with_jvm == {SPOKEN[protocol].wire_name}
@@ -344,7 +423,7 @@ async def check_a_group_that_ours_leads(
     if speaks is ConnectProtocol.EAGER:
         assert "protocol is eager" in await error_of(leaves)
     else:
-        await asyncio.to_thread(leaves)
+        await run_command(leaves)
     await check_nothing_has_happened(mixed, a, b, generation=shown["generation"])
 
 
@@ -381,6 +460,9 @@ async def test_our_workers_run_and_report_what_a_jvm_leader_assigns(
     ignored = [line for line in caplog.messages if "static.connectors and static.tasks are ignored" in line]
     assert len(ignored) == (protocol == "static"), "a worker with claims logs once that they are ignored"
     await check_a_group_that_a_jvm_leads(mixed, a, b, jvm)
+    await check_requests_across_kinds(mixed, shared, b.url, jvm, urls)
+    if mixed.users_log_in:
+        await check_log_ins_at_a_jvm_leader(mixed, shared[0], b.url)
 
     await a.stop()
     await mixed.until_all([b.url, jvm], shared, runs_except_on(set(), TASKS))
@@ -421,6 +503,113 @@ async def check_a_group_that_a_jvm_leads(mixed: MixedGroup, a: Composed, b: Comp
     message = await mixed.request("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)
     assert message.startswith(f"The group uses protocol {place['protocol']}, which cannot announce a drain")
     await check_nothing_has_happened(mixed, a, b, generation=place["generation"])
+
+
+async def check_requests_across_kinds(
+    mixed: MixedGroup, connectors: Sequence[str], ours: str, jvm: str, urls: Sequence[str]
+) -> None:
+    """Requests at a worker of ours act on the jobs of the JVM worker, and the other way round.
+
+    One of ``connectors`` must have tasks on workers of both kinds.
+    """
+    for status in await mixed.until_all(urls, connectors, runs_except_on(set(), TASKS)):
+        name = status["name"]
+        jobs = states_and_workers(status)
+        theirs = [task["id"] for task in status["tasks"] if task["worker_id"] == host(jvm)]
+        if theirs and len(theirs) < TASKS:
+            break
+    else:
+        raise AssertionError(f"no connector of {connectors} has tasks on workers of both kinds")
+    await check_restarts(mixed, name, ours, jvm, theirs)
+    [status] = await mixed.until_all(urls, [name], runs_except_on(set(), TASKS))
+    assert states_and_workers(status) == jobs, "a restart has moved a job"
+    await check_target_states(mixed, name, ours, jvm, urls)
+    await check_logger_levels(mixed, ours, jvm)
+
+
+async def check_restarts(mixed: MixedGroup, name: str, ours: str, jvm: str, theirs: Sequence[int]) -> None:
+    """The whole connector, then each task, is restarted through a worker of the other kind than its own. ``theirs`` are
+    the numbers of the tasks that the JVM worker has."""
+    tasks = [f"{name}-{number}" for number in range(TASKS)]
+    for url in (ours, jvm):
+        starts = {task: mixed.starts_of(task) for task in tasks}
+        shown = await mixed.request("POST", f"{url}/connectors/{name}/restart?includeTasks=true", status=202)
+        assert {state for state, _ in states_and_workers(shown)} == {"RESTARTING"}
+        await mixed.until_started_again(starts, *tasks)
+    for number, task in enumerate(tasks):
+        starts = {one: mixed.starts_of(one) for one in tasks}
+        url = ours if number in theirs else jvm
+        await mixed.request("POST", f"{url}/connectors/{name}/tasks/{number}/restart", status=204)
+        await mixed.until_started_again(starts, task)
+
+
+async def check_a_restart_of_failed_tasks(mixed: MixedGroup, connectors: Sequence[str], ours: str, jvm: str) -> None:
+    """A restart of only what is FAILED is a restart of the JVM worker's tasks, whose class it lacks."""
+
+    def states_by_task(status: Status) -> Mapping[str, str]:
+        return {f"{status['name']}-{task['id']}": task["state"] for task in status["tasks"]}
+
+    statuses = await mixed.until_all([ours], connectors, runs_except_on({host(jvm)}, TASKS))
+    status, *_ = [one for one in statuses if "FAILED" in states_by_task(one).values()]
+    states = states_by_task(status)
+    starts = {task: mixed.starts_of(task) for task in states}
+    path = f"/connectors/{status['name']}/restart?includeTasks=true&onlyFailed=true"
+    shown = await mixed.request("POST", f"{ours}{path}", status=202)
+    restarted = {task: "RESTARTING" if state == "FAILED" else state for task, state in states.items()}
+    assert states_by_task(shown) == restarted
+    await mixed.until_started_again(starts, *(task for task, state in states.items() if state == "FAILED"))
+    # Kafka's worker does not report that a restart has failed because it lacks the class.
+    await mixed.until_all([ours, jvm], [status["name"]], lambda one: states_by_task(one) == restarted)
+
+
+async def check_target_states(mixed: MixedGroup, name: str, ours: str, jvm: str, urls: Sequence[str]) -> None:
+    """The connector is paused, resumed, stopped and resumed, through workers of different kinds."""
+    runs = runs_except_on(set(), TASKS)
+    for first, second in ((ours, jvm), (jvm, ours)):
+        await mixed.request("PUT", f"{first}/connectors/{name}/pause", status=202)
+        await mixed.until_all(urls, [name], is_paused)
+        await mixed.request("PUT", f"{second}/connectors/{name}/resume", status=202)
+        await mixed.until_all(urls, [name], runs)
+        await mixed.request("PUT", f"{first}/connectors/{name}/stop", status=204)
+        await mixed.until_all(urls, [name], is_stopped)
+        await mixed.request("PUT", f"{second}/connectors/{name}/resume", status=202)
+        await mixed.until_all(urls, [name], runs)
+
+
+async def check_logger_levels(mixed: MixedGroup, ours: str, jvm: str) -> None:
+    """A level for all workers, set at one worker, is applied by a worker of the other kind."""
+    for url, other, level in ((ours, jvm, "DEBUG"), (jvm, ours, "ERROR")):
+        path = f"/admin/loggers/{LOGGER}"
+        before = await mixed.request("GET", f"{other}{path}", status=200)
+        assert before["level"] != level
+        await mixed.request("PUT", f"{url}{path}?scope=cluster", status=204, body={"level": level})
+
+        async def is_applied(shown_at: str = f"{other}{path}", level: str = level) -> bool:
+            return bool((await mixed.request("GET", shown_at, status=200))["level"] == level)
+
+        await until(is_applied)
+
+
+async def check_log_ins_at_a_leader_of_ours(mixed: MixedGroup, connector: str, jvm: str) -> None:
+    """The JVM worker checks a log-in, and forwards it to our leader, which checks it again and has roles."""
+    url = f"{jvm}/connectors/{connector}"
+    refusal = await mixed.send("DELETE", url, status=401, password="wrong")
+    assert refusal.text == NOT_LOGGED_IN
+    message = await mixed.request("DELETE", url, status=403, user="reader")
+    assert message.startswith("User reader has the role read")
+    # The leader responds 401 with Connect's text. A JVM worker can read only JSON, from a JVM leader, too.
+    message = await mixed.request("DELETE", url, status=500, user="theirs-only")
+    assert message.startswith(f"IO Error trying to forward REST request: Unrecognized token '{NOT_LOGGED_IN[:4]}'")
+
+
+async def check_log_ins_at_a_jvm_leader(mixed: MixedGroup, connector: str, ours: str) -> None:
+    """Our worker checks a log-in and its role, and forwards it to the JVM leader, which checks the log-in again."""
+    url = f"{ours}/connectors/{connector}"
+    await mixed.request("DELETE", url, status=403, user="reader")
+    for user, password in ((USER, "wrong"), ("ours-only", PASSWORD)):
+        refusal = await mixed.send("DELETE", url, status=401, user=user, password=password)
+        assert refusal.text == NOT_LOGGED_IN
+        assert refusal.headers["WWW-Authenticate"].startswith("Basic ")
 
 
 def test_a_connect_worker_with_exactly_once_runs_on_the_embedded_broker(
@@ -494,6 +683,10 @@ async def test_a_connect_cluster_is_migrated_in_place_and_back(mixed: MixedGroup
     with lines.open("a") as more:
         more.write("4\n5\n")
     await asyncio.to_thread(read_until, bootstrap, topic, ["1", "2", "3", "4", "5"])
+
+
+def is_paused(status: Status) -> bool:
+    return {state for state, _ in states_and_workers(status)} == {"PAUSED"} and len(status["tasks"]) == TASKS
 
 
 def is_stopped(status: Status) -> bool:

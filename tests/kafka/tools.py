@@ -52,19 +52,38 @@ class Tools:
         self._jars = jars
         self._archive = archive
 
-    def command(self, tool: str, *arguments: str, log_level: str = "WARN") -> list[str]:
-        """The command that starts ``tool``, for a test that uses it while it runs."""
-        return self._command(tool, arguments, log_level, "SharedArchiveFile" if self._archive.exists() else None)
+    def command(
+        self,
+        tool: str,
+        *arguments: str,
+        log_level: str = "WARN",
+        java_options: Sequence[str] = (),
+        further_jars: Path | None = None,
+    ) -> list[str]:
+        """The command that starts ``tool``, for a test that uses it while it runs. ``further_jars`` is a folder with
+        jars for its class path."""
+        archives = "SharedArchiveFile" if self._archive.exists() else None
+        return self._command(tool, arguments, log_level, archives, java_options, further_jars)
 
-    def _command(self, tool: str, arguments: Sequence[str], log_level: str, archives: str | None) -> list[str]:
+    def _command(
+        self,
+        tool: str,
+        arguments: Sequence[str],
+        log_level: str,
+        archives: str | None,
+        java_options: Sequence[str] = (),
+        further_jars: Path | None = None,
+    ) -> list[str]:
         """``archives``: the Java option for the archive's path, if any."""
+        class_path = [f"{folder}/*" for folder in (self._jars, further_jars) if folder is not None]
         return [
             java_path(),
             *_OPTIONS,
             *((f"-XX:{archives}={self._archive}",) if archives is not None else ()),
             f"-Dlog4j2.level={log_level}",
+            *java_options,
             "-cp",
-            f"{self._jars}/*",
+            ":".join(class_path),
             CLASSES[tool],
             *arguments,
         ]

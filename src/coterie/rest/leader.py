@@ -23,7 +23,7 @@ from coterie.rest import signatures
 from coterie.rest.callers import Sign, name_caller
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_segments
-from coterie.rest.problems import ProblemRefusal
+from coterie.rest.problems import NotLoggedInError, ProblemRefusal
 from coterie.rest.request_context import context_of
 
 RESPONSE_TIMEOUT_S = 95.0
@@ -130,6 +130,7 @@ async def forward_to_worker(
     a group without a rebalance one time is enough.
 
     :raises ProblemRefusal: for ``refusal``, when the request was forwarded twice, or ``refusal`` contains no URL.
+    :raises NotLoggedInError: when the worker, which is one of Kafka Connect, does not accept the request's log-in.
     :raises RequestNotSentError: when the worker cannot be reached.
     :raises ResponseMissingError: when no response has come.
     :raises WorldError: when the worker's URL is invalid.
@@ -160,6 +161,9 @@ async def forward_to_worker(
         raise WorldError(_forwarding_failure(error)) from error
     except httpx.HTTPError as error:
         raise ResponseMissingError(_forwarding_failure(error)) from error
+    if response.status_code == 401 and "WWW-Authenticate" not in response.headers:
+        # Kafka Connect's workers omit the header, without which no browser asks for a password.
+        raise NotLoggedInError(response.text)
     return Response(
         response.content,
         status_code=response.status_code,
