@@ -61,7 +61,7 @@ class Eligibility:
         return job in self.claims_by_worker[member] if member in self.claims_by_worker else job not in self.static_jobs
 
     def assignable(self, jobs: Jobs) -> Jobs:
-        """Return those of ``jobs`` that at least one member may run that does not drain."""
+        """Return those of ``jobs`` that at least one member may run, not counting draining members."""
         return jobs if self.wildcard_workers else jobs & self.static_jobs
 
     def unassignable(self, jobs: Jobs) -> Jobs:
@@ -99,7 +99,8 @@ class Eligibility:
     def assign_back_to_draining(
         self, jobs: Jobs, members: Mapping[MemberId, MemberSpec], job_counts: Mapping[MemberId, int]
     ) -> dict[MemberId, Jobs]:
-        """Assign ``jobs``, which only draining members can run, each to the one with the fewest jobs that can run it.
+        """Assign each of ``jobs``, which only draining members can run, to the draining member with the fewest jobs
+        among those that can run it.
 
         A draining member can run the jobs that it claims, or any job if it has no claims. Jobs that no draining member
         can run are left out, and so are members that receive no job. ``job_counts`` is the number of jobs that each

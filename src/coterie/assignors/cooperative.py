@@ -54,7 +54,8 @@ from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 IMMEDIATE_ROUND_DELAY_MS = 1
-"""Delay of another round that no member would start: a member starts a round by joining after it released jobs."""
+"""The shortest time until a round that a timer must start. A timer is needed if no member releases jobs: a member that
+has released jobs joins again, which starts a round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +262,8 @@ class _Ownership:
 def _compute_ownership(
     configured: Jobs, members: Mapping[MemberId, MemberSpec], state: AssignorState, eligibility: Eligibility
 ) -> _Ownership:
-    """Return the owner of each configured job: from the members' reports, with returned jobs and one owner for each."""
+    """Return the owner of each configured job by the members' reports: if several members report a job, one of them is
+    chosen, and jobs are returned to static members that had them before."""
     owned: Mapping[MemberId, Jobs] = {member: spec.owned for member, spec in members.items()}
     unreleased = unreleased_revocations(state, members, configured)
     if unreleased:

@@ -47,8 +47,8 @@ def _unexpired_deferrals(
 ) -> tuple[Deferral, ...]:
     """Return ``deferrals`` with only their ``unowned`` jobs, the earliest deadline first; a job is in one of them only.
 
-    Those without such jobs, those whose deadline has passed, and those of ``present_instances`` static members are left
-    out.
+    Deferrals without such jobs, deferrals whose deadline has passed, and deferrals for a static member that is in the
+    group (``present_instances``) are left out.
     """
     remaining = unowned
     unexpired: list[Deferral] = []

@@ -62,7 +62,7 @@ def select_jobs(
 def _select_surplus(owned: Jobs, change: LoadChange, moved_before: Jobs) -> Jobs:
     """Return the jobs of ``owned`` that the member must release: as many as ``change`` takes away.
 
-    First come the jobs that moved before; then the connectors with the last names, and of each connector the tasks
+    Jobs that moved before are chosen first; then the connectors with the last names, and of each connector the tasks
     with the highest numbers.
     """
     release_counts = {connector: -count for connector, count in change.task_deltas.items() if count < 0}

@@ -9,7 +9,8 @@ from coterie.nouns.jobs import NO_JOBS, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """One member, as described by the metadata in its JoinGroup request."""
+    """One member, as described by the metadata in its JoinGroup request or, in a connect group, by the snapshot of the
+    group."""
 
     owned: Jobs = NO_JOBS
     """The jobs that the member reports as running."""

@@ -56,10 +56,10 @@ def limit_revocations(
 
 
 def _select_revocations(revocations: Revocations, revocations_max: int) -> Revocations:
-    """Return at most ``revocations_max`` jobs of ``revocations``, each time from the member that must still release
-    most.
+    """Return at most ``revocations_max`` jobs of ``revocations``, chosen one by one, each from the member with the most
+    jobs in ``revocations`` that are not chosen yet.
 
-    Among equals the first member by id comes first. Members without such jobs are left out.
+    Among equals the first member by id comes first. Members of which no job is chosen are left out.
     """
     if count_jobs(revocations) <= revocations_max:
         return revocations

@@ -145,7 +145,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The moves and rounds until the group has settled."""
+    """The moves and rounds until no job moves or waits any more."""
 
     moves: tuple[Move, ...]
     """Sorted by job."""
@@ -245,7 +245,7 @@ class _JobProgress:
     unassigned_ms: int = 0
 
     def move(self, job: Job) -> Move:
-        """Return the move of ``job``, of which these are the effects."""
+        """Return these effects as the `Move` of ``job``."""
         return Move(
             job=job,
             from_member=self.from_member,

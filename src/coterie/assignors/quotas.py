@@ -59,7 +59,8 @@ class Quotas:
         return (connector, task) in self.allowed_extras[worker]
 
     def with_optional_task_extra(self) -> list[int]:
-        """The workers that may have a task extra or not, at no additional stop, while their connector extra stays."""
+        """The workers that can have a task extra or have none, in both cases without an additional stop, if their
+        connector extra stays as it is."""
         return [
             worker
             for worker, (connector, allowed) in enumerate(
@@ -69,7 +70,8 @@ class Quotas:
         ]
 
     def with_tradable_task_extra(self) -> set[int]:
-        """The workers that may have a task extra or not, at no additional stop, if their connector extra may change.
+        """The workers that can have a task extra or have none, in both cases without an additional stop, if their
+        connector extra may change.
 
         These include the workers of :meth:`with_optional_task_extra`.
         """
@@ -135,7 +137,7 @@ def _allowed_extras(
         )
         return gains + potentials[0] * connector_extra_count + potentials[1] * task_extra_count
 
-    # An extra saves 0 or 1 stops, so potentials outside this range are never needed.
+    # An extra saves 0 or 1 stops, so potentials (the prices) outside this range are never needed.
     potentials = min(product(range(-2, 3), range(-2, 3)), key=total)
     allowed_by_kind = {}
     for kind in worker_count_by_kind:

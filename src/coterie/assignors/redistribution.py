@@ -57,7 +57,7 @@ def redistribute(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, 
     task_surplus = quotas.task_surplus
     givers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker > 0]
     takers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker <= 0]
-    # All open workers are givers, or all are takers: an extra saves a stop for a giver, but not for a taker.
+    # The workers with an optional task extra are all givers or all takers: an extra saves a stop for a giver only.
     workers_with_optional_extra = quotas.with_optional_task_extra()
     extras = quotas.task_extra_count - sum(quotas.has_task_extra)
     tasks_to_assign = dict(unowned_tasks)
@@ -239,7 +239,7 @@ class _TaskReceivers:
                 self._receivers_by_room.setdefault(room_of_worker, []).append(worker)
 
     def assign_tasks(self, name: ConnectorName, count: int) -> None:
-        """Assign ``count`` tasks of connector ``name``."""
+        """Assign ``count`` tasks of connector ``name``, each to a worker that has the fewest of them at that time."""
         level, leveled_count = self._level_out(name, count)
         count -= leveled_count
         while count:
@@ -252,7 +252,8 @@ class _TaskReceivers:
                 )
 
     def _level_out(self, name: ConnectorName, count: int) -> tuple[int, int]:
-        """Bring all workers to the same number of tasks of ``name`` at once, if there are two tasks for each worker.
+        """Bring all workers that can still receive tasks to the same number of tasks of ``name`` at once, if ``count``
+        is at least two for each of them, as far as the room of each worker allows.
 
         Returns this number (the level) and how many tasks were assigned, at most ``count``; 0 and 0 when none were.
         """

@@ -59,7 +59,8 @@ _FlowNode: TypeAlias = ConnectorName | int
 
 
 def even_out(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
-    """Change ``deltas``, and the extras in ``quotas``, to a best spread that stops no more tasks or connectors."""
+    """Change ``deltas``, and the extras in ``quotas``, to a best spread, which has the least sum of squares. No further
+    task or connector has to stop for it."""
     distribution = _Distribution(task_counts, deltas, quotas)
     crowded_cells = list(distribution.reducible_cells())
     if not crowded_cells:
@@ -391,7 +392,8 @@ class _FlowPotentials:
     def _arcs_from_worker_or_extras(self, node: int) -> Iterator[tuple[int, _FlowNode]]:
         """Yield the arcs (slack, next node) from a worker or from a node of the extras.
 
-        From a worker they lead to the connectors of which it may release a task and to the extras that it can get.
+        From a worker they lead to the connectors of which it may release a task, and to the nodes of the extras that it
+        can get; from a node of the extras, to the workers that can give up an extra, and to the other node.
         """
         distribution, offset = self._distribution, self._offset_by_node
         if node >= 0:

@@ -1,1 +1,1 @@
-"""Parts that all machines share: step output, outbox, timers, trace, the `Log` seam."""
+"""Parts that all machines share: step output, outbox, timers, trace, lease, the `Log` seam."""

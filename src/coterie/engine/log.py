@@ -34,7 +34,7 @@ class LogProgress:
     """What a reader of a log has read since its last progress."""
 
     records: Sequence[TopicRecord]
-    """May be empty: what follows the last record may be no record, for example the marker of a transaction."""
+    """Empty if only ``position`` has advanced, for example past the marker of a transaction."""
     position: LogPosition
     """The offset that the reader reads next; with several partitions, the greatest of these offsets."""
     is_at_end: bool = False
@@ -79,13 +79,13 @@ class Log(Protocol):
 
 
 class LeaderLog(Protocol):
-    """Appends the lines that only the leader may write to the config log. All workers of a group share one right to do
-    so: the worker that opened the log last has it."""
+    """Appends the records that only the group's leader may write to the config log. At any time only one worker of the
+    group can append: the worker that has called :meth:`open` last."""
 
     async def open(self, *, transaction_timeout_ms: int) -> None:
-        """Take the right to append: the appends of all workers that opened the log before fail from now on, and what
-        one of them has appended in part is never read. The time limit of this worker's own unfinished appends, which
-        hide later lines, is ``transaction_timeout_ms``.
+        """Take the right to append: the appends of all workers that opened the log before fail from now on, and records
+        that they have appended in part are never read. While an append of this worker is unfinished, readers do not
+        receive later records of the log; after ``transaction_timeout_ms`` the broker aborts the append.
 
         :raises WorldError: when the log cannot be reached, or this worker may not write it.
         """

@@ -21,7 +21,8 @@ class Output(Generic[RecordT, EffectT]):
 
 
 class StepOutput(Protocol[RecordT_co, EffectT_co]):
-    """An `Output` for a reader: one with some kinds of effects is also one with more kinds."""
+    """The read-only type of an `Output`, covariant in its records and effects: an output whose effects are of some
+    kinds can be passed where effects of these and further kinds are accepted."""
 
     @property
     def records(self) -> tuple[RecordT_co, ...]: ...

@@ -12,8 +12,8 @@ ResponseT = TypeVar("ResponseT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Generic[KeyT]):
-    """The time of a timer came. The timer may have been moved or cancelled meanwhile, so the machine checks the
-    deadline."""
+    """The time of the timer ``key`` has come. The timer may have been moved or cancelled meanwhile, so the machine
+    checks the deadline."""
 
     key: KeyT
 

@@ -105,8 +105,8 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutPassed:
-    """The time of the transaction's timer came. The transaction may have ended meanwhile and another one begun, so the
-    machine checks the deadline."""
+    """The time of the transaction's timer has come. The transaction may have ended meanwhile, and the next one may have
+    begun, so the machine checks the deadline."""
 
     fresh_producer_id: int
     """As in `EndTransaction`."""

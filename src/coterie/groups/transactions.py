@@ -40,8 +40,8 @@ class Transaction:
 
 
 def apply(transaction: Transaction, record: Record) -> None:
-    """Change the state as ``record`` says. The state is changed by this function only, live and at replay. Markers
-    change nothing here: they belong to the partitions."""
+    """Change the state according to ``record``. No other function changes the state, neither live nor at replay.
+    Markers change nothing here: they belong to the partitions."""
     if isinstance(record, TransactionWritten):
         transaction.last_record = record
 

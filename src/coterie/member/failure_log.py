@@ -28,7 +28,7 @@ class FailureLog:
         return len(self._failures)
 
     def clear(self) -> None:
-        """A request has succeeded: forget all failures."""
+        """Forget all failures, because a request has succeeded: the next failure is logged at once."""
         self._failures.clear()
 
     def add(self, text: str, now_ms: int) -> str | None:

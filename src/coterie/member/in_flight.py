@@ -8,7 +8,7 @@ from coterie.member.events import RequestId, RequestT_co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight(Generic[RequestT_co]):
-    """A request that was sent and has no response yet."""
+    """A request that was sent and has no response yet; ``sent_at_ms`` is the time of its sending."""
 
     id: RequestId
     request: RequestT_co

@@ -30,7 +30,8 @@ JOIN = MemberEpoch(0)
 LEAVE = MemberEpoch(-1)
 """The member epoch of a request that leaves the group permanently: the member's jobs are assigned to others at once."""
 LEAVE_BRIEFLY = MemberEpoch(-2)
-"""The member epoch of a request that leaves the group for a short time; and the epoch of a static member meanwhile."""
+"""The member epoch of a request that leaves the group for a short time: the member's jobs wait for its return. A static
+member stays in the group, and has this member epoch until it returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,8 @@ class Claims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentToMember:
-    """The assignment in the response to a heartbeat: all jobs that the member may run now. The jobs that the member
-    owns and that are missing are revoked."""
+    """The assignment in the response to a heartbeat: all jobs that the member may run now. A job that the member owns
+    and that is not in ``jobs`` is revoked."""
 
     jobs: Jobs
     job_epochs: Mapping[GroupEpoch, Jobs]
@@ -89,7 +90,8 @@ class LeaderOfGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
-    """A field that is None has not changed since the last response to the member."""
+    """The coordinator's response to a heartbeat. If ``assignment``, ``leader`` or ``session_timeout_ms`` is None, the
+    value has not changed since the last response to the member."""
 
     error: ConnectErrorCode = ConnectErrorCode.NONE
     message: str | None = None

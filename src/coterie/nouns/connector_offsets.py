@@ -27,7 +27,7 @@ class OffsetChange:
     offsets: Sequence[ConnectorOffset]
     """The changed offsets. Of several offsets of one partition, the last one applies."""
     removes_others: bool = False
-    """Whether all other offsets are removed."""
+    """Whether the connector's offsets of all partitions that are not in ``offsets`` are removed."""
 
 
 RESET_OFFSETS = OffsetChange(offsets=(), removes_others=True)

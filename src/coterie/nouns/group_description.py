@@ -17,11 +17,12 @@ MAX_DELAY_CONFIG = "connect.scheduled.rebalance.max.delay.ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member of the group."""
+    """The description of one member of the group."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
-    """-2 for a static member that has left for a short time."""
+    """0 until the member has reached a target assignment since its last join; -2 for a static member that has left for
+    a short time."""
     state: MemberState
     instance_id: InstanceId | None = None
     client_id: str = ""
@@ -53,16 +54,16 @@ class DepartedDescription:
     url: WorkerUrl
     jobs: Jobs
     delay_left_ms: int | None
-    """What is left of the scheduled rebalance delay; None if none runs."""
+    """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no delay has begun for the member."""
     held_left_ms: int
-    """How long the jobs may still run there; 0 if they have stopped."""
+    """How long jobs may still run on the departed member's worker; 0 if they have stopped."""
     reason: str = ""
     """Why the member has left, or was removed; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A connect group."""
+    """The description of a connect group: its state, its members, and the members that have departed."""
 
     state: str
     """``Empty``, ``Assigning``, ``Reconciling`` or ``Stable``."""
@@ -88,7 +89,7 @@ class GroupDescription:
 
     @property
     def max_delay_ms(self) -> int | None:
-        """The group's scheduled rebalance delay; None if the group has none: that of the worker that computes
-        applies."""
+        """The group's scheduled rebalance delay; None if the group has no such config: then the delay in the settings
+        of the worker that computes the target applies."""
         value = self.configs.get(MAX_DELAY_CONFIG)
         return int(value) if value is not None and value.isdecimal() else None

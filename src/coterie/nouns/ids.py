@@ -16,7 +16,9 @@ GroupEpoch = NewType("GroupEpoch", int)
 it. The assignment epoch of a target assignment is the group epoch for which it was computed; the job epoch of a job is
 the assignment epoch in which the job was assigned to its owner."""
 MemberEpoch = NewType("MemberEpoch", int)
-"""Connect groups (KIP-848): the assignment epoch that a member has reached."""
+"""Connect groups (KIP-848): the assignment epoch that a member has reached, because it has given back all jobs that the
+target assignment of this epoch takes from it. 0 and negative numbers: see `connect_groups.JOIN`, `LEAVE` and
+`LEAVE_BRIEFLY`."""
 LeaderEpoch = NewType("LeaderEpoch", int)
 """Connect groups: number of the leader's appointment; it increases with each change of the leader."""
 ReplyTo = NewType("ReplyTo", int)
@@ -33,7 +35,8 @@ ConfigOffset = NewType("ConfigOffset", int)
 one; -1 before the first read."""
 LogPosition = NewType("LogPosition", int)
 """The offset that a reader of a log reads next, or the end offset of a log, with which a reader's position is compared.
-It counts what is no record for the reader: the markers of transactions, and records of aborted transactions."""
+These offsets also count what a reader does not receive: the markers of transactions, and the records of aborted
+transactions."""
 
 
 class TopicPartition(NamedTuple):

@@ -28,13 +28,15 @@ def is_same_or_descendant(name: str, ancestor: str) -> bool:
 
 
 def level_in_effect(levels: Mapping[str, LoggerLevel], name: str) -> LoggerLevel:
-    """The level of the logger ``name``, or of its nearest ancestor in ``levels``, which contains the root."""
+    """The level that applies to the logger ``name``: its level in ``levels``; if it has none there, that of its nearest
+    ancestor in ``levels``. ``levels`` must contain the root."""
     while name not in levels:
         name = name.rpartition(".")[0] or ROOT
     return levels[name]
 
 
 def is_java_logger(name: str) -> bool:
-    """Whether a logger of this name is one of Java: its name begins with a package such as ``org.apache.spark``."""
+    """Whether ``name`` is the name of a Java logger, which is the name of a Java package or class: it has several
+    parts, and the first one is a domain such as ``org`` or one of Java's own (``java``)."""
     first, dot, _ = name.partition(".")
     return bool(dot) and first in _JAVA_DOMAINS

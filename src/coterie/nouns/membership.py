@@ -89,9 +89,9 @@ class ComputedAssignments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetWorkerState:
-    """Sets the worker state that the next JoinGroup reports; the herder sends this order again after each change. The
-    first order makes the member join. After `MembershipLost`, the first order with an empty ``owned`` makes it join
-    again."""
+    """Sets the worker state that the next JoinGroup (in a connect group, the next heartbeat) reports; the herder sends
+    this order again after each change. The first order makes the member join. After `MembershipLost`, the first order
+    with an empty ``owned`` makes it join again."""
 
     config_offset: ConfigOffset
     """How far this worker has read the config log."""
@@ -104,9 +104,9 @@ class SetWorkerState:
     jobs."""
 
     def claims(self, configured: Jobs | None) -> Jobs | None:
-        """The only jobs that this worker may run; None: any job. ``configured`` are the claims in its settings. A
-        worker that takes no new jobs claims those that it keeps, so that leaders and coordinators treat it as any
-        static worker (KIP-987)."""
+        """The only jobs that this worker may run; None: any job. ``configured`` are the claims in its settings. With
+        ``kept_jobs``, the worker claims these jobs, as far as ``configured`` contains them, so that leaders and
+        coordinators treat it as a static worker (KIP-987)."""
         if self.kept_jobs is None or configured is None:
             return configured if self.kept_jobs is None else self.kept_jobs
         return self.kept_jobs & configured
@@ -114,16 +114,16 @@ class SetWorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoin:
-    """Send JoinGroup, which starts a rebalance; the jobs keep running. Without effect if a JoinGroup that reports the
-    current worker state has no response yet."""
+    """Send JoinGroup, which starts a rebalance; the jobs keep running. Only in a classic group. Without effect if a
+    JoinGroup that reports the current worker state has no response yet."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAssignments:
-    """Send the assignments that this leader computed for the :class:`AssignmentsRequested` with the same ``token``. The
-    member ignores the order when that rebalance is over."""
+    """Send the assignments that this leader computed for the :class:`AssignmentsRequested` with the same ``token``.
+    Only in a classic group. The member ignores the order when that rebalance is over."""
 
     token: object
     computed: ComputedAssignments
@@ -132,7 +132,8 @@ class SendAssignments:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAndRejoin:
     """Leave the group, because the herder is stuck or cannot start its jobs; `MembershipLost` follows. A static member
-    sends no LeaveGroup here. The member joins again after a `SetWorkerState` with an empty ``owned``."""
+    of a classic group sends no LeaveGroup here. The member joins again after a `SetWorkerState` with an empty
+    ``owned``."""
 
     reason: str
 
@@ -140,12 +141,13 @@ class LeaveAndRejoin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
     """Leave the group, and end the member → GroupLeft. The herder sends this order when all owned jobs have stopped, or
-    the time limit of the shutdown is over. A static member sends no LeaveGroup, unless ``is_permanent``."""
+    the time limit of the shutdown is over. A static member of a classic group sends no LeaveGroup, unless
+    ``is_permanent``."""
 
     reason: str
     is_permanent: bool = False
-    """Whether the worker will not return. A static member then sends LeaveGroup, too, so that the group does not wait
-    for it."""
+    """Whether the worker will not return: the group then does not wait for it, but assigns its jobs to other workers at
+    once. In a classic group, a static member sends LeaveGroup in this case, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +166,8 @@ class SetConfiguredJobs:
     group's leader."""
 
     leader_epoch: LeaderEpoch
-    """The appointment of this worker as leader for which the jobs were read. The member sends them under no other one:
-    another leader may have reported newer ones since."""
+    """The number of the appointment of this worker as leader for which the jobs were read. The member sends the jobs
+    only during this appointment: before a later one, another leader may have reported newer jobs."""
     config_offset: ConfigOffset
     """How far this worker had read the config log."""
     jobs: Jobs
@@ -216,8 +218,8 @@ MembershipOrder: TypeAlias = ClassicOrder | ConnectOrder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateAssignor:
-    """Sets the metadata of one client-side assignor of this worker, which has changed them or asks for a new target
-    assignment. Only in a connect group. The next heartbeat contains them, and is sent at once."""
+    """One client-side assignor of this worker has new metadata, or asks for a new target assignment. The member sends
+    the metadata and the reason in its next heartbeat, at once if it can. Only in a connect group."""
 
     name: str
     version: int
@@ -298,21 +300,22 @@ Handover: TypeAlias = PlaceHandover | ConnectPlaceHandover
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStateChanged:
-    """The member has reached ``state`` in a rebalance; the jobs keep running. :class:`Assigned` ends a rebalance."""
+    """The member is now in ``state``; the jobs keep running. In a classic group there is no such event for STABLE:
+    :class:`Assigned` is the end of a rebalance."""
 
     state: MemberState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAllBeforeJoin:
-    """A rebalance has begun that this worker joins only when it owns no job: the herder stops all jobs, then sends a
-    `SetWorkerState` with an empty ``owned``."""
+    """A rebalance has begun in a classic group with the protocol eager. This worker joins it only when it owns no job:
+    the herder stops all jobs, then sends a `SetWorkerState` with an empty ``owned``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentsRequested:
-    """This worker is the leader of the rebalance: its herder computes the assignments of all ``members`` and sends
-    `SendAssignments`."""
+    """This worker is the leader of the rebalance of a classic group: its herder computes the assignments of all
+    ``members`` and sends `SendAssignments`."""
 
     token: object
     """Identifies the rebalance; the herder returns it in `SendAssignments`."""
@@ -324,7 +327,8 @@ class AssignmentsRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """The assignment that this worker received at the end of a rebalance."""
+    """An assignment that this worker has received: in a classic group, at the end of a rebalance; in a connect group,
+    in a response that changes the jobs, the leader or the member epoch."""
 
     member_id: MemberId
     epoch: int
@@ -378,9 +382,10 @@ class GroupDescribed:
     """The response to `RequestDescription`."""
 
     description: GroupDescription | None
-    """None if the coordinator could not be asked, or the group does not exist."""
+    """None if the coordinator did not respond, or responded with an error, for example because the group does not
+    exist."""
     error: str = ""
-    """Why there is no description."""
+    """Why ``description`` is None; empty if there is a description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,10 +399,12 @@ class MembershipSuspended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRenewed:
-    """A response of the coordinator renewed the lease: this worker may run its jobs until ``lease_ends_ms``."""
+    """A response of the coordinator has changed the end of the lease: this worker may run its jobs until
+    ``lease_ends_ms``."""
 
     lease_ends_ms: int
-    """The end of the lease on the steady clock: the time at which the request was sent, plus `Lease.duration_ms`."""
+    """The end of the lease on the steady clock: the time at which the request was sent, plus `Lease.duration_ms`. It
+    may be earlier than before if a connect group's session timeout was shortened."""
     session_timeout_ms: int
 
 
@@ -423,7 +430,7 @@ class MembershipLost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRefused:
     """The group cannot accept this worker with its current settings. The worker stops its jobs, leaves and exits with
-    ``reason``, which contains the settings to change. The member sends no further JoinGroup."""
+    ``reason``, which contains the settings to change. The member does not join again."""
 
     reason: str
 

@@ -22,7 +22,8 @@ class SnapshotMember:
 
     member_id: MemberId
     member_epoch: MemberEpoch
-    """-2 for a static member that has left for a short time."""
+    """0 until the member has reached a target assignment since its last join; -2 for a static member that has left for
+    a short time."""
     instance_id: InstanceId | None = None
     url: WorkerUrl
     name: str = ""
@@ -46,7 +47,8 @@ class SnapshotMember:
     pending: Jobs = NO_JOBS
     """The jobs that were revoked from the member and that it has not given back."""
     former: Jobs = NO_JOBS
-    """The jobs that the member had when it left, and that waited for it."""
+    """The jobs that were deferred for the member until it returned: it had them when it left the group. Empty after the
+    next target assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class SnapshotDeparted:
     url: WorkerUrl
     jobs: Jobs
     delay_left_ms: int | None
-    """What is left of the scheduled rebalance delay; None if the delay has not begun."""
+    """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no assignor has deferred them yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,8 @@ class GroupSnapshot:
     max_delay_ms: int | None = None
     """The group's scheduled rebalance delay; None if the group has none: the assignor's own setting counts."""
     time_limit_ms: int = ASSIGNOR_TIME_LIMIT_MS
-    """How long the assignor may compute. The coordinator waits somewhat longer for the target, and then lets another
-    assignor compute."""
+    """How long the assignor may compute. The coordinator waits somewhat longer for the target; then the computation has
+    failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class TargetOfMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredJobs:
-    """Jobs that wait ``delay_ms`` for a departed member."""
+    """Jobs that are assigned to no member for ``delay_ms``, so that a departed member gets them if it returns."""
 
     jobs: Jobs
     delay_ms: int
@@ -109,14 +111,16 @@ class UnplaceableJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedTarget:
-    """The result of an assignor: each configured job exactly once."""
+    """The result of an assignor. Each configured job is in it exactly once: in ``members``, ``deferred`` or
+    ``unplaceable``."""
 
     members: Mapping[MemberId, TargetOfMember]
     deferred: Mapping[MemberId, DeferredJobs] = field(default_factory=dict)
     """By departed member."""
     unplaceable: tuple[UnplaceableJobs, ...] = ()
     next_in_ms: int | None = None
-    """The time until the next portion of moves; None if the target is final."""
+    """The time after which the next target has to be computed although nothing changes, for example because this target
+    contains only a part of the moves; None if no further target is needed."""
 
 
 Assign: TypeAlias = Callable[[GroupSnapshot], Awaitable[ComputedTarget]]

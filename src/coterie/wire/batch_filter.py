@@ -54,8 +54,9 @@ def split_records(data: bytes, header: BatchHeader) -> list[RawRecord]:
 
 
 def rebuild_with_records(data: bytes, header: BatchHeader, records: Sequence[RawRecord]) -> bytes:
-    """The batch in ``data`` with only ``records``, which are from :func:`split_records`. Its greatest
-    timestamp is that of these records, unless the batch has the time of its append."""
+    """The batch in ``data`` with only ``records``, which are from :func:`split_records`. The greatest timestamp in its
+    header becomes that of ``records``; it stays if there are none, or if it is the timestamp of all records
+    (LogAppendTime)."""
     header = replace(header, record_count=len(records))
     body = b"".join(record.raw for record in records)
     if header.is_compressed:
@@ -102,7 +103,7 @@ def _iter_records(decompressed: bytes, header: BatchHeader) -> Iterator[RawRecor
             position += key_size
         value_size, position = _read_varint(decompressed, position)
         if position + max(0, value_size) > record_end:
-            raise WireError(f"a record is not {size} bytes long, as its length states")
+            raise WireError(f"a record states a length of {size} bytes, but its key and value are longer")
         yield RawRecord(
             header.base_offset + offset_delta,
             timestamp_ms,

@@ -90,7 +90,7 @@ class BatchHeader:
         return bool(self.attributes & _LOG_APPEND_TIME_BIT)
 
     def with_codec(self, codec: int) -> "BatchHeader":
-        """This header with another codec."""
+        """This header with the number of ``codec``, a constant of `compression`, in its attributes."""
         return replace(self, attributes=self.attributes & ~_COMPRESSION_MASK | codec)
 
     @property
@@ -318,7 +318,10 @@ def decode_batch(data: bytes | memoryview, position: int, header: BatchHeader) -
     """
     check_crc(data, position, header)
     if header.is_compressed:
-        raise WireError("a batch is compressed; only uncompressed batches are read here")
+        raise WireError(
+            f"the batch at offset {header.base_offset} is compressed, but Coterie writes only uncompressed batches to "
+            "this topic"
+        )
     return list(_read_records(data, position, header))
 
 
@@ -380,7 +383,7 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
             headers=_read_headers(reader),
         )
         if reader.position != end:
-            raise WireError(f"a record is not {size} bytes long, as its length states")
+            raise WireError(f"a record states a length of {size} bytes, but its fields have another length")
     reader.expect_end()
 
 

@@ -121,7 +121,10 @@ def _decompress_snappy(data: bytes, size_max: int) -> bytes:
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
-    """The compressed blocks in ``data``."""
+    """The compressed blocks in ``data``: those after the header of Java's clients, or ``data`` itself without it.
+
+    :raises WireError: when a block is longer than the bytes left.
+    """
     if not data.startswith(_XERIAL_MAGIC):
         yield data
         return

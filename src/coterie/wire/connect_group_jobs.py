@@ -1,7 +1,7 @@
 """Sets of jobs in the messages of connect groups: an array of connectors, and an array of tasks by connector.
 
-Several structs have these two arrays beside other fields, so the functions take and return the arrays as they are in
-any of them.
+Several structs have these two arrays beside other fields. So the functions take any such struct, and
+:func:`job_arrays` returns the values of the two fields.
 """
 
 from collections import Counter

@@ -43,7 +43,7 @@ def _value_with_empty_values(annotation: Any, value: Any) -> Any:
 
 
 def _empty_value(field: Field[Any]) -> Any:
-    """The empty value of ``field``."""
+    """The empty value of ``field``, as :func:`with_empty_values` describes it."""
     if is_nullable(field.type):
         return None
     if get_origin(field.type) is tuple:

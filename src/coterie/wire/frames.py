@@ -179,10 +179,11 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
 
 
 def _decode_entity(frame: bytes, position: int, schema: Any, elements_max: int) -> Any:
-    """kio's entity of the message that begins at position ``position`` of the frame, after a check of its counts and
-    lengths.
+    """kio's entity of the message of type ``schema`` that begins at ``position`` of the frame, after a check of its
+    counts and lengths.
 
-    :raises WireError: when the message is malformed.
+    :raises WireError: when the message is malformed; `TooManyElementsError` when it has more than ``elements_max``
+        array elements and tagged fields.
     """
     checked_frame = checked_message(frame, position, schema, elements_max=elements_max)
     try:

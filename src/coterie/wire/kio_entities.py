@@ -63,7 +63,8 @@ def _converters_by_field_name(schema: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _value_converter(annotation: Any, kafka_type: str | None) -> Any:
-    """The function that converts a value to kio's type of a field."""
+    """The function that converts a value of `Values` to the type that kio requires in a field with this annotation and
+    ``kafka_type``."""
     type_without_none = without_none(annotation)
     if get_origin(type_without_none) is tuple:
         convert_element = _value_converter(get_args(type_without_none)[0], kafka_type)

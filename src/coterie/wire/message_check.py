@@ -187,7 +187,8 @@ def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
 
 
 def _field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
-    """The walk of one field."""
+    """The walk of one field. With ``may_be_null``, a struct follows a byte that is -1 for null; null arrays
+    are accepted if the type of the field allows them."""
     value_type: Any = without_none(field.type)
     is_array = get_origin(value_type) is tuple
     if is_array:
@@ -246,7 +247,8 @@ def _sized_bytes_walk(length_size: int) -> _TypeWalk:
 
 
 def _array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
-    """The walk of arrays of ``element_walk``."""
+    """The walk of arrays whose elements have the walk ``element_walk``. A null array is an error unless
+    ``may_be_null``."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         if is_flexible:
@@ -301,7 +303,7 @@ def _walk_tagged_fields(message: _MessageBytes, position: int, walk_by_tag: dict
             known_fields.append((tag, position, end))
             if walk_by_tag[tag](message, position) != end:
                 raise WireError(
-                    f"the tagged field {tag} at position {position} is not {size} bytes long, as its length states"
+                    f"the tagged field {tag} at position {position} states {size} bytes, but its value has another size"
                 )
         position = end
     if len(known_fields) < count or len(message.replacements) > replacement_count_before:

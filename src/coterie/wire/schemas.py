@@ -58,7 +58,7 @@ CONNECT_GROUP_APIS = frozenset(key for key, _ in _CONNECT_GROUP_REQUESTS)
 
 
 class UnknownApiError(WireError):
-    """There is no such API, or no such version of it."""
+    """A message has an API key that is not known, or a version that the API does not have."""
 
 
 @cache
@@ -91,7 +91,7 @@ def _load_schema(load_from_index: Callable[[int, int], type[Any]], api_key: int,
     try:
         return load_from_index(api_key, api_version)
     except KioIndexError as error:
-        raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
+        raise UnknownApiError(f"there is no API {api_key} of version {api_version}") from error
 
 
 def is_nullable(annotation: Any) -> bool:

@@ -30,7 +30,8 @@ could exhaust the client's CPU."""
 
 
 class AuthenticationFailedError(CoterieError):
-    """The peer's password, proof or signature is wrong. Both sides raise this error."""
+    """A peer cannot prove its identity: its password, proof or signature is wrong, or the server rejects the login.
+    Clients and servers raise this error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -46,7 +47,8 @@ class Credential:
 
     @classmethod
     def from_password(cls, mechanism: str, password: str, *, salt: bytes, iterations: int) -> "Credential":
-        """The credential of ``password`` for ``mechanism`` with this salt."""
+        """The credential that a server stores for ``password``: its keys for ``mechanism`` with this salt and this
+        number of iterations."""
         salted_password = _salted_password(HASH_BY_MECHANISM[mechanism], password, salt, iterations)
         return cls(
             salt=salt,
@@ -250,7 +252,7 @@ def _parse_iterations(digits: str) -> int:
 
 
 def _escape_user(user: str) -> str:
-    """``user`` as SCRAM's messages contain it: without = and commas."""
+    """``user`` as SCRAM's messages contain it: with =3D for = and =2C for a comma."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 

@@ -52,7 +52,7 @@ class TaggedFieldsWriter:
 
 
 class TaggedFieldsReader:
-    """The tagged fields of one struct."""
+    """The tagged fields of one struct, as read from a message or record."""
 
     __slots__ = ("_content_by_tag",)
 

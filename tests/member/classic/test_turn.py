@@ -33,7 +33,7 @@ def test_a_different_failure_is_logged_at_once(worker: MemberDriver) -> None:
     worker.advance_clock(1_000)
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.coordinator_load_in_progress))
     assert [text.partition(":")[0] for text in worker.log_infos] == [
-        "The request to the group's coordinator failed",
+        "A request to the group's coordinator failed; this worker joins again",
         "The group's coordinator responded with coordinator_load_in_progress; this worker joins again",
     ]
 
@@ -48,15 +48,17 @@ def test_two_alternating_failures_are_logged_once_each(worker: MemberDriver) -> 
             if worker.sent(kind) is not None:
                 worker.fail(kind)
     assert sorted(text.partition(":")[0] for text in worker.log_infos) == [
-        "A heartbeat failed",
-        "The request to the group's coordinator failed",
+        "A heartbeat to the group's coordinator failed; this worker sends another one",
+        "A request to the group's coordinator failed; this worker joins again",
     ]
     # A successful response ends both failures; the next failure is logged as a new one.
     worker.log_infos.clear()
     worker.advance_clock(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     worker.fail(JoinRequest)
-    assert [text.partition(":")[0] for text in worker.log_infos] == ["The request to the group's coordinator failed"]
+    assert [text.partition(":")[0] for text in worker.log_infos] == [
+        "A request to the group's coordinator failed; this worker joins again"
+    ]
 
 
 def test_only_the_most_recent_failures_are_kept(worker: MemberDriver) -> None:

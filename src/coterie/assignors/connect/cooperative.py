@@ -28,8 +28,8 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, TargetOfMember, UnplaceableJobs
 
 PORTION_INTERVAL_MIN_MS = 1_000
-"""The minimum time from one portion of moves to the next. An interval is needed because the end of a move does not
-request a new target."""
+"""The minimum time from one target to the next while ``rebalance.max.moves.per.round`` postpones moves. An interval is
+needed because the end of a move does not request a new target."""
 
 
 class CooperativeAssignor:
@@ -50,7 +50,7 @@ class CooperativeAssignor:
         return AssignorMetadata(version=self.maximum_version)
 
     def assign(self, group: GroupSnapshot) -> ComputedTarget:
-        """The target assignment for ``group``."""
+        """The target assignment for ``group`` (:func:`cooperative_target`)."""
         return cooperative_target(group, self._policy)
 
     def on_assignment(self, assignment: TargetOfMember) -> None:
@@ -58,7 +58,8 @@ class CooperativeAssignor:
 
 
 def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> ComputedTarget:
-    """The target assignment for ``snapshot``."""
+    """The target assignment for ``snapshot`` by the rules of this module. The members keep their present targets if
+    these are as good as a new placement."""
     members = member_specs(snapshot)
     eligibility = Eligibility.from_members(members, snapshot.configured)
     owned = ownership(snapshot, eligibility.is_eligible)
@@ -82,8 +83,8 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
 
 
 def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
-    """The time until the next computation that this assignor needs although no event requests it; None if it needs
-    none."""
+    """The time until the next target has to be computed although no event requests it: because moves were postponed, or
+    because jobs wait for members that are away. None if there is no such reason."""
     due = []
     if placement.postponed:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))

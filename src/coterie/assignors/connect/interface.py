@@ -40,9 +40,9 @@ class AssignorMetadata:
     version: int
     """The version of ``metadata``: from the assignor's minimum to its maximum version."""
     metadata: bytes = b""
-    """A change of these bytes requests a new target assignment. So they must not depend on the target, for example on
-    the worker's jobs: each target would then request the next one. All assignors of a worker together have at most
-    32 KiB."""
+    """Data for the assignor that computes the target, in a format that the assignor defines. A change of these bytes
+    requests a new target assignment. So they must not depend on the target, for example on the worker's jobs: each
+    target would then request the next one. All assignors of a worker together have at most 32 KiB."""
 
 
 class ConnectAssignor(Protocol):
@@ -84,8 +84,8 @@ class ConnectAssignor(Protocol):
         ...
 
     def metadata(self) -> AssignorMetadata:
-        """What this worker's assignor tells the assignor instance that computes the target assignment, which may run on
-        another worker. The coordinator passes it on.
+        """The data that this worker's assignor sends, through the coordinator, to the assignor instance that computes
+        the target assignment, which may run on another worker.
 
         Called when the worker starts, after each `on_assignment`, and every 5 s. A change is in the next heartbeat,
         which is sent at once. The time limit of a call is 5 s. If the first call fails or returns invalid metadata, the
@@ -128,9 +128,9 @@ class WorkerRebalanceListener(Protocol):
         ...
 
     def on_assigned(self, jobs: Jobs, assignment_epoch: GroupEpoch) -> None:
-        """The worker has started ``jobs``, which the target of ``assignment_epoch`` gives to it: each connector is
-        being split, and the start of each task has returned, also with an error. Jobs that are paused or stopped are
-        included. Called after `ConnectAssignor.on_assignment`."""
+        """The worker has started ``jobs``, which the target of ``assignment_epoch`` newly assigns to it: it has begun
+        to split each connector into tasks, and the start of each task has returned, also with an error. Jobs that are
+        paused or stopped are included. Called after `ConnectAssignor.on_assignment`."""
         ...
 
     def on_lost(self, jobs: Jobs) -> None:

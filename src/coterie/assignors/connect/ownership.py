@@ -38,8 +38,9 @@ class Ownership:
 
     @property
     def ordered_moves(self) -> Jobs:
-        """The jobs that run on a member and that the present target gives to another member. If the assignor may choose
-        which jobs move, it chooses these, so that the target does not change."""
+        """The owned jobs that are in the present target of another member than their owner: moves that an earlier
+        target has ordered. If the assignor may choose which jobs move, it chooses these, so that the target does not
+        change."""
         return union(self.standing.values()) & union(
             jobs - self.standing[member] for member, jobs in self.owned.items()
         )
@@ -84,7 +85,7 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
 
 
 def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
-    """The members in the form that the rules for claims and drains take."""
+    """The members of ``snapshot`` as `MemberSpec`, for the rules for claims and drains."""
     return {
         one.member_id: MemberSpec(
             owned=one.current, claims=one.claims, draining=one.draining, instance_id=one.instance_id
@@ -106,8 +107,9 @@ def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[M
 
 
 def _jobs_deferred_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
-    """The jobs that are deferred for ``member``, or for a departed member that is the same worker. The coordinator
-    itself matches no member by URL or instance id while jobs of the departed member may still run."""
+    """The jobs that are deferred for ``member`` as a departed member that has returned. The snapshot contains them in
+    ``former``, or with a departed member that is the same worker: while jobs may still run on a departed member, the
+    coordinator does not match it with a new member by URL or instance id."""
     return union([member.former, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
 
 

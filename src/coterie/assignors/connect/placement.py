@@ -31,7 +31,7 @@ class Placement:
     postponed: int
     """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
     waits_for_away: bool
-    """Whether the placement would differ if the members that are away were present."""
+    """Whether the placement would differ if the members that are away were present: then it is computed again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class EligibleMembers:
 
     @classmethod
     def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
-        """``in_group``, and the same rules without the members that are ``away``."""
+        """The eligibility with all members, ``in_group``, and the eligibility without the members that are ``away``."""
         if not away:
             return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
         claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
@@ -178,8 +178,8 @@ def _limit_moves(
 ) -> tuple[Revocations, Revocations]:
     """The revocations of ``drains`` and of ``balance`` that ``rebalance.max.moves.per.round`` allows now.
 
-    Moves that the present target has ordered continue. They count against the limit, and so do the revoked jobs that
-    members have not given back: at most as many jobs as the limit are in motion at once.
+    Moves that an earlier target has ordered continue. They count against the limit, and so do the revoked jobs that
+    members have not given back: at most as many jobs as the limit move at the same time.
     """
     if policy.moves_per_round_max is None:
         return drains, balance
@@ -197,8 +197,8 @@ def _limit_moves(
 
 
 def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
-    """The jobs without an owner that a draining member had: jobs that were revoked from it, and the jobs of its present
-    target."""
+    """The jobs that draining members had or have: those that were revoked and not given back, and those of the present
+    targets."""
     return union(
         [jobs for member in sorted(draining) for jobs in (ownership.pending[member], ownership.standing[member])]
     )

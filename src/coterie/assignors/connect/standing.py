@@ -18,7 +18,7 @@ from coterie.nouns.jobs import Jobs
 
 def is_present_target_as_good(ownership: Ownership, placement: Placement, eligible_members: EligibleMembers) -> bool:
     """Whether the present target places the same jobs as ``placement``, each on a member that may run it, with as few
-    moves, the same loads and as even a spread."""
+    moves, the same loads and as even a spread. False while ``placement`` postpones moves, unless the two are equal."""
     standing, placed = ownership.standing, placement.jobs
     if standing == placed:
         return True

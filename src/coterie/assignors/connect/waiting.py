@@ -36,9 +36,9 @@ def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapp
 
 
 def possibly_returned_members(snapshot: GroupSnapshot, ownership: Ownership) -> Sequence[MemberId]:
-    """The members without jobs while there are jobs of departed members, in the order in which they joined. Each may be
-    a departed member that has returned under another member id, so among equals they receive these jobs first
-    (KIP-415)."""
+    """The members that own no job and have none in their present target, in the order in which they joined; none if no
+    member has departed. Each may be a departed member that has returned under another member id, so among equals they
+    receive jobs first (KIP-415)."""
     if not snapshot.departed:
         return ()
     return [

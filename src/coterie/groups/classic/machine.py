@@ -131,7 +131,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
 
 
 def respond_or_refuse(turn: Turn, request: Request) -> None:
-    """Process ``request``; if it is refused, reply with the error code."""
+    """Process ``request``. If a check refuses the request, reply with the error code; nothing was written then."""
     try:
         on_request(turn, request)
     except KafkaRefusal as refusal:
@@ -399,8 +399,9 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
-    """Whether all members may offer a protocol of this join although the stored protocols contain no such one: no join
-    phase has ended since the last load, and a load restores only the selected protocol of each member."""
+    """Whether this join and all members may have a protocol in common although the protocols that the coordinator knows
+    contain no such one: no join phase has ended since the last load, and a load restores only the selected protocol of
+    each member."""
     if not (group.is_unrebalanced_since_load and request.protocols and request.protocol_type == group.protocol_type):
         return False
     return not group.protocol_support.any_supported_by_all(request.protocols)

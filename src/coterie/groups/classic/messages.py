@@ -87,9 +87,10 @@ class SyncGroup:
     member_id: MemberId
     generation: Generation
     protocol_type: str | None = None
-    """SyncGroup v5 and later (KIP-559); None is not checked."""
+    """The group's protocol type in the response to the client's JoinGroup (SyncGroup v5 and later, KIP-559). A request
+    with another type than the group's is refused; None is not checked."""
     protocol: str | None = None
-    """As ``protocol_type``."""
+    """The selected protocol in the response to the client's JoinGroup; checked like ``protocol_type``."""
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
     """Member ids and their assignments, sent by the leader; ignored from other members."""
     instance_id: InstanceId | None = None
@@ -302,7 +303,8 @@ class SyncTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTimer:
-    """The time of the next removal of expired offsets has come."""
+    """The time has come to remove the group's expired offsets, and the group itself if it is empty and has no offset
+    left."""
 
 
 TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer

@@ -179,7 +179,8 @@ class OffsetFetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """``error`` and ``errors`` as in `OffsetCommitResponse`."""
+    """``error`` concerns the whole request. If it is NONE, ``errors`` has the code of each partition, in the request's
+    order; otherwise ``errors`` is empty."""
 
     error: ErrorCode
     errors: tuple[ErrorCode, ...] = ()

@@ -153,7 +153,8 @@ def committed_offset(new_offset: NewOffset, now_ms: int, retention_ms: int | Non
 
 
 def on_offset_fetch(turn: Turn, request: OffsetFetch) -> None:
-    """Reply with the committed offsets of the requested partitions. Neither group nor member is checked."""
+    """Reply with the committed offsets of the requested partitions; if the request requires stable offsets, also with
+    the requested partitions that have a pending offset. Neither group nor member is checked."""
     committed_offsets = turn.group.offsets
     requested_partitions = sorted(committed_offsets) if request.partitions is None else request.partitions
     offsets = {
@@ -244,8 +245,8 @@ def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
 
 
 def expired_partitions(group: Group, now_ms: int) -> list[TopicPartition]:
-    """The partitions whose offsets have expired at ``now_ms``, sorted. A partition with a pending offset does not
-    expire."""
+    """The partitions whose offsets have expired at ``now_ms``, sorted; the rules are at the top of this module. A
+    partition with a pending offset, or with a topic that members read, does not expire."""
     phase = group.phase
     topics_read = topics_in_use(group)
     emptied_at_ms: int | None = None
@@ -309,8 +310,8 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
 
 def check_transactional_committer(group: Group, request: TxnOffsetCommit) -> None:
     """Check the sender of ``request``. Unlike in `check_committer`, a sender that sends neither member id nor
-    generation is accepted in every phase, because old versions have no such fields, and the sync phase refuses no
-    one.
+    generation is accepted in every phase, because old versions have no such fields; and a member may commit in the
+    sync phase.
 
     :raises KafkaRefusal: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, or ILLEGAL_GENERATION, the latter
         also for a group that does not exist.

@@ -26,7 +26,7 @@ class ProtocolSupport:
             self.size_bytes += protocols_size_bytes(offered)
 
     def remove(self, offered: tuple[MemberProtocol, ...]) -> None:
-        """Undo `add` with the same protocols."""
+        """No longer count the protocols ``offered`` of a member, which `add` has counted."""
         if offered:
             self._member_count -= 1
             self.size_bytes -= protocols_size_bytes(offered)

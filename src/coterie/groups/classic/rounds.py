@@ -44,7 +44,7 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
 
 
 def new_member(request: JoinGroup, member_id: MemberId) -> Member:
-    """The `Member` with the settings of ``request``. It is not added to the group."""
+    """A new `Member` with the values of ``request``. The caller adds it to the group under ``member_id``."""
     return Member(
         client_id=request.client_id,
         client_host=request.client_host,

@@ -136,11 +136,12 @@ class Group:
         self.leader: MemberId | None = None
         """The member id of the leader; None after the leader was removed, until the join phase ends."""
         self.members: dict[MemberId, Member] = {}
-        """The members by member id. Changed only by `add`, `remove` and `change_protocols`, which also update
-        ``protocol_support`` and ``static_members``."""
+        """The members by member id. Changed only by `add_member`, `remove_member` and `change_protocols`, which also
+        update ``protocol_support`` and ``static_members``."""
         self.protocol_support = ProtocolSupport()
         self.is_unrebalanced_since_load = False
-        """Whether no join phase has ended since the load: the members may offer more protocols than the known one."""
+        """Whether the members were loaded from the log and no join phase has ended since then: the members may offer
+        more protocols than the one that the log contains."""
         self.static_members: dict[InstanceId, MemberId] = {}
         """The current member id of each static member."""
         self.pending_join_members: set[MemberId] = set()
@@ -228,7 +229,8 @@ class Group:
 
 
 def apply(group: Group, record: Record | TransactionEnded) -> None:
-    """Change the hard state as ``record`` says. Hard state is changed by this function only, live and at replay."""
+    """Change the hard state according to ``record``. No other function changes hard state, neither live nor at
+    replay."""
     match record:
         case GenerationWritten():
             group.generation_record = record

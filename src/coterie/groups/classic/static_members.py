@@ -40,8 +40,9 @@ from coterie.wire.errors import ErrorCode
 
 
 def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Process a JoinGroup with an instance id that the member ``former_member_id`` has, and without a member id. The
-    client becomes a member under a new id in place of ``former_member_id``, which is fenced."""
+    """Process a JoinGroup without a member id, whose instance id belongs to the member ``former_id``. The client
+    becomes a member under a new id in place of ``former_id``: requests with ``former_id`` get FENCED_INSTANCE_ID from
+    now on."""
     group = turn.group
     new_id = request.fresh_member_id
     phase, former_leader = group.phase, group.leader
@@ -72,7 +73,7 @@ def would_change_protocol(
 
 
 def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
-    """Write the current generation again, with ``new_id`` in place of ``former_member_id``; the assignment stays."""
+    """Write the current generation again, with ``new_id`` in place of ``former_id``; the assignment stays."""
     group = turn.group
     assert group.generation_record is not None
     members = dict(group.generation_record.members)
@@ -82,8 +83,8 @@ def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> No
 
 
 def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Replace the member ``former_member_id`` by a new member with the request's ``fresh_member_id`` and values. Parked
-    requests of ``former_member_id`` get FENCED_INSTANCE_ID; if it was the leader, the new member is."""
+    """Replace the member ``former_id`` by a new member with the request's ``fresh_member_id`` and values. Parked
+    requests of ``former_id`` get FENCED_INSTANCE_ID. If ``former_id`` was the leader, the new member is the leader."""
     group = turn.group
     new_id = request.fresh_member_id
     assert new_id not in group.members, "a new member id is unused"
@@ -115,8 +116,8 @@ def former_member_id(group: Group, request: JoinGroup) -> MemberId | None:
 
 
 def leaving_member_id(group: Group, leaving_member: LeavingMember) -> MemberId:
-    """The id of the member that ``leaving_member`` means. With an empty member id (an operator removes a static member)
-    it is the current member of the instance id.
+    """The id of the member that ``leaving_member`` means: its member id; if that is empty (an operator removes a static
+    member), the id of the current member with its instance id.
 
     :raises KafkaRefusal: UNKNOWN_MEMBER_ID, when there is no such member; FENCED_INSTANCE_ID, when another member has
         the instance id.

@@ -23,8 +23,9 @@ WAITING_INTERVAL_MS = 200
 
 
 def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) -> None:
-    """Decide for the group, respond to ``request``, and send news to the members whose heartbeats are held. If
-    ``may_hold`` is False, respond to ``request`` at once."""
+    """Finish a step: decide for the group (`decide_for_group`); respond to ``request``, or hold the response if it
+    would contain no news and ``may_hold`` is True; and send news to the members whose heartbeats are held. ``request``
+    is None if the step has no heartbeat to respond to."""
     group = turn.group
     # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
     if request is None or turn.changes_group or group.needs_target:
@@ -61,7 +62,7 @@ def decide_for_group(turn: Turn) -> None:
     if group.group_epoch != group_epoch:
         end_outdated_choice(turn)
     begin_if_due(turn)
-    turn.write_group()  # why no member can compute
+    turn.write_group()  # `begin_if_due` may have noted why no member can compute
 
 
 def respond_if_news(turn: Turn, member_id: MemberId) -> None:
@@ -88,8 +89,9 @@ def has_step_to_take(group: Group, member_id: MemberId) -> bool:
 
 
 def take_step(turn: Turn, request: Heartbeat) -> None:
-    """Let the sender of ``request`` take the next step towards its target. Writes its current assignment if that
-    changes, or if the response reports a job that the request does not list."""
+    """Change the assignment of the sender of ``request`` by the next step towards its target. The current assignment is
+    written if it changes. It is also written if the response contains a job that the sender has not reported, so that
+    the number of this request is in the log."""
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
@@ -143,7 +145,8 @@ def repeats_join(group: Group, request: Heartbeat) -> bool:
 
 
 def contents_for(group: Group, member_id: MemberId) -> Contents:
-    """What a response to the member tells it now."""
+    """The values that a response to the member would contain now: its jobs, the leader, the session timeout, and the
+    order to compute if the member was chosen for that."""
     chosen = group.computation if isinstance(group.computation, Chosen) else None
     return Contents(
         jobs=group.currents[member_id].assigned,
@@ -155,7 +158,8 @@ def contents_for(group: Group, member_id: MemberId) -> Contents:
 
 
 def respond(turn: Turn, request: Heartbeat, contents: Contents) -> None:
-    """Send the response to ``request``, with these ``contents``. It leaves out what the member knows."""
+    """Send the response to ``request``, with these ``contents``. Fields whose values the member has received, or has
+    itself sent in ``request``, are left out, unless ``request`` is a join or has all fields."""
     group = turn.group
     member_id = request.member_id
     session, current = group.sessions[member_id], group.currents[member_id]
@@ -194,7 +198,7 @@ def waits(group: Group, member_id: MemberId) -> bool:
 
 
 def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
-    """The assignment of the member, as responses contain it."""
+    """The member's current assignment, as responses contain it."""
     current, target = group.currents[member_id], group.targets[member_id].target
     return AssignmentToMember(
         jobs=current.assigned,
@@ -227,20 +231,20 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
 
 
 def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
-    """A response reports the session timeout ``timeout_ms`` to the member. A longer timeout applies before the member
-    receives it, since the member's lease depends on it; a shorter one applies only from the member's next request
-    on."""
+    """Apply the session timeout ``timeout_ms``, which a response is about to report to the member, if it is longer than
+    the member's present one: the member's lease depends on it as soon as the member has received it. A shorter timeout
+    applies only from the member's next request on (`take_session_timeout`)."""
     if timeout_ms > metadata.session_timeout_ms:
         turn.write(replace(metadata, session_timeout_ms=timeout_ms))
         renew_session(turn, metadata.member_id)
 
 
 def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
-    """A member has sent a request after a response with a shorter session timeout: the shorter timeout applies from now
-    on.
+    """Apply the session timeout of the last response to the sender of ``request``, if it is shorter than the present
+    one and ``request`` proves that the sender has received that response.
 
-    A request with all fields does not prove that the member has received that response: members send all fields while
-    another request is unanswered, and after a lost response.
+    A request with all fields does not prove it: members send all fields while another request is unanswered, and after
+    a lost response.
     """
     group, member_id = turn.group, request.member_id
     metadata, sent = group.members[member_id], group.sessions[member_id].sent

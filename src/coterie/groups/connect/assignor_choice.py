@@ -23,7 +23,8 @@ def common_assignor(members: Collection[MemberMetadata]) -> str | None:
 
 
 def server_assignor(members: Iterable[MemberMetadata]) -> str:
-    """The coordinator's assignor that most members name; among several, the first by name."""
+    """The coordinator's assignor that most members name; among several, the first by name. `DEFAULT_SERVER_ASSIGNOR` if
+    no member names one."""
     named = Counter(member.server_assignor for member in members if member.server_assignor is not None)
     return min(named, key=lambda name: (-named[name], name), default=DEFAULT_SERVER_ASSIGNOR)
 
@@ -58,7 +59,8 @@ class VersionRange(NamedTuple):
 
 
 Offer: TypeAlias = tuple[VersionRange, ...]
-"""What a member's assignors can read. The members of a group have few different offers, often only one."""
+"""The client-side assignors of a member, each with the metadata versions that it can read. The members of a group have
+few different offers, often only one."""
 
 
 def offer_of(member: MemberMetadata) -> Offer:
@@ -76,14 +78,17 @@ def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
     names = ", ".join(versions.name for versions in changed)
     if not common:
         other_names = ", ".join(sorted({versions.name for one in others for versions in one}))
-        return f"the other members of the group support the assignors {other_names}, and this worker supports {names}"
+        return (
+            f"the other members of the group support the assignors {other_names}, and this worker supports {names}; "
+            "set a common assignor in group.local.assignors"
+        )
     for name in common:
         ranges = [versions for one in offers for versions in one if versions.name == name]
         if any(versions.contains(_needed_versions(ranges)) for versions in ranges):
             return None
     return (
-        f"no member of the group would read the metadata versions of all members' assignors "
-        f"{', '.join(sorted(common))}; check that this worker's version can work with the others"
+        f"with this worker, no member's assignor ({', '.join(sorted(common))}) can read the metadata versions of all "
+        "members; check that this worker's version of the assignor can work with the others"
     )
 
 

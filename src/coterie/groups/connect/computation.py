@@ -1,5 +1,5 @@
-"""The computation of a target assignment: who computes it, what the assignor receives, and what is installed (K848C,
-"Assignment Process").
+"""The computation of a target assignment: which member computes it, what the assignor receives, and what is installed
+(K848C, "Assignment Process").
 
     Idle ── the group epoch has risen ──> Chosen ── Prepare ──> Prepared ── Install ──> Idle
      ^                                      │                      │
@@ -43,7 +43,7 @@ from coterie.nouns.target_assignments import (
 
 _RETRY_PAUSE_MS = 1_000
 _RETRY_PAUSE_MAX_MS = 60_000
-"""The maximum pause after all members have failed to compute; the pause doubles each time."""
+"""The first and the longest pause after failed computations (`pause`)."""
 _SENDING_PART = 10
 """The part of a computation's time that is left for sending the target, or the assignor's error: one tenth."""
 _LISTED_MEMBERS_MAX = 10
@@ -53,7 +53,8 @@ _LISTED_MEMBERS_MAX = 10
 
 
 def begin_if_due(turn: Turn) -> None:
-    """Begin a computation if one is needed, none is in progress, and no pause has to end first."""
+    """Begin a computation if a new target is needed and none is being computed. If a pause or the interval since the
+    last computation has not ended yet, set the timer of its end instead."""
     group = turn.group
     if not (isinstance(group.computation, Idle) and group.needs_target and group.has_present_member()):
         return
@@ -101,15 +102,17 @@ def uncovered_text(group: Group, name: str) -> str:
 
 
 def note_error(turn: Turn, text: str) -> None:
-    """Write why no target can be computed, unless that is written already: it may be found again after each pause."""
+    """Change the group's error to ``text``, which is why no target can be computed. The same error is found again after
+    each pause, and is then not written again."""
     metadata = turn.group.metadata
     if metadata is not None and metadata.assignment_error != text:
         turn.change_group(assignment_error=text)
 
 
 def end_outdated_choice(turn: Turn) -> None:
-    """The metadata of the group have changed: a member that was chosen, and has not asked for the state of the group
-    yet, may no longer be able to compute. Then another one is chosen at once."""
+    """Called when the group epoch has risen. If a member was chosen, has not asked for the state of the group yet, and
+    can no longer compute with the metadata of all members, its computation ends, and another member is chosen at
+    once."""
     group = turn.group
     if isinstance(group.computation, Chosen) and group.computation.member_id not in able_members(group)[1]:
         end_computation(turn)
@@ -122,7 +125,8 @@ def computation_limit_ms(group: Group, member_id: MemberId) -> int:
 
 
 def begins_at_ms(group: Group, idle: Idle) -> int:
-    """The earliest time of the next computation."""
+    """The earliest time of the next computation: after the pause in ``idle``, and after the minimum interval since the
+    end of the last computation (``assignment_interval_ms``)."""
     earliest = 0 if idle.until_ms is None else idle.until_ms
     if group.computed_at_ms is None:
         return earliest
@@ -130,8 +134,9 @@ def begins_at_ms(group: Group, idle: Idle) -> int:
 
 
 def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
-    """The member that is to compute: the leader, else the member that joined first. Members whose computation failed
-    are skipped. None if all have failed, or if no member's assignor can read the versions of the others."""
+    """The member that is to compute: the leader, else the member that joined first. Only ``covering`` members, whose
+    assignor reads the metadata of all members, can be chosen; those whose computation failed are skipped. None if no
+    member is left."""
     left = [member_id for member_id in covering if member_id not in group.failed_members]
     if group.leader in left:
         return group.leader
@@ -139,14 +144,16 @@ def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
 
 
 def compute_here(turn: Turn, name: str) -> None:
-    """Order an assignor of the coordinator to compute."""
+    """Order the coordinator's own assignor ``name`` to compute a target for the present state of the group."""
     built = snapshot(turn, name, left_ms=turn.group.settings.computation_timeout_ms)
     turn.group.computation = ComputesHere(snapshot=built)
     turn.effects.append(ComputeTarget(snapshot=built))
 
 
 def pause(turn: Turn) -> None:
-    """All members that could compute have failed: begin again with all of them after a pause."""
+    """Begin no computation before a pause has ended; then members whose computation failed may be chosen again. Called
+    when no member is left that can compute, and when an assignor of the coordinator has failed. The pause doubles with
+    each call, until a target is installed."""
     group = turn.group
     pause_ms = min(_RETRY_PAUSE_MS * 2 ** min(group.failures, 16), _RETRY_PAUSE_MAX_MS)
     group.failures += 1
@@ -156,8 +163,8 @@ def pause(turn: Turn) -> None:
 
 
 def snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
-    """The state of the group for the assignor ``name``. It contains the reasons that members gave. The target
-    has to be installed within ``left_ms``."""
+    """The state of the group as the assignor ``name`` receives it, with the reasons for which members ask for a new
+    target. The target has to be installed within ``left_ms``."""
     group = turn.group
     return GroupSnapshot(
         group_epoch=group.group_epoch,
@@ -253,7 +260,7 @@ def check_chosen(group: Group, member_id: MemberId) -> None:
 
 def install(turn: Turn, request: InstallAssignment) -> None:
     """Install the target that the chosen member computed, if the request answers the last Prepare and the target is
-    valid. If the target is not valid, another member is chosen.
+    valid. If the member's assignor has failed or the target is not valid, another member is chosen.
 
     :raises ConnectRefusal: when the request is not valid, or answers no computation that is in progress.
     """
@@ -291,7 +298,8 @@ def install(turn: Turn, request: InstallAssignment) -> None:
 
 
 def on_target_computed(turn: Turn, event: TargetComputed) -> None:
-    """An assignor of the coordinator has computed a target, or has failed. The result of an earlier computation is
+    """Install the target that an assignor of the coordinator has computed. If the assignor has failed or the target is
+    invalid, the next computation begins after a pause. A result for another computation than the one in progress is
     ignored."""
     computation = turn.group.computation
     if not isinstance(computation, ComputesHere) or computation.snapshot.group_epoch != event.group_epoch:
@@ -312,8 +320,8 @@ def on_target_computed(turn: Turn, event: TargetComputed) -> None:
 
 
 def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> None:
-    """Write the target that was computed from the snapshot ``built``. Members that have left since, and jobs that are
-    no longer configured, are dropped."""
+    """Write the target that was computed from the snapshot ``built``, defer jobs for departed members, and end the
+    computation. Members that have left since, and jobs that are no longer configured, are dropped."""
     group = turn.group
     epoch, configured = built.group_epoch, group.configured_jobs
     new_ids = new_ids_of_static_members(group, built)
@@ -347,8 +355,8 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
 
 
 def forget_reasons(group: Group, group_epoch: GroupEpoch) -> None:
-    """Forget the reasons that a computation for ``group_epoch`` has received. Those given since are for the next
-    one."""
+    """Forget the reasons that a computation for ``group_epoch`` has received. Reasons that members have given since
+    then stay for the next computation."""
     for member_id, given in list(group.reasons.items()):
         left = {name: one for name, one in given.items() if one.group_epoch > group_epoch}
         if left:
@@ -370,7 +378,8 @@ def new_ids_of_static_members(group: Group, built: GroupSnapshot) -> dict[Member
 
 
 def fail(turn: Turn, member_id: MemberId, why: str) -> None:
-    """The computation of a member has failed: skip this member from now on, and choose another one."""
+    """End the member's computation, which has failed because of ``why``. Another member is chosen at the end of this
+    step; this member is skipped until a pause, or until it joins again."""
     turn.group.failed_members.add(member_id)
     turn.change_group(assignment_error=why)
     end_computation(turn)
@@ -378,7 +387,7 @@ def fail(turn: Turn, member_id: MemberId, why: str) -> None:
 
 
 def end_computation(turn: Turn) -> None:
-    """The computation in progress has ended."""
+    """End the computation in progress. The minimum interval to the next computation counts from now."""
     group = turn.group
     group.computation = Idle()
     group.computed_at_ms = turn.now_ms
@@ -386,7 +395,8 @@ def end_computation(turn: Turn) -> None:
 
 
 def on_member_gone(turn: Turn, member_id: MemberId) -> None:
-    """The member has left or has joined again: if it was chosen to compute, choose another one."""
+    """Called when a member has left or has joined again. If the member was chosen to compute, its computation ends, and
+    another member is chosen at the end of this step."""
     match turn.group.computation:
         case Chosen(member_id=chosen) | Prepared(member_id=chosen) if chosen == member_id:
             end_computation(turn)
@@ -396,8 +406,8 @@ def on_member_gone(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_computation_late(turn: Turn) -> None:
-    """The member that was chosen to compute the target assignment has not installed one in time: choose another
-    member."""
+    """Called when the time of the chosen member is over. Its computation has failed, because it has installed no target
+    in time: another member is chosen."""
     match turn.group.computation:
         case Chosen(member_id=chosen) | Prepared(member_id=chosen):
             timeout_ms = computation_limit_ms(turn.group, chosen)
@@ -407,7 +417,8 @@ def on_computation_late(turn: Turn) -> None:
 
 
 def on_compute_due(turn: Turn) -> None:
-    """A computation may begin now. If the next portion of moves is due, the group epoch rises."""
+    """Called when `ComputeTimer` fires. End a pause whose time is over, and raise the group epoch if the next target is
+    due (`ComputedTarget.next_in_ms`). The end of this step then begins a computation."""
     group = turn.group
     metadata = group.metadata
     if metadata is not None and metadata.next_at_ms is not None and turn.now_ms >= metadata.next_at_ms:

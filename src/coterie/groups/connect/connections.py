@@ -15,8 +15,9 @@ from coterie.nouns.ids import MemberId
 
 
 def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
-    """A client has closed a connection: members that sent their last heartbeat on it must send another one within their
-    grace. No response can be sent on it: a heartbeat that is held there is dropped."""
+    """Called when a client has closed a connection. Members that sent their last heartbeat on this connection must send
+    another one within their grace, unless that heartbeat announced the next process of the worker (``resumes``). A
+    heartbeat that is held on this connection is dropped, because no response can be sent."""
     group = turn.group
     for member_id in event.member_ids:
         session = group.sessions.get(member_id)
@@ -34,7 +35,8 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
 
 
 def begin_grace(turn: Turn, member_id: MemberId) -> None:
-    """The member's connection has ended: if the member has a grace, keep the end, and set the timer of the grace."""
+    """Called when the member's connection has ended. If the member has a grace, store a `Closure`, and set the timer of
+    the grace."""
     group = turn.group
     grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
     if not grace_ms:
@@ -47,8 +49,8 @@ def begin_grace(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_grace_over(turn: Turn, member_id: MemberId) -> None:
-    """The member has sent no request since its connection was closed: its process has ended, unless the connections of
-    several members were closed together."""
+    """Remove the member, which has sent no request since its connection was closed: its process has ended. The member
+    stays if the connections of several members were closed together, as described at the top of this module."""
     group = turn.group
     closed = group.closures[member_id]
     together = sum(abs(one.at_ms - closed.at_ms) <= closed.grace_ms for one in group.closures.values())

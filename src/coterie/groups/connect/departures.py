@@ -11,7 +11,8 @@ from coterie.nouns.target_assignments import DeferredJobs
 
 
 def release_held(turn: Turn, member_id: MemberId) -> None:
-    """A departed member's session would have ended now: its jobs run nowhere any more."""
+    """Called when the session of a departed member would have ended: its worker runs no job any more, so its held jobs
+    are free. The departed member is forgotten if no job is deferred for it."""
     departed = turn.group.departed[member_id]
     if departed.jobs:
         turn.write(replace(departed, held=NO_JOBS))
@@ -20,7 +21,8 @@ def release_held(turn: Turn, member_id: MemberId) -> None:
 
 
 def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
-    """Defer the jobs ``deferred`` for the departed member. A delay that has begun never becomes longer."""
+    """Defer the jobs of ``deferred`` for the departed member. A delay that has begun never becomes longer. If the delay
+    is already over, a new target is needed: the group epoch rises."""
     if departed.deadline_ms is None:
         deadline_ms = departed.left_at_ms + deferred.delay_ms
     else:
@@ -35,7 +37,7 @@ def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
 
 
 def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
-    """End the deferral of the jobs of a departed member."""
+    """End the deferral of the jobs of a departed member. If the departed member holds no jobs either, forget it."""
     if not departed.held:
         forget_departed(turn, departed.member_id)
     elif departed.jobs:

@@ -27,7 +27,7 @@ def schedule_expiry(turn: Turn) -> None:
 
 
 def delete_group(turn: Turn, request: DeleteGroup) -> None:
-    """Delete a group without members, on none of whose departed members a job may still run.
+    """Delete the group and its configs, if it has no members and no job may still run on a departed member.
 
     :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
@@ -50,8 +50,8 @@ def delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 
 def remove_group(turn: Turn, *, with_configs: bool) -> None:
-    """Remove the records of a group without members. An operator may have set its configs before its first worker
-    joined, so they are removed only ``with_configs``."""
+    """Remove the records of a group without members. Its configs are removed only ``with_configs``, when an operator
+    deletes the group; they stay when the group expires, because an operator may set them before a worker joins."""
     group = turn.group
     for member_id in sorted(group.departed):
         forget_departed(turn, member_id)

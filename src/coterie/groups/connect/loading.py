@@ -56,7 +56,7 @@ def last_group_epoch(group: Group) -> GroupEpoch:
 
 
 def is_incomplete(group: Group) -> bool:
-    """Whether the last step was written only in part."""
+    """Whether the loaded records show that the last step was written only in part."""
     ids = group.members.keys()
     if ids != group.targets.keys() or ids != group.currents.keys() or ids & group.departed.keys():
         return True
@@ -87,7 +87,8 @@ def has_unplaced_jobs(group: Group) -> bool:
 
 
 def remove_orphans(turn: Turn) -> None:
-    """Remove the records of members without all of the records 5, 6 and 7, and of departed members that are members."""
+    """Remove the records of members that lack one of their three records (metadata, target, current assignment), and
+    the records of departed members that are members again."""
     group = turn.group
     complete = group.members.keys() & group.targets.keys() & group.currents.keys()
     for member_id in sorted((group.members.keys() | group.targets.keys() | group.currents.keys()) - complete):
@@ -104,7 +105,7 @@ def remove_orphans(turn: Turn) -> None:
 
 
 def restore_targets(turn: Turn) -> None:
-    """The last target was written only in part: let each member keep its present jobs as its target."""
+    """Write the present jobs of each member as its target, because the last target was written only in part."""
     group = turn.group
     for member_id, current in sorted(group.currents.items()):
         target = TargetOfMember(jobs=current.assigned)

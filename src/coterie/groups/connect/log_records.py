@@ -141,7 +141,7 @@ def _removed_key(
 
 
 def _key(version: KeyVersion, *ids: str) -> bytes:
-    """The key with this version, this group id and this member id."""
+    """The key with this version and these ids: the group id and, in the key of a member's record, the member id."""
     writer = Writer()
     writer.int16(version)
     for each in ids:

@@ -116,7 +116,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
 
 
 def respond_or_refuse(turn: Turn, request: Request) -> None:
-    """Process ``request``; if it is refused, reply with the error code."""
+    """Process ``request``. If a check refuses the request, reply with the error code; nothing was written then."""
     try:
         on_request(turn, request)
     except ConnectRefusal as refusal:
@@ -203,8 +203,8 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
         surplus = request.owned - current.held
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
-            f"the worker owns {next(iter(surplus))} ({len(surplus)} such jobs), which is not assigned to it; it must "
-            "stop its jobs and join with the epoch 0",
+            f"member {request.member_id} owns {len(surplus)} jobs that are not assigned to it, for example "
+            f"{next(iter(surplus))}; the worker must stop its jobs and join with the epoch 0",
         )
 
 
@@ -240,7 +240,7 @@ def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
 
 
 def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
-    """Remove the member's held heartbeat from its session, and return it; None if there is none."""
+    """Remove the member's held heartbeat from its session, and return it for the response; None if none is held."""
     session = turn.group.sessions[member_id]
     request, session.held = session.held, None
     turn.cancel_timer(HoldTimer(member_id=member_id))
@@ -286,7 +286,8 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
 
 
 def refusal_response(request: Request, error: ConnectErrorCode, message: str | None = None) -> Response:
-    """The response that refuses ``request`` with ``error``."""
+    """The response of the request's kind that refuses ``request`` with ``error`` and ``message``. For a heartbeat it
+    repeats the member epoch of the request."""
     match request:
         case Heartbeat():
             return HeartbeatResponse(error=error, message=message, member_epoch=MemberEpoch(request.member_epoch))

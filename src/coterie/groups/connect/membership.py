@@ -69,7 +69,8 @@ def join(turn: Turn, request: Heartbeat) -> None:
 
 
 def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
-    """Add a member. It may be a departed member that returns.
+    """Add the sender of ``request`` as a new member; the group epoch rises. If the sender is a departed member that
+    returns, the new metadata contain the jobs that were deferred for it (``former``).
 
     :raises ConnectRefusal: when the group cannot accept it.
     """
@@ -114,8 +115,9 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
 
 def rejoin(turn: Turn, request: Heartbeat) -> None:
     """Let a member join again: it has stopped all its jobs. It keeps its target assignment, so it receives its own jobs
-    again. A repeated join changes nothing, or every heartbeat before the first target would be a new join; nor does
-    that of a static member that left for a short time.
+    again. The group epoch rises. It does not rise for a repeated join (until its first target, each heartbeat of a
+    member is a join), nor when a static member returns that left for a short time, unless the request changes metadata
+    that affect the target.
 
     :raises ConnectRefusal: when the new metadata do not fit the group, or the request is older than one that was
         processed.
@@ -149,10 +151,10 @@ def rejoin(turn: Turn, request: Heartbeat) -> None:
 
 
 def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> None:
-    """Let a new member id take the place of the static member ``holder``, which left for a short time: target
-    assignment and order of joining pass to it.
+    """Let the sender of ``request``, with its new member id, take the place of the static member ``holder``, which left
+    for a short time. It gets the target assignment and the place in the order of joining of ``holder``.
 
-    :raises ConnectRefusal: when its metadata do not fit the group.
+    :raises ConnectRefusal: when the sender's metadata do not fit the group.
     """
     group = turn.group
     before, target = group.members[holder], group.targets[holder]
@@ -198,7 +200,8 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
 
 
 def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
-    """The metadata in a join. The epochs are those before this step."""
+    """The metadata in ``request``, a join. Both epochs are the group epoch before this step; the caller replaces
+    them."""
     group = turn.group
     assert request.rebalance_timeout_ms is not None
     return MemberMetadata(
@@ -292,7 +295,7 @@ def without_reasons(assignors: tuple[Assignor, ...]) -> tuple[Assignor, ...]:
 
 
 def keep_reasons(turn: Turn, request: Heartbeat) -> None:
-    """Store the reasons in ``request`` for the next computation."""
+    """Store for the next computation why assignors in ``request`` ask for a new target."""
     for one in request.client_assignors or ():
         if one.reason != Reason.NONE:
             given = turn.group.reasons.setdefault(request.member_id, {})
@@ -300,8 +303,8 @@ def keep_reasons(turn: Turn, request: Heartbeat) -> None:
 
 
 def take_configured(turn: Turn, request: Heartbeat) -> None:
-    """Store the configured jobs that the leader reports. A report of another member is ignored, and so is a report with
-    a lower config offset than the same leader's last report."""
+    """Store the configured jobs that the leader reports; the group epoch rises if the jobs have changed. A report of
+    another member is ignored, and so is a report with a lower config offset than the same leader's last report."""
     group = turn.group
     reported = request.configured
     if reported is None:
@@ -405,7 +408,8 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
 
 
 def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
-    """The member that ``request`` removes: the one with its member id or, if it has one, with its instance id.
+    """The member that ``request`` removes: if the request has an instance id, the static member with this instance id;
+    otherwise the member with the request's member id.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID, if another member has the instance id.
     """
@@ -415,15 +419,19 @@ def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
     holder = group.static_member(request.instance_id)
     if holder is None:
         raise ConnectRefusal(
-            ConnectErrorCode.UNKNOWN_MEMBER_ID, f"no member of group {group.group_id} has this instance id"
+            ConnectErrorCode.UNKNOWN_MEMBER_ID,
+            f"no member of group {group.group_id} has the instance id {request.instance_id}",
         )
     if request.member_id not in ("", holder):
-        raise ConnectRefusal(ConnectErrorCode.FENCED_INSTANCE_ID, f"the member {holder} has this instance id")
+        raise ConnectRefusal(
+            ConnectErrorCode.FENCED_INSTANCE_ID, f"the instance id {request.instance_id} belongs to member {holder}"
+        )
     return holder
 
 
 def drop_records(turn: Turn, member_id: MemberId) -> None:
-    """Remove the records and the soft state of a member."""
+    """Remove the records, the soft state and the timers of a member. If it was chosen to compute, its computation
+    ends."""
     group = turn.group
     turn.write(MemberRemoved(member_id=member_id))
     turn.write(TargetRemoved(member_id=member_id))
@@ -449,14 +457,16 @@ def end_hold(turn: Turn, member_id: MemberId, response: HeartbeatResponse) -> No
 
 
 def check_number(request: Heartbeat, last: int) -> None:
-    """Check that ``request`` is newer than the request with the number ``last``.
+    """Check that ``request`` is newer than the request with the number ``last``, the last one that was processed. A
+    request without a number (0) passes.
 
     :raises ConnectRefusal: STALE_REQUEST.
     """
     if request.request_number and request.request_number <= last:
         raise ConnectRefusal(
             ConnectErrorCode.STALE_REQUEST,
-            f"the request has the number {request.request_number}, and the coordinator has processed {last}",
+            f"the request of member {request.member_id} has the number {request.request_number}, but the coordinator "
+            f"has already processed the number {last}; the request is ignored",
         )
 
 

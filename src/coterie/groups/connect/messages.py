@@ -100,7 +100,8 @@ class Heartbeat:
 
     @property
     def has_all_fields(self) -> bool:
-        """Whether the request contains all fields that a first request must contain."""
+        """Whether the request contains the rebalance timeout, the owned jobs and the assignors. Members send all fields
+        in a join, in the first request on a connection, after an error, and while another request is unanswered."""
         return (
             self.rebalance_timeout_ms is not None
             and self.owned is not None
@@ -139,7 +140,8 @@ class InstallAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetComputed:
-    """An assignor of the coordinator has computed the target that `ComputeTarget` ordered; None if it failed."""
+    """An assignor of the coordinator has computed the target that `ComputeTarget` ordered, or has failed: ``target`` is
+    then None."""
 
     group_epoch: GroupEpoch
     target: ComputedTarget | None
@@ -166,8 +168,8 @@ class RemoveMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOffsetRequest:
-    """A client wants to commit or to fetch offsets of the group. The group's epochs fence both (KIP-848); the offsets
-    themselves are kept elsewhere."""
+    """Asks whether a client may commit or fetch offsets of the group now: the group's epochs fence both (KIP-848). The
+    machine of a connect group does not keep the offsets themselves."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -242,7 +244,7 @@ class GroupMetadata:
     assignment_error: str = ""
     """Why the last computation failed; empty if it succeeded."""
     next_at_ms: int | None = None
-    """When the next portion of moves is due."""
+    """The time at which the next target has to be computed (`ComputedTarget.next_in_ms`); None if none was ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,11 +260,11 @@ class ConfiguredWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """Record 5: the metadata in a member's requests."""
+    """The metadata that a member has sent in its requests (key version 5)."""
 
     member_id: MemberId
     group_epoch: GroupEpoch
-    """The group epoch that began with this metadata."""
+    """The group epoch at the end of the step that wrote this metadata."""
     joined_epoch: GroupEpoch
     """The group epoch that began when the member joined: members are ordered by it."""
     instance_id: InstanceId | None
@@ -287,7 +289,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRemoved:
-    """The tombstone of record 5, a member's metadata."""
+    """The tombstone of a member's metadata (key version 5)."""
 
     member_id: MemberId
 
@@ -303,15 +305,15 @@ class TargetWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRemoved:
-    """The tombstone of record 6, a member's target assignment."""
+    """The tombstone of a member's target assignment (key version 6)."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """Record 7: the current assignment of a member. The jobs in ``pending`` were revoked, and the member has not given
-    them back. ``job_epochs`` has the epoch of each assigned and each pending job."""
+    """The current assignment of a member (key version 7): it may run the jobs in ``assigned``. The jobs in ``pending``
+    were revoked, and the member has not given them back. ``job_epochs`` has the job epoch of all these jobs."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -331,7 +333,7 @@ class CurrentAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRemoved:
-    """The tombstone of record 7, a member's current assignment."""
+    """The tombstone of a member's current assignment (key version 7)."""
 
     member_id: MemberId
 
@@ -345,7 +347,7 @@ class ConfigsWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDeparted:
-    """Record 9: a member that has left while jobs are deferred for it or may still run on it."""
+    """A member that has left while jobs are deferred for it or may still run on it (key version 9)."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -368,24 +370,24 @@ class MemberDeparted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedRemoved:
-    """The tombstone of record 9, a departed member."""
+    """The tombstone of a departed member (key version 9): it is forgotten."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRemoved:
-    """The tombstone of record 3, the group."""
+    """The tombstone of the group's metadata (key version 3): the group does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredRemoved:
-    """The tombstone of record 4, the configured jobs."""
+    """The tombstone of the configured jobs (key version 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsRemoved:
-    """The tombstone of record 8, the group's configs."""
+    """The tombstone of the group's configs (key version 8)."""
 
 
 Record: TypeAlias = (
@@ -437,7 +439,7 @@ class DescribedDeparted:
 
     departed: MemberDeparted
     delay_left_ms: int | None
-    """None if no delay runs."""
+    """The rest of the scheduled rebalance delay; None if no assignor has deferred the member's jobs yet."""
     held_left_ms: int
     """How long the jobs may still run on the member; 0 if they have stopped."""
 
@@ -523,7 +525,7 @@ class DelayTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeTimer:
     """A target assignment may be computed now: the initial delay, the interval between two computations, or the pause
-    after failed ones has ended; or the next portion of moves is due."""
+    after failed ones has ended; or the next target is due (`ComputedTarget.next_in_ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def reconcile(
     """
     epoch = MemberEpoch(assignment_epoch)
     if owned is None and current.member_epoch == epoch and not current.pending and current.assigned == target:
-        return current  # The member is settled. Most heartbeats end here, in the same time for any number of jobs.
+        return current  # Nothing is to be done. Most heartbeats end here, in the same time for any number of jobs.
     pending, to_revoke = current.pending, current.assigned - target
     if owned is not None:
         pending &= owned
@@ -45,7 +45,7 @@ def reconcile(
     pending |= to_revoke
     kept = current.assigned & target
     if to_revoke or (pending and not has_received_responses) or any(map(is_in_a_target, pending)):
-        # A job that was assigned in a response that was lost: it is assigned again after the revocation.
+        # A job that is not in `owned` was assigned in a lost response: it is assigned again after the revocation.
         kept = kept if owned is None else kept & owned
         return _changed(current, kept, pending, current.job_epochs)
     missing = target - kept

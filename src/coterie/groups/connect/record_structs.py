@@ -25,8 +25,8 @@ _CONFIG_SIZE_MIN = 1 + 1 + 1
 
 
 def write_jobs(writer: Writer, jobs: Jobs) -> None:
-    """Write a ConnectorsAndTasks, in the order of `Jobs`. Numbers are sorted instead of task ids: this is several times
-    faster."""
+    """Write a set of jobs as a ConnectorsAndTasks, in the order of `Jobs`. The code sorts task numbers, not task ids,
+    which is several times faster."""
     writer.compact_count(len(jobs.connectors))
     for name in sorted(jobs.connectors):
         writer.compact_string(name)
@@ -40,7 +40,7 @@ def write_jobs(writer: Writer, jobs: Jobs) -> None:
 
 
 def read_jobs(reader: Reader) -> Jobs:
-    """Read a ConnectorsAndTasks."""
+    """Read a set of jobs: a ConnectorsAndTasks."""
     connectors = reader.compact_array(reader.compact_string, element_size_min=_NAME_SIZE_MIN)
     tasks: set[ConnectorTaskId] = set()
 
@@ -57,20 +57,20 @@ def read_jobs(reader: Reader) -> Jobs:
 
 
 def write_nullable_jobs(writer: Writer, jobs: Jobs | None) -> None:
-    """Write a nullable ConnectorsAndTasks."""
+    """Write a set of jobs as a nullable ConnectorsAndTasks; None is written as null."""
     writer.presence(jobs is not None)
     if jobs is not None:
         write_jobs(writer, jobs)
 
 
 def read_nullable_jobs(reader: Reader) -> Jobs | None:
-    """Read a nullable ConnectorsAndTasks."""
+    """Read a set of jobs from a nullable ConnectorsAndTasks; None for null."""
     return read_jobs(reader) if reader.is_present() else None
 
 
 def write_job_epochs(writer: Writer, job_epochs: Mapping[GroupEpoch, Jobs]) -> None:
-    """Write an array of JobsOfEpoch, in the order of the epochs. The bytes after the epoch are those of a
-    ConnectorsAndTasks."""
+    """Write jobs by job epoch as an array of JobsOfEpoch, in the order of the epochs. The bytes after each epoch are
+    those of a ConnectorsAndTasks."""
     writer.compact_count(len(job_epochs))
     for epoch in sorted(job_epochs):
         writer.int32(epoch)
@@ -78,7 +78,7 @@ def write_job_epochs(writer: Writer, job_epochs: Mapping[GroupEpoch, Jobs]) -> N
 
 
 def read_job_epochs(reader: Reader) -> dict[GroupEpoch, Jobs]:
-    """Read an array of JobsOfEpoch.
+    """Read jobs by job epoch from an array of JobsOfEpoch.
 
     :raises WireError: when it is malformed, or contains an epoch twice.
     """

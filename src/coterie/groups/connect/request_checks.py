@@ -10,8 +10,8 @@ from coterie.nouns.ids import MemberId
 ASSIGNORS_MAX = 16
 """The maximum number of assignors of one member: each is stored with the member."""
 METADATA_SIZE_MAX = 64 * 1024
-"""The maximum size in bytes of a member's metadata for all its assignors, and the maximum length of its ids, URL and
-name together."""
+"""The maximum of one sum: the size in bytes of a member's metadata for all its assignors, plus the length of its ids,
+URL, name and assignor names."""
 
 
 def check_heartbeat(group: Group, request: Heartbeat) -> None:
@@ -42,7 +42,9 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         _check_assignors(request.client_assignors)
         size += sum(len(assignor.metadata) + len(assignor.name) for assignor in request.client_assignors)
     if size > METADATA_SIZE_MAX:
-        raise _invalid(f"ids, URL, name and metadata have {size} bytes; at most {METADATA_SIZE_MAX}")
+        raise _invalid(
+            f"ids, URL, name and assignors have {size} bytes together; at most {METADATA_SIZE_MAX} are allowed"
+        )
     if request.member_epoch == JOIN:
         _require(timeout_ms is not None, "a join needs RebalanceTimeoutMs")
         _require(request.owned is not None, "a join needs ConnectorsAndTasks")
@@ -54,7 +56,9 @@ def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
 
     :raises ConnectRefusal: INVALID_REQUEST, for too many assignors, a repeated or empty name, or invalid versions.
     """
-    _require(len(assignors) <= ASSIGNORS_MAX, f"{len(assignors)} assignors are listed; at most {ASSIGNORS_MAX}")
+    _require(
+        len(assignors) <= ASSIGNORS_MAX, f"{len(assignors)} assignors are listed; at most {ASSIGNORS_MAX} are allowed"
+    )
     _require(len({one.name for one in assignors}) == len(assignors), "an assignor is listed twice")
     for one in assignors:
         _require(bool(one.name), "the name of an assignor is empty")
@@ -84,7 +88,7 @@ def check_computing_request(group: Group, request: PrepareAssignment | InstallAs
     if request.member_epoch != epoch:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
-            f"the request has the member epoch {request.member_epoch}, and the member has {epoch}",
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}",
         )
 
 
@@ -116,7 +120,7 @@ def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
     if request.member_epoch != epoch:
         raise ConnectRefusal(
             ConnectErrorCode.STALE_MEMBER_EPOCH,
-            f"the request has the member epoch {request.member_epoch}, and the member has {epoch}",
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}",
         )
 
 

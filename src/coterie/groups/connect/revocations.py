@@ -10,8 +10,8 @@ from coterie.nouns.ids import MemberId
 
 
 def update_revocations(turn: Turn, member_id: MemberId) -> None:
-    """The jobs that the member has to give back may have changed: keep since when it has to give back each of them, and
-    set the timer of the oldest one."""
+    """Called when the jobs that the member has to give back may have changed. Store for each of these jobs when it was
+    revoked, and set the timer to the rebalance timeout after the oldest revocation; without such jobs, cancel it."""
     group = turn.group
     session, pending = group.sessions[member_id], group.currents[member_id].pending
     if not pending and not session.revocations:

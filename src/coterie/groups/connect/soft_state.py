@@ -51,7 +51,7 @@ class GivenReason:
 
     reason: int
     group_epoch: GroupEpoch
-    """The group epoch that the request has caused: a computation for an older one has not received the reason."""
+    """The group epoch that the request has caused: a computation for an older epoch has not received the reason."""
 
 
 # -- the connection of a member ----------------------------------------------------------------------------------------
@@ -77,8 +77,8 @@ ConnectionState: TypeAlias = NotConnected | Connected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
-    """The client has closed the connection of a member's last request. It is kept when the member has sent a request on
-    another connection, because it shows that the connections of several members were closed together."""
+    """The client has closed the connection of a member's last request. A closure is kept also when the member has sent
+    a request on another connection, because it shows that the connections of several members were closed together."""
 
     at_ms: int
     grace_ms: int
@@ -91,7 +91,7 @@ class Closure:
 
 
 class Contents(NamedTuple):
-    """What responses tell a member. A response that leaves a field out confirms its last value."""
+    """The values that responses to a member report. A response that leaves a field out confirms its last value."""
 
     jobs: Jobs
     leader_epoch: LeaderEpoch
@@ -101,8 +101,8 @@ class Contents(NamedTuple):
     """The computation for which the member was chosen, until it has requested the state of the group."""
 
     def is_news_after(self, sent: "Contents | None") -> bool:
-        """Whether a response with these contents tells the member something that its responses so far, ``sent``, have
-        not told it. The end of a computation is no news."""
+        """Whether these contents differ from ``sent``, the contents of the responses to the member so far (None: it has
+        received none). The end of a computation is no news."""
         return sent is None or (self != sent and self != sent._replace(computation=None))
 
 
@@ -129,9 +129,9 @@ class Session:
     held: Heartbeat | None = None
     """The heartbeat whose response is held."""
     sent: Contents | None = None
-    """What the responses to the member have told it; None before the first response."""
+    """The contents of the responses to the member so far; None before the first response."""
     is_up_to_date: bool = False
-    """Whether the last request of the member shows that it has processed all responses so far. A member sends all
-    fields on a new connection, and while it waits for a response."""
+    """Whether the last request of the member shows that it has processed all responses so far. A request with all
+    fields does not show this: a member sends all fields on a new connection, and while it waits for a response."""
     revocations: tuple[Revocation, ...] = ()
     """The jobs that the member has to give back, ordered by the time of their revocation."""

@@ -77,7 +77,7 @@ class Group:
         """The broker's settings with the configs of this group."""
         # soft state
         self.freed: list[Job] = []
-        """Jobs that `apply` has found to be free since a step last took them."""
+        """Jobs that have become free since `end_step` last assigned free jobs to the members that wait for them."""
         self.sessions: dict[MemberId, Session] = {}
         self.closures: dict[MemberId, Closure] = {}
         """The last closed connection of each member, for as long as it may show that several were closed together."""
@@ -85,13 +85,15 @@ class Group:
         """The assignment epoch and the leader when all held heartbeats were last checked for news."""
         self.computation: Computation = Idle()
         self.failed_members: set[MemberId] = set()
-        """Members whose computation failed, and which are skipped."""
+        """Members whose computation failed: they are not chosen until a pause, or until they join again."""
         self.failures = 0
-        """How many times all members have failed one after another since the last installed target."""
+        """The number of pauses after failed computations since the last target; the length of the next one depends on
+        it."""
         self.computed_at_ms: int | None = None
-        """When the last computation ended; None before the first one."""
+        """When the last computation ended; None before the first one, and if another member must compute at once."""
         self.installed: tuple[MemberId, GroupEpoch] | None = None
-        """The member that installed the last target, and the group epoch of its request."""
+        """The member that installed the last target, and the group epoch in its request: a repeated request is
+        recognized by these two."""
         self.reasons: dict[MemberId, dict[str, GivenReason]] = {}
         """Reasons that no computation with a result has received yet, by member and assignor."""
         self.deadlines: dict[TimerKey, int] = {}
@@ -129,7 +131,8 @@ class Group:
 
     @property
     def is_nonexistent(self) -> bool:
-        """Whether the group does not exist. A shell need not keep the state of such a group."""
+        """Whether the group does not exist: it has no group record and no configs. A shell need not keep the state of
+        such a group."""
         return self.metadata is None and not self.configs
 
     @property
@@ -143,7 +146,7 @@ class Group:
         return sorted(self.members.values(), key=lambda member: (member.joined_epoch, member.member_id))
 
     def is_away(self, member_id: MemberId) -> bool:
-        """Whether the static member has left for a short time."""
+        """Whether the member is a static member that has left for a short time and has not returned yet."""
         return self.currents[member_id].member_epoch == LEAVE_BRIEFLY
 
     def has_present_member(self) -> bool:
@@ -171,8 +174,8 @@ class Group:
         return GroupState.RECONCILING
 
     def has_reached_target(self, member_id: MemberId) -> bool:
-        """Whether the member is at its target epoch, with exactly the jobs of its target assignment. True for a static
-        member that has left for a short time."""
+        """Whether the member is at its target epoch, with exactly the jobs of its target assignment. Also True for a
+        static member that has left for a short time, and while no leader has reported the configured jobs."""
         current, epoch = self.currents[member_id], self.target_epoch(member_id)
         if current.member_epoch == LEAVE_BRIEFLY:
             return True
@@ -199,7 +202,7 @@ class Group:
         self.reasons.clear()
 
     def use_configs(self, configs: Mapping[str, str]) -> None:
-        """Replace the configs of the group."""
+        """Replace the configs of the group, and apply them to its ``settings``."""
         self.configs = configs
         self.settings = self._broker_settings.with_configs(configs)
 
@@ -254,7 +257,7 @@ def _apply_holding(group: Group, record: CurrentAssignment | CurrentRemoved | Me
 
 
 def _release(group: Group, job: Job, member_id: MemberId) -> None:
-    """The member no longer holds the job."""
+    """Remove the member from the holders of the job. If no other member holds the job, it is free."""
     others = group.second_holders.get(job, set())
     if group.holder[job] != member_id:
         others.discard(member_id)

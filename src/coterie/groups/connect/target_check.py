@@ -15,9 +15,9 @@ def target_error(
     if repeated_jobs:
         return f"it assigns {next(iter(repeated_jobs))} twice"
     if unknown := target.members.keys() - {one.member_id for one in snapshot.members}:
-        return f"the group had no member {min(unknown)}"
+        return f"it has a target for {min(unknown)}, but the group had no member {min(unknown)}"
     if unknown := target.deferred.keys() - {one.member_id for one in snapshot.departed}:
-        return f"no member {min(unknown)} has left the group"
+        return f"it defers jobs for {min(unknown)}, but no member {min(unknown)} has left the group"
     for member_id, deferred in sorted(target.deferred.items()):
         if deferred.delay_ms <= 0:
             return f"it defers jobs for {member_id} by {deferred.delay_ms} ms; a delay must be above 0"

@@ -45,30 +45,31 @@ class Turn:
 
     @property
     def new_group_epoch(self) -> GroupEpoch:
-        """The group epoch after this step."""
+        """The group epoch with the changes of this step so far."""
         return self._changes.get("group_epoch", self.group.group_epoch)  # type: ignore[return-value]
 
     @property
     def new_leader(self) -> MemberId | None:
-        """The leader after this step, as far as it is known."""
+        """The leader with the changes of this step so far; None if the group has none."""
         return self._changes.get("leader", self.group.leader)  # type: ignore[return-value]
 
     @property
     def new_leader_epoch(self) -> LeaderEpoch:
-        """The leader epoch after this step, as far as it is known."""
+        """The leader epoch with the changes of this step so far."""
         return self._changes.get("leader_epoch", self.group.leader_epoch)  # type: ignore[return-value]
 
     def bump(self) -> None:
-        """Increase the group epoch, once in this step: the metadata have changed, and a target assignment has to be
-        computed."""
+        """Increase the group epoch by 1, also if called several times in this step: the metadata have changed, and a
+        target assignment has to be computed."""
         self._changes["group_epoch"] = GroupEpoch(self.group.group_epoch + 1)
 
     def change_group(self, **changes: object) -> None:
-        """Change fields of the group record."""
+        """Change these fields of the group record, which :meth:`write_group` writes."""
         self._changes |= changes
 
     def appoint_leader(self) -> None:
-        """Appoint a leader if there is none, or if it has left: the present member that joined first."""
+        """Appoint a leader if the group has none, or if the leader has left, also for a short time: the present member
+        that joined first. Without a present member, the group has no leader."""
         group = self.group
         leader = self.new_leader
         if leader in group.members and not group.is_away(leader):
@@ -95,7 +96,7 @@ class Turn:
         self.effects.append(Reply(to=to, response=response))
 
     def set_timer(self, key: TimerKey, at_ms: int) -> None:
-        """Set the timer ``key``; if it is set already, move it."""
+        """Set the timer ``key`` to the time ``at_ms``; if it is set already, move it."""
         self.group.deadlines[key] = at_ms
         self.effects.append(SetTimer(key=key, at_ms=at_ms))
 

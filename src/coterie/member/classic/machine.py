@@ -148,7 +148,7 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -> None:
-    """Process an order that the herder gives only as the leader."""
+    """Process an order that only the leader's herder gives: to send the assignments, or to check the leadership."""
     match order:
         case SendAssignments():
             on_send_assignments(turn, order)
@@ -184,18 +184,21 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
 
 
 def on_failure(turn: Turn, event: RequestFailed) -> None:
-    """A request has failed: after a back-off, send another heartbeat, or join again. A failure for which the member no
-    longer waits is ignored."""
+    """Process the failure of a request. A failed heartbeat is followed by another one after a back-off. After a failed
+    join, sync or check for a prior member, the member joins again (`on_request_failed`). The failure is ignored if the
+    member no longer waits for the response."""
     match take_in_flight(turn, event.id):
         case None:
             pass
         case InFlight():
-            turn.log_failure(f"A heartbeat failed: {event.reason}")
+            turn.log_failure(
+                f"A heartbeat to the group's coordinator failed; this worker sends another one: {event.reason}"
+            )
             # Sooner than the heartbeat interval: the coordinator may be reachable long before the lease ends.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case asking:
-            turn.log_failure(f"The request to the group's coordinator failed: {event.reason}")
+            turn.log_failure(f"A request to the group's coordinator failed; this worker joins again: {event.reason}")
             on_request_failed(turn, asking)
 
 
@@ -227,7 +230,10 @@ def on_timer(turn: Turn, timer: Timer) -> None:
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
             if now_ms >= asking.in_flight.sent_at_ms + member.settings.response_timeout_ms:
                 turn.emit(
-                    WriteLogMessage(text="The group's coordinator did not respond in time; this worker joins again")
+                    WriteLogMessage(
+                        text="The group's coordinator did not respond within "
+                        f"{member.settings.response_timeout_ms} ms; this worker joins again"
+                    )
                 )
                 on_request_failed(turn, asking)
         case "retry", (WaitingToJoin(until_ms=int(until_ms)) | StoppingAllJobs(until_ms=int(until_ms))) as waiting:

@@ -118,8 +118,9 @@ def on_heartbeat(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: He
 
 
 def on_confirm_leadership(turn: Turn, token: int) -> None:
-    """Send a heartbeat at once, or when the last one is answered: its response confirms that this worker is the
-    leader."""
+    """Store the leadership check ``token`` that the herder has ordered, and send a heartbeat at once; if the last
+    heartbeat has no response yet, send one when its response arrives. The response to the heartbeat that was sent after
+    this order confirms that this worker is the leader."""
     member = turn.member
     member.leadership_check = LeadershipCheck(token=token, ordered_at=next(member.request_ids))
     send_heartbeat(turn)
@@ -183,8 +184,8 @@ def retry_later(turn: Turn) -> None:
 
 
 def on_unknown_member_id(turn: Turn) -> None:
-    """Handle UNKNOWN_MEMBER_ID: a member of the group loses its membership, every other member joins again after a
-    back-off. The member id is cleared."""
+    """Handle UNKNOWN_MEMBER_ID: a worker in the group loses its membership; a worker outside the group joins again
+    after a back-off. The member id is cleared, and a static member checks again for a prior member."""
     member = turn.member
     if isinstance(member.place, InGroup):
         lose_membership(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
@@ -224,9 +225,9 @@ def lose_membership_permanently(turn: Turn, reason: str) -> None:
 
 def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
     """Leave the group, as Kafka's clients do when they are not polled, and join again when all jobs have stopped. Does
-    nothing if the membership is lost already, or the worker is leaving.
+    nothing if the membership is lost already, or the group has refused this worker.
 
-    A static member sends no LeaveGroup here either: it rejoins before its session ends, or its session ends.
+    A static member sends no LeaveGroup: the group keeps its membership until it rejoins or its session ends.
     """
     member = turn.member
     is_lost = isinstance(member.round, StoppingAllJobs) and not isinstance(member.place, InGroup)

@@ -30,7 +30,8 @@ def protocols_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
 
 
 def offered_protocol(member: Member, wire_name: str) -> ConnectProtocol | None:
-    """The protocol with this name in Kafka's messages; None if this worker's settings do not contain it."""
+    """The protocol with the name ``wire_name`` in Kafka's messages; None if this worker's settings do not contain
+    it."""
     return next((offered for offered in member.settings.protocols if offered.wire_name == wire_name), None)
 
 

@@ -192,7 +192,8 @@ def check_prior_member(turn: Turn) -> None:
 
 
 def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
-    """Store whether the group has such a member; any other error is handled by :func:`on_error`."""
+    """Store whether the group has a member from a previous process of this worker, which the error code of ``response``
+    shows. Any other error is handled by :func:`on_error`."""
     match response.error:
         case ErrorCode.unknown_member_id:
             turn.member.prior_member = PriorMember.NOT_IN_GROUP
@@ -210,8 +211,8 @@ def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
 
 
 def on_request_failed(turn: Turn, awaiting: AwaitingResponse) -> None:
-    """Join again after a back-off, because a request has failed or its response is overdue. After a lost join of a
-    member, the group may have selected another protocol."""
+    """Join again after a back-off, because a request has failed or its response is overdue. If this was a join of a
+    worker in the group, store that the group may have selected another protocol (``may_have_missed_vote``)."""
     member = turn.member
     if isinstance(awaiting, JoinSent) and isinstance(member.place, InGroup):
         member.place = replace(member.place, may_have_missed_vote=True)
@@ -242,9 +243,9 @@ def on_joined(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
 
 
 def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResponse) -> None:
-    """The coordinator has accepted the join. The leader's herder now computes the assignments, unless the generation
-    already has assignments; every other member sends SyncGroup. If the group has selected a protocol that this worker
-    did not offer, the member joins again."""
+    """Process the response of an accepted join. If this member is the leader and the generation has no assignments yet,
+    order the herder to compute them; otherwise send SyncGroup. If the group has selected a protocol that this worker
+    did not offer, join again."""
     member, former = turn.member, turn.member.place
     protocol = offered_protocol(member, response.protocol)
     if isinstance(former, InGroup):
@@ -259,7 +260,8 @@ def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResp
     if protocol is None:
         turn.emit(
             WriteLogMessage(
-                text=f"The group selected the protocol {response.protocol!r}, which this worker did not offer"
+                text=f"The group selected the protocol {response.protocol!r}, which this worker did not offer; this "
+                "worker joins again"
             )
         )
         retry_later(turn)
@@ -335,7 +337,8 @@ def on_send_assignments(turn: Turn, event: SendAssignments) -> None:
 def sync(
     turn: Turn, place: InGroup, protocol: ConnectProtocol, assignments: Mapping[MemberId, WorkerAssignment]
 ) -> None:
-    """Send SyncGroup. ``assignments``, by member id, are empty unless this member is the leader."""
+    """Send SyncGroup for the generation of ``place``. ``assignments``, by member id, are empty unless this member is
+    the leader."""
     member = turn.member
     request = SyncRequest(
         group_id=member.settings.group_id,
@@ -385,7 +388,8 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
 
 
 def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
-    """Store the assignment, and report it to the herder."""
+    """Store the assignment, and report it to the herder. If it was computed for the previous process of this static
+    member, only its newly assigned jobs are used, and another round is requested."""
     member, place = turn.member, turn.member.place
     assert isinstance(place, InGroup)
     if member.prior_member is PriorMember.IN_GROUP:

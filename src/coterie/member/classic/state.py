@@ -43,7 +43,7 @@ round, while none of them runs."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a member sends to its group, and its time limits."""
+    """The data that a member sends to its group, and its time limits."""
 
     group_id: GroupId
     instance_id: InstanceId | None = None
@@ -258,8 +258,8 @@ class Member:
     static or its process relaunches (`PlaceHandover`)."""
 
     def __init__(self, settings: MemberSettings, place: PlaceHandover | None = None) -> None:
-        """``place`` is the membership that the previous process passed on: this member continues it, and its
-        heartbeats."""
+        """``place`` is the membership that the previous process passed on: this member continues the membership and
+        sends its heartbeats. None: this worker is in no group yet."""
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
@@ -277,14 +277,15 @@ class Member:
         """Why another round is requested, for the next JoinGroup; None when none is requested. May be set during a
         round."""
         self.prior_member = PriorMember.UNCHECKED
-        """Not a field of ``place``, because a loss of the membership before the next assignment does not change it."""
+        """Whether the group has a member from a previous process of this worker. Not a field of ``place``, because a
+        loss of the membership before the next assignment does not change it."""
         self.retries = 0
         """The number of retries since the last assignment, which determines the back-off."""
         self.malformed_assignments = 0
         """How many assignments in a row could not be decoded. A loss of the membership does not reset it: each join
         must differ from the one before."""
         self.failures = FailureLog()
-        """Cleared when a response renews the lease."""
+        """The failures of this member's requests since a response last renewed the lease."""
         self.leadership_check: LeadershipCheck | None = None
         """The check that the herder has ordered; None when a heartbeat has confirmed it."""
         self.logged_protocol: ConnectProtocol | None = None

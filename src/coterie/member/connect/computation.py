@@ -40,14 +40,15 @@ the whole group."""
 
 
 def on_chosen(turn: Turn) -> None:
-    """The coordinator has chosen this member to compute: request the state of the group."""
+    """Called when the coordinator has chosen this member to compute the target: request the state of the group, unless
+    such a request has no response yet."""
     if not isinstance(turn.member.computation, PrepareSent):
         send_prepare(turn)
 
 
 def send_again_if_due(turn: Turn) -> None:
-    """A heartbeat was accepted: send Prepare or Install again if its response was lost, or its member epoch was too
-    old."""
+    """Called when a heartbeat was accepted: send Prepare or Install again if its response was lost, or if the
+    coordinator refused it because of its old member epoch."""
     match turn.member.computation:
         case PrepareDue():
             send_prepare(turn)
@@ -114,13 +115,14 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
             send_install(turn, token.group_epoch, error, order.target or ComputedTarget(members={}))
         case _:
             turn.log(
-                "The target assignment that this worker has computed is not used: the coordinator does not wait for it"
+                "The target assignment that this worker has computed is not used, because the coordinator no longer "
+                "waits for it"
             )
 
 
 def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
-    """Process the response to ConnectGroupInstallAssignment. After an installation the next heartbeat is due at once,
-    because this worker's assignment may have changed."""
+    """Process the response to ConnectGroupInstallAssignment. If the target was installed, the next heartbeat is due at
+    once, because this worker's assignment may have changed; a back-off is not shortened."""
     member = turn.member
     member.computation = NotComputing()
     match response.error:

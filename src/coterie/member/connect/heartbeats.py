@@ -82,7 +82,7 @@ def advance(turn: Turn) -> None:
 
 
 def send_heartbeat(turn: Turn) -> None:
-    """Send a heartbeat; one that has no response yet becomes an older one."""
+    """Send a heartbeat. If the newest heartbeat has no response yet, it becomes one of ``Member.older_heartbeats``."""
     member = turn.member
     reported, configured_report = reported_now(member), report_of_configured(member)
     request = heartbeat_request(member)
@@ -116,7 +116,8 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
 
 
 def on_heartbeat(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
-    """Process the response to the newest heartbeat."""
+    """Process the response to the newest heartbeat: apply it if the heartbeat was accepted; otherwise, depending on the
+    error, the membership is lost, this worker is refused, or the next heartbeat follows after a back-off."""
     member = turn.member
     error = response.error
     match error:
@@ -144,7 +145,9 @@ def on_older_heartbeat(turn: Turn, sent_at_ms: int, response: HeartbeatResponse)
 
 
 def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
-    """Process the response to a heartbeat that the coordinator has accepted."""
+    """Process the response to a heartbeat that the coordinator has accepted: renew the lease, report a changed
+    assignment to the herder, and set the time of the next heartbeat. If the response contains a `contradiction`, the
+    membership is lost; a worker outside the group tries to join again."""
     member = turn.member
     before = member.place
     reason = contradiction(before, response)
@@ -200,8 +203,9 @@ def confirm_leadership(turn: Turn, sent: HeartbeatSent) -> None:
 
 
 def take_back_reasons(member: Member, accepted: Reported) -> Reported:
-    """What an accepted heartbeat has reported, without the reasons of assignors: each is in one accepted heartbeat. An
-    order that came since the sending keeps its reason for the next one.
+    """The data ``accepted`` of an accepted heartbeat, without the reasons of assignors, which are also removed from
+    ``member.assignors``: each reason is sent until one heartbeat with it is accepted. If an `UpdateAssignor` has
+    arrived since this heartbeat was sent, its reason stays for the next heartbeat.
 
     A heartbeat whose response was lost, or that was answered after a newer one was sent, may have been accepted too:
     its reason is sent again, and the group computes twice, which does no harm."""
@@ -237,8 +241,9 @@ def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
 
 
 def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
-    """Process the response to the heartbeat that announces the next process: the hand-over contains the data of the
-    response."""
+    """Process the response to the heartbeat that announces the next process. The hand-over contains the data of an
+    accepted heartbeat's response; without a membership (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH) nothing is handed
+    over."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
@@ -250,8 +255,9 @@ def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
 
 
 def on_heartbeat_failed(turn: Turn, reason: str) -> None:
-    """No response to the newest heartbeat will arrive: send the next one, with all fields, on a new connection."""
-    turn.log_failure(f"A heartbeat failed: {reason}")
+    """Called when no response to the newest heartbeat will arrive: send the next one, with all fields, on a new
+    connection."""
+    turn.log_failure(f"A heartbeat to the group's coordinator failed; this worker sends another one: {reason}")
     retry_later(turn, at_once=True)
 
 

@@ -2,17 +2,17 @@
 Process", the worker's side).
 
 Theory of operation; docs/states.md lists the states and their transitions. A member joins with a heartbeat of the
-member epoch 0, when no job runs. From then on it always has one heartbeat out. The coordinator *holds* the response
-while it has nothing to report, and the member sends the next heartbeat when the response arrives. A response contains
-all jobs that the worker may run. The herder stops the others and starts the new ones, and jobs that stay keep running.
-When a job has stopped, the member sends a heartbeat without it at once, on the same connection, which ends a hold: that
-heartbeat is the acknowledgement, and each job becomes free for another worker as soon as its former owner has
-acknowledged.
+member epoch 0, when no job runs. From then on one heartbeat always waits for its response: the coordinator *holds* the
+response while it has nothing to report, and the member sends the next heartbeat when the response arrives. (With
+``max_wait_ms`` 0 nothing is held, and heartbeats are sent at an interval.) A response contains all jobs that the worker
+may run. The herder stops the others and starts the new ones, and jobs that stay keep running. When a job has stopped,
+the member sends a heartbeat without it at once, on the same connection, which ends a hold: that heartbeat is the
+acknowledgement, and each job becomes free for another worker as soon as its former owner has acknowledged.
 
 Only the response to the newest heartbeat has an effect. The response to an older one renews the lease. Each heartbeat
-has a number above that of the one before, so the coordinator does not process a late duplicate either. A settled
-heartbeat contains only what has changed. All fields are sent in a join, in the first heartbeat on a connection, after
-an error, and while another heartbeat is unanswered: whatever response is lost, the next one repairs it.
+has a number above that of the one before, so the coordinator does not process a late duplicate either. In most
+heartbeats the member sends only what has changed. All fields are sent in a join, in the first heartbeat on a
+connection, after an error, and while another heartbeat is unanswered: so a lost response has no lasting effect.
 
 Three causes end the membership:
 
@@ -21,9 +21,9 @@ Three causes end the membership:
 - the herder orders it.
 
 Except after an ordered `Leave` the membership is then *lost*: the herder stops all jobs, and when none is owned any
-more the member joins again with the same member id. The join acknowledges that all jobs have stopped.
-Therefore the member joins, or leaves, never before that. After any other error the member retries while jobs keep
-running, except for errors that a wrong setting causes (`member.connect.refusals`).
+more the member joins again with the same member id. The join acknowledges that all jobs have stopped, so the member
+sends neither a join nor a request that leaves the group before all jobs have stopped. After any other error the member
+retries while jobs keep running, except for errors that a wrong setting causes (`member.connect.refusals`).
 """
 
 from dataclasses import replace
@@ -118,7 +118,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
 
 
 def on_event(turn: Turn, event: Event) -> None:
-    """Process one event of a member that has no order to end."""
+    """Process one event of a member that neither leaves the group nor suspends its membership."""
     member = turn.member
     match event:
         case ResponseReceived():
@@ -147,8 +147,8 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeadership) -> None:
-    """Keep an order that the herder gives only as the leader, for the next heartbeat, which `advance` sends at once if
-    it can."""
+    """Store an order that only the leader's herder gives, for the next heartbeat, which `advance` sends at once if it
+    can."""
     match order:
         case SetConfiguredJobs():
             member.configured = order
@@ -208,7 +208,9 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
 
 
 def on_failure(turn: Turn, event: RequestFailed) -> None:
-    """A request has failed. The failure is ignored if the member no longer waits for the response."""
+    """Process the failure of a request. The newest heartbeat is followed by another one; Prepare and Install are sent
+    again after the next accepted heartbeat; for a description, the herder receives the reason. The failure is ignored
+    if the request was an older heartbeat, or the member no longer waits for the response."""
     member = turn.member
     match member.heartbeat, member.computation:
         case _ if member.older_heartbeats.pop(event.id, None) is not None:
@@ -227,7 +229,8 @@ def on_failure(turn: Turn, event: RequestFailed) -> None:
 
 
 def on_request_description(turn: Turn) -> None:
-    """Request the group's description. If such a request has no response yet, its response answers both."""
+    """Request the group's description. If an earlier request for the description has no response yet, none is sent: its
+    response answers both orders."""
     member = turn.member
     if member.describing is None:
         request = DescribeRequest(group_id=member.settings.group_id, response_timeout_ms=response_timeout_ms(member))
@@ -238,7 +241,8 @@ def on_request_description(turn: Turn) -> None:
 
 
 def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) -> None:
-    """Suspend the membership when the announcement was answered or has failed, or when its time has passed."""
+    """Suspend the membership when the heartbeat that announces the next process is answered or has failed, or its time
+    is over. An order to leave ends the suspension; all other events are ignored."""
     member, in_flight = turn.member, suspending.in_flight
     match event:
         case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:

@@ -25,7 +25,8 @@ from coterie.nouns.target_assignments import ComputedTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """ConnectGroupHeartbeat. A field that is None has not changed since the last request that was answered."""
+    """ConnectGroupHeartbeat. A field that is None has not changed since the last heartbeat that was accepted, or does
+    not apply to this worker."""
 
     group_id: GroupId
     member_id: MemberId

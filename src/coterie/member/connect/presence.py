@@ -63,7 +63,7 @@ def limit_lease(turn: Turn, session_timeout_ms: int) -> None:
 
 
 def set_lease(turn: Turn, lease_ends_ms: int) -> None:
-    """The lease ends at ``lease_ends_ms``."""
+    """Set the end of the lease to ``lease_ends_ms``, and report it to the herder (`LeaseRenewed`)."""
     place = turn.member.place
     assert isinstance(place, InGroup)
     turn.member.place = replace(place, lease_ends_ms=lease_ends_ms, is_confirmed=True)
@@ -83,8 +83,9 @@ def end_lease_if_over(turn: Turn) -> bool:
 
 
 def begin_handed_over_lease(turn: Turn) -> None:
-    """The first event of a member that continues the membership of the previous process: the time of its last accepted
-    heartbeat is not known, so the membership is lost if none is accepted within a lease from now."""
+    """Called at the first event of a member. If the member continues the membership of the previous process, its lease
+    ends a lease duration from now unless a heartbeat is accepted before: the time of the previous process's last
+    accepted heartbeat is not known."""
     place = turn.member.place
     if isinstance(place, InGroup):
         lease_ends_ms = turn.now_ms + place.lease.duration_ms
@@ -126,15 +127,15 @@ def refuse(turn: Turn, reason: str) -> None:
 
 
 def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
-    """Give up the membership, and join again when all jobs have stopped. Does nothing outside of the group. The request
-    that leaves the group is sent only then, because it acknowledges that all jobs have stopped."""
+    """End the membership, and join again when all jobs have stopped; immediately before the join, send the request that
+    leaves the group, which acknowledges that all jobs have stopped. Does nothing outside of the group."""
     if isinstance(turn.member.place, InGroup):
         lose_membership(turn, reason, former=Former.LEAVES)
 
 
 def on_leave(turn: Turn, event: Leave) -> None:
-    """Leave the group and end. The request acknowledges that all jobs have stopped: it is not sent if one may still
-    run, nor by a worker that has sent no heartbeat or was refused."""
+    """Leave the group and end. The request that leaves the group acknowledges that all jobs have stopped: it is not
+    sent if a job may still run, nor by a worker that has sent no heartbeat or was refused."""
     member = turn.member
     is_refused = isinstance(member.ending, Refused)
     end_membership(member)
@@ -143,7 +144,7 @@ def on_leave(turn: Turn, event: Leave) -> None:
     running = NO_JOBS if member.worker_state is None else member.worker_state.owned
     if running:
         turn.log(
-            f"This worker does not tell its group that it leaves, because {len(running)} jobs have not stopped; the "
+            f"This worker leaves its group without a request, because {len(running)} jobs have not stopped; the "
             "group assigns them to other workers when this worker's connection or session has ended"
         )
     if running or is_refused or member.request_number == 0:
@@ -178,7 +179,8 @@ def leave(turn: Turn) -> None:
 
 
 def on_suspend(turn: Turn) -> None:
-    """Announce to the coordinator that this process is about to replace itself; outside of the group, end at once."""
+    """Announce to the coordinator that this process is about to replace itself, and suspend the membership when the
+    response arrives; outside of the group, suspend it at once."""
     member = turn.member
     for timer in _ALL_TIMERS:
         turn.emit(CancelTimer(timer=timer))

@@ -35,7 +35,8 @@ def has_to_report(member: Member, last: Reported | None, configured_report: Conf
     """Whether the next heartbeat must be sent at once because something has changed since the heartbeat that reported
     ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain or changes its claims, an
     assignor has new metadata or requests a new target assignment, or, on the leader, the configured jobs have changed.
-    ``last`` is None if it is not certain that the coordinator has received the last report."""
+    ``last`` is None if it is not certain that the coordinator has received the last report: then only the configured
+    jobs are compared."""
     now = reported_now(member)
     if last is not None and (
         not last.owned <= now.owned
@@ -59,8 +60,8 @@ def report_of_configured(member: Member) -> ConfiguredReport | None:
 
 
 def must_confirm_leadership(member: Member) -> bool:
-    """Whether a heartbeat must be sent at once to confirm that this worker is the leader: no heartbeat without a
-    response was sent after the herder's order."""
+    """Whether a heartbeat must be sent at once to confirm that this worker is the leader: the herder has ordered the
+    check, and the newest heartbeat was sent before the order or has its response already."""
     check = member.leadership_check
     if check is None or not member.is_leader:
         return False
@@ -167,7 +168,8 @@ def leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
 
 
 def response_timeout_ms(member: Member) -> int:
-    """How long the member waits for the response to a request that is not held."""
+    """How long the member waits for a response that the coordinator does not hold: a sixth of the session timeout, but
+    not below `_RESPONSE_TIMEOUT_MIN_MS`; outside of the group, where no session timeout is known, the setting."""
     if not isinstance(member.place, InGroup):
         return member.settings.response_timeout_ms
     return max(_RESPONSE_TIMEOUT_MIN_MS, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)

@@ -126,7 +126,7 @@ class NotInGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """Data of a heartbeat that later heartbeats may leave out."""
+    """The data of a heartbeat that later heartbeats leave out while it does not change."""
 
     owned: Jobs
     config_offset: ConfigOffset
@@ -209,8 +209,8 @@ class HeartbeatSent:
 
     @property
     def must_be_held(self) -> bool:
-        """Whether the coordinator holds the response while it has no news. If the request has all fields and is no
-        repeated join, the response may have to repeat what an earlier one contained."""
+        """Whether the coordinator certainly holds the response while it has no news. If the request has all fields and
+        is not a join, the coordinator may respond at once, to repeat the contents of an earlier response."""
         request = self.in_flight.request
         return self.may_be_held and (request.rebalance_timeout_ms is None or request.member_epoch == JOIN)
 
@@ -300,8 +300,8 @@ class Suspending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
-    """The next process continues the membership; this one sends nothing. Only an order to leave still has an effect:
-    the member then ends without a request."""
+    """The next process continues the membership; this process sends nothing. Only an order to leave still has an
+    effect: the member then ends without a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,9 +322,9 @@ class Member:
         self.settings = settings if place is None else replace(settings, member_id=place.member_id)
         self.request_ids = map(RequestId, count(1))
         self.request_number = 0
-        """The number of the last heartbeat."""
+        """The request number of the last heartbeat that was sent, also of one that leaves the group."""
         self.computations = 0
-        """How many computations this member was chosen for."""
+        """How many computations this member has begun: the number in the token of the last one."""
 
         self.place: Presence = NotInGroup()
         self.heartbeat: Heartbeats = NoHeartbeat()
@@ -344,13 +344,14 @@ class Member:
         """Assigned jobs that no ``SetWorkerState`` of the herder has contained since. They count as owned, because a
         ``SetWorkerState`` may be older than the assignment, and the herder may be about to start them."""
         self.assignors = settings.assignors
-        """The client-side assignors with their newest metadata."""
+        """The client-side assignors with their newest metadata, and with their reasons until a heartbeat with these is
+        accepted."""
         self.configured: SetConfiguredJobs | None = None
         """The last ``SetConfiguredJobs`` of the herder; None before the first."""
         self.retries = 0
         """The number of retries since the last heartbeat that was accepted, which determines the back-off."""
         self.failures = FailureLog()
-        """Cleared when a heartbeat is accepted."""
+        """The failures of this member's requests since a heartbeat was last accepted."""
         self.leadership_check: LeadershipCheck | None = None
         """The check that the herder has ordered; None when a heartbeat has confirmed it."""
         self.reported_state = MemberState.UNJOINED
@@ -366,8 +367,9 @@ class Member:
 
     @property
     def state(self) -> MemberState:
-        """How far this member is in the rebalance. The member has no list of the jobs of its target that other members
-        still hold; the coordinator's description of the group has it."""
+        """How far this member is in the rebalance. COMPLETING_REBALANCE: a job has stopped, and no accepted heartbeat
+        has reported that yet. The member does not know which jobs of its target other members still hold; the
+        coordinator's description of the group contains them."""
         match self.place:
             case InGroup() as place:
                 if place.member_epoch == JOIN or not self.owned <= place.assignment.jobs:

@@ -60,7 +60,7 @@ class Member(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedMember(Struct):
-    """A member that has left, and its jobs."""
+    """A member that has left, and the jobs that wait for it or may still run on its worker."""
 
     member_id: str = field(metadata=STRING)
     instance_id: str | None = field(metadata=STRING, default=None)
@@ -82,7 +82,7 @@ class GroupConfig(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(Struct):
-    """The description of one group."""
+    """The description of one group, or the error why there is none."""
 
     error_code: int = field(metadata=INT16)
     error_message: str | None = field(metadata=STRING, default=None)

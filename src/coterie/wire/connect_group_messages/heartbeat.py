@@ -37,7 +37,7 @@ class Assignor(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims(Struct):
-    """The only jobs that a worker may run (KIP-987)."""
+    """The only jobs that a worker may run (KIP-987); any job if ``wildcard`` is true."""
 
     wildcard: bool = field(metadata=BOOL)
     connectors: tuple[str, ...] = field(metadata=STRING)
@@ -46,7 +46,7 @@ class Claims(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NullableClaims(NullableStruct):
-    """The claims in a tagged field; None: the field is absent."""
+    """The claims in a tagged field; None: the field is absent, and the claims have not changed."""
 
     value: Claims | None = None
 
@@ -81,7 +81,8 @@ class ConnectGroupHeartbeatRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsOfEpoch(Struct):
-    """The jobs with one job epoch."""
+    """The jobs of an assignment that have the same job epoch: the assignment epoch in which they were assigned to the
+    worker."""
 
     epoch: int = field(metadata=INT32)
     connectors: tuple[str, ...] = field(metadata=STRING)
@@ -90,7 +91,7 @@ class JobsOfEpoch(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment(Struct):
-    """All jobs that a worker may run."""
+    """All jobs that a worker may run, and the assignor's message to the worker (``version`` and ``metadata``)."""
 
     error: int = field(metadata=INT8)
     connectors_and_tasks: ConnectorsAndTasks

@@ -20,7 +20,7 @@ from coterie.wire.connect_group_messages.structs import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Struct):
-    """The target assignment of one member."""
+    """The target assignment of one member, and the assignor's message to the member (``version`` and ``metadata``)."""
 
     member_id: str = field(metadata=STRING)
     connectors_and_tasks: ConnectorsAndTasks
@@ -30,7 +30,7 @@ class Member(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredJobs(Struct):
-    """Jobs that wait for a departed member."""
+    """Jobs that are assigned to no member for ``delay_ms``, in case the departed member ``member_id`` returns."""
 
     member_id: str = field(metadata=STRING)
     delay_ms: int = field(metadata=INT32)
