@@ -1,7 +1,8 @@
 """The REST API of a worker with many connectors: the time of ``GET /connectors?expand=status&expand=info``, or of
 ``GET /metrics``, and what it costs the worker's event loop.
 
-``python -m benchmarks.bench_rest`` prints one JSON line; `docs/benchmarks.md` explains its keys.
+``python -m benchmarks.bench_rest`` prints one JSON line; `docs/benchmarks.md` explains its keys. With ``--check`` the
+exit code is 1 if a figure misses its target.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,8 @@ for number in range(requests):
 print(json.dumps({"durations_ms": durations_ms, "size_bytes": len(body), "connectors": body.count(mark)}))
 """
 """The program of the client. It runs in a separate process, so that its reads do not delay the worker's event loop."""
+TARGETS_MS = {"p99_ms": 200.0, "longest_stall_ms": 50.0}
+"""The figures that ``--check`` compares: each must be below its target, with 1,000 connectors of 3 tasks."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,19 +59,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--connectors", type=int, default=1_000, help="(default: %(default)s)")
     parser.add_argument("--tasks", type=int, default=3, help="tasks of each connector (default: %(default)s)")
     parser.add_argument("--requests", type=int, default=300, help="one after the other (default: %(default)s)")
+    parser.add_argument("--idle-s", type=float, default=3, help="the time without requests (default: %(default)s)")
+    parser.add_argument("--check", action="store_true", help="exit with 1, and name each figure that misses its target")
     options = parser.parse_args(arguments)
-    print(json.dumps(asyncio.run(measure(options))), flush=True)  # noqa: T201
-    return 0
+    figures = asyncio.run(measure(options))
+    print(json.dumps(figures), flush=True)  # noqa: T201
+    misses = missed_targets(figures) if options.check else []
+    for miss in misses:
+        print(miss, file=sys.stderr)  # noqa: T201
+    return 1 if misses else 0
 
 
-async def measure(options: argparse.Namespace) -> dict[str, object]:
+def missed_targets(figures: Mapping[str, Any]) -> list[str]:
+    """A sentence for each of ``figures`` that is not below its target."""
+    return [
+        f"{key} is {figures[key]} ms; the target is below {target_ms:g} ms"
+        for key, target_ms in TARGETS_MS.items()
+        if figures[key] >= target_ms
+    ]
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One run with a new worker."""
     raise_gc_thresholds()  # as a worker's process does
     load_before = os.getloadavg()[0]
     async with ServedCluster() as cluster:
         worker = await cluster.serve()
         await create_connectors(worker, options.connectors, options.tasks)
-        idle = await longest_stall_ms(asyncio.sleep(3))
+        idle = await longest_stall_ms(asyncio.sleep(options.idle_s))
         task = asyncio.create_task(run_client(worker, CASES[options.case], options.requests))
         stall_ms = await longest_stall_ms(task)
         client = task.result()

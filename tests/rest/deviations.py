@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,9 @@ _JSON_LIBRARY_MESSAGE = re.compile(
 )
 _UNREADABLE_IN_CONNECT = {"a%2Fb", "a/b", "a%b", "a\\b"}
 """Connectors that the recorder created and could not delete."""
+UNUSABLE_OFFSETS = (
+    "offsets that a connector cannot use: of another form, of the partition null, after the end of a Kafka partition"
+)
 _ESCAPED_NAME = re.compile(r"%25|%5C|%2E", re.IGNORECASE)
 
 
@@ -206,7 +210,7 @@ DEVIATIONS = (
         is_expected=_is_escaped_name_served,
     ),
     Deviation(
-        title="the list of connectors, after such a connector was deleted",
+        title="a path with `%25`, `%5C`, `%2E` or `%2E%2E`",
         applies=_names_connectors_that_connect_keeps,
         is_expected=_has_only_deletable,
     ),
@@ -240,14 +244,14 @@ DEVIATIONS = (
         is_expected=_has_name_of_path,
     ),
     Deviation(
-        title="offsets that a connector cannot use",
+        title=UNUSABLE_OFFSETS,
         applies=lambda call: (
             _is_offsets_patch(call) and call.status == 500 and not _JSON_LIBRARY_MESSAGE.match(call.message)
         ),
         is_expected=_is_refused_for_same_reason,
     ),
     Deviation(
-        title="an offset of the partition null, or after the end of a Kafka partition",
+        title=UNUSABLE_OFFSETS,
         applies=lambda call: (
             _is_offsets_patch(call)
             and call.status == 200
@@ -264,7 +268,7 @@ DEVIATIONS = (
         ),
     ),
     Deviation(
-        title="a restart of a task of a stopped connector",
+        title="a request while the group rebalances or has no leader",
         applies=lambda call: call.note == "of one that is stopped" and call.path.endswith("/tasks/0/restart"),
         is_expected=lambda _, response: _is_error(response, 404),
     ),
@@ -277,13 +281,6 @@ DEVIATIONS = (
         title="`GET /connector-plugins/{plugin}/config` with a Java class that is no plug-in",
         applies=lambda call: call.path == "/connector-plugins/java.lang.String/config",
         is_expected=lambda _, response: _is_error(response, 404),
-    ),
-    Deviation(
-        title="a config whose `connector.class` is no plug-in",
-        applies=lambda call: "Failed to find any class that implements Connector" in call.message,
-        is_expected=lambda _, response: (
-            _is_error(response, 400) and "Failed to find any class" in body_of(response)["message"]
-        ),
     ),
     Deviation(
         title="an error about a key of a transform, predicate or converter",
@@ -330,6 +327,65 @@ DEVIATIONS = (
         is_expected=lambda _, response: _is_error(response, 413),
     ),
 )
+
+
+TEST_BY_DEVIATION = {
+    "a request while the group rebalances or has no leader": (
+        "rest/test_app.py::test_a_write_during_a_rebalance_waits_for_its_end"
+    ),
+    "a response with the info or the config of a connector": (
+        "rest/test_versions.py::test_every_worker_shows_the_same_version_which_changes_with_each_write"
+    ),
+    "`Location` of a created connector": (
+        "rest/test_app.py::test_any_worker_accepts_any_write_and_every_worker_shows_it_at_once"
+    ),
+    "a change of the offsets of a `PythonSource`": (
+        "rest/test_offsets.py::test_a_python_source_has_no_offsets_and_refuses_each_change"
+    ),
+    "`PUT /connectors/{connector}/fence` with a good signature": (
+        "rest/test_signatures.py::test_a_request_to_fence_tasks_needs_a_signature_and_is_refused"
+    ),
+    "a connector with a `tasks.max` above 1,000": (
+        "rest/test_plugins.py::test_a_connector_may_have_at_most_a_thousand_tasks"
+    ),
+    "a config without `connector.class`": (
+        "rest/test_access.py::test_the_audit_line_of_a_config_without_a_class_does_not_quote_its_values"
+    ),
+    "a config whose `connector.class` is no plug-in": (
+        "rest/test_plugins.py::test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugins"
+    ),
+    "`PUT /connector-plugins/{plugin}/config/validate` with a `connector.class` that is no plug-in": (
+        "rest/test_plugins.py::test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugins"
+    ),
+    "an error of a key that no definition has": (
+        "rest/test_plugins.py::test_a_plugin_that_raises_is_a_500_or_an_error_of_its_class"
+    ),
+    "an unknown method": "rest/test_endpoints.py::test_every_path_has_exactly_the_methods_of_the_table",
+    "a 401": "rest/test_access.py::test_each_role_may_use_exactly_the_endpoints_of_the_table_at_each_listener",
+    "`GET` of a config by a user who may not write configs": (
+        "rest/test_access.py::test_readers_see_secrets_masked_and_an_admin_reads_exactly_what_was_put"
+    ),
+    "a mutation with a foreign `Origin`": "rest/test_csrf.py::test_a_mutation_of_another_origin_is_403",
+}
+"""The test that shows a deviation, in the folder ``tests``, by the first cell of its row in `docs/rest.md`. The other
+rows are shown by the recorded calls of :data:`DEVIATIONS`."""
+
+
+def documented_deviations() -> list[str]:
+    """The first cells of all rows in the tables of deviations of `docs/rest.md`, each of which must have a reason."""
+    titles: list[str] = []
+    in_table = False
+    for line in (Path(__file__).parents[2] / "docs" / "rest.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split(" | ")]
+        if not line.startswith("| "):
+            in_table = in_table and line.startswith("|---")
+        elif cells[1:2] == ["Connect"]:
+            in_table = True
+        elif in_table:
+            assert len(cells) == 4, line
+            assert all(cells), line
+            titles.append(cells[0].removeprefix("| "))
+    return titles
 
 
 def deviation_of(call: RecordedCall) -> Deviation | None:

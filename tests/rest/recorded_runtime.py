@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from coterie.config.definition import ClassNames, ConfigDef
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import UnknownPluginError, find_plugin
 from coterie.config.providers import ConfigProviders, EnvVarConfigProvider, FileConfigProvider
@@ -116,9 +117,10 @@ class RecordedRuntime(RecordedPluginsRuntime):
         try:
             find_plugin(PLUGINS, name)
         except UnknownPluginError:
-            return make_config_infos(
-                name, DEFINITION, config, {"connector.class": [f"Failed to find any class {name}"]}
-            )
+            names = tuple(sorted(plugin.class_name for plugin in PLUGINS if plugin.type.is_connector))
+            validator = ClassNames(names, "There are", interface_name="Connector")
+            definition = ConfigDef((replace(DEFINITION["connector.class"], validator=validator),))
+            return make_config_infos(name, definition, config, definition.errors(config))
         try:
             RECORDED_PROVIDERS.resolve(config)
         except ConfigError as error:

@@ -33,30 +33,37 @@ async def replay(
         if created is not None and call.method in ("POST", "PUT"):
             assert (await worker.ask("DELETE", created)).status_code == 204
             created = None
-        await _until_connector_has_the_recorded_tasks(worker, call, within_s)
+        await _until_connector_is_as_recorded(worker, call, within_s)
         response = await _expected_response(worker, call, is_as_expected, within_s)
         if response.status_code == 201 and call.section in DELETING_SECTIONS:
             created = f"/connectors/{quote(body_of(response)['name'], safe='')}"
         yield call, response
 
 
-async def _until_connector_has_the_recorded_tasks(worker: WorkerClient, call: RecordedCall, within_s: float) -> None:
-    """Wait before a write to a connector whose recorded response contains the connector's tasks."""
-    if call.method in ("GET", "HEAD") or not isinstance(call.body, dict):
+async def _until_connector_is_as_recorded(worker: WorkerClient, call: RecordedCall, within_s: float) -> None:
+    """Wait before a write to a connector: until it has its recorded tasks, if the recorded response contains them; or
+    until it has a status, if the call restarts it."""
+    if call.method in ("GET", "HEAD"):
         return
-    if not isinstance(call.body.get("tasks"), list) or not call.body["tasks"]:
+    body = call.body if isinstance(call.body, dict) else {}
+    tasks = body.get("tasks")
+    if isinstance(tasks, list) and tasks:
+        status_path, task_count = f"/connectors/{body['name']}/status", len(tasks)
+    elif call.status == 204 and call.path.endswith("/restart") and "/tasks/" not in call.path:
+        status_path, task_count = call.path.removesuffix("restart") + "status", None
+    else:
         return
 
-    async def has_tasks() -> bool:
-        response = await worker.get(f"/connectors/{call.body['name']}/status")
+    async def is_as_recorded() -> bool:
+        response = await worker.get(status_path)
         if response.is_error:
             return False
         status = response.json()
         states = [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
-        return len(status["tasks"]) == len(call.body["tasks"]) and "UNASSIGNED" not in states
+        return task_count in (None, len(status["tasks"])) and "UNASSIGNED" not in states
 
     with contextlib.suppress(TimeoutError):  # Then the response differs, and is shown.
-        await until(has_tasks, within_s=within_s)
+        await until(is_as_recorded, within_s=within_s)
 
 
 async def _expected_response(

@@ -1,5 +1,5 @@
-"""Who may do what: every operation with every role, over http and https; users of forwarded requests; masked values;
-pages of other addresses; the audit log.
+"""Who may do what: every operation with every role at every listener; users of forwarded requests; masked values; pages
+of other addresses; the audit log.
 """
 
 import asyncio
@@ -8,7 +8,9 @@ import itertools
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,25 @@ import httpx
 import pytest
 
 from coterie.config.reloaded_files import ReloadedFiles
-from coterie.config.rest import ResponseHeader
+from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestScheme, RestTls
+from coterie.config.security import TlsFiles
 from coterie.config.tls import server_context
 from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.session_keys import SigningKey, decode_base64
 from coterie.rest.access import AccessRules
+from coterie.rest.app import create_app
 from coterie.rest.callers import name_caller
 from coterie.rest.cross_origin import CrossOriginRules
-from coterie.rest.endpoints import ENDPOINTS, USER_ROLES, Endpoint, Role
+from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS, USER_ROLES, Endpoint, Operation, Role
+from coterie.rest.leader import open_http_client
 from coterie.rest.request_context import Caller
+from coterie.rest.server import open_listeners, serve_while
+from coterie.rest.signatures import signature_headers
 from coterie.rest.users import PasswordHash, RestUser, Users, read_users, write_users
 from coterie.wire.connect import ConnectProtocol
+from coterie.worker.worker import Worker
 from tests.certificates import Authority
-from tests.rest.served import JSON, ServedCluster, ServedWorker
+from tests.rest.served import GROUP_ID, JSON, ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
 PASSWORDS = {role.value: f"{role.value}'s password" for role in USER_ROLES}
@@ -37,6 +46,7 @@ USERS: Users = {
         for role, password in zip(USER_ROLES, PASSWORDS.values(), strict=True)
     },
     "CN=loader,O=Big Co": RestUser(role=Role.ADMIN, password=None),
+    **{f"CN={role}": RestUser(role=role, password=None) for role in USER_ROLES},
 }
 NEW = {"name": "a", "config": {"connector.class": "SimulatedSource", "tasks.max": "1", "db.password": "hunter2"}}
 
@@ -78,36 +88,190 @@ async def create(worker: ServedWorker) -> None:
     assert created.status_code == 201, created.text
 
 
-# -- every operation with every role ----------------------------------------------------------------------------------
+# -- every operation with every role at every listener -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_https", [False, True], ids=["http", "https"])
-async def test_each_role_may_use_exactly_the_endpoints_of_the_table(
-    workers: ServedCluster, rules: AccessRules, authority: Authority, is_https: bool
-) -> None:
-    pair = authority.pair("worker")
-    tls = ReloadedFiles("certificates", [], lambda: server_context(pair.certificate, pair.key)) if is_https else None
-    worker = await workers.serve(access=rules, tls=tls)
-    url = worker.url.replace("http:", "https:") if is_https else worker.url
-    trusting = ssl.create_default_context(cafile=authority.certificate)
-    async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
-        for endpoint in ENDPOINTS:
-            for user in (None, *PASSWORDS):
-                body = b"{}" if endpoint.request is not None else b""
-                answer = await client.request(
-                    endpoint.method, url + filled(endpoint), content=body, headers=login(user)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerCase:
+    """A listener and the endpoints that it serves."""
+
+    name: str
+    is_https: bool
+    endpoints: Sequence[Endpoint]
+
+
+LISTENERS = (
+    ListenerCase(name="listeners, http", is_https=False, endpoints=ENDPOINTS),
+    ListenerCase(name="listeners, https", is_https=True, endpoints=ENDPOINTS),
+    ListenerCase(name="listeners beside admin.listeners", is_https=False, endpoints=MAIN_ENDPOINTS),
+    ListenerCase(name="admin.listeners, http", is_https=False, endpoints=ADMIN_ENDPOINTS),
+    ListenerCase(name="admin.listeners, https", is_https=True, endpoints=ADMIN_ENDPOINTS),
+)
+WORKERS_SIGNATURE, WRONG_SIGNATURE = "the signature of a worker", "a wrong signature"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerCase:
+    """The sender of a request."""
+
+    role: Role | None
+    """None: a stranger."""
+    has_certificate: bool = False
+    """Whether the sender proves its name with a client certificate and not with a password."""
+    signature: str | None = None
+    """:data:`WORKERS_SIGNATURE` or :data:`WRONG_SIGNATURE`: the request is signed as Connect's workers sign theirs."""
+
+
+STRANGERS = (CallerCase(role=None), CallerCase(role=None, has_certificate=True))
+CALLERS = (
+    *STRANGERS,
+    *(CallerCase(role=role) for role in USER_ROLES),
+    *(CallerCase(role=role, has_certificate=True) for role in USER_ROLES),
+    CallerCase(role=Role.WORKER, signature=WORKERS_SIGNATURE),
+    CallerCase(role=None, signature=WRONG_SIGNATURE),
+)
+
+
+def expected_access(endpoint: Endpoint, listener: ListenerCase, caller: CallerCase) -> str:
+    """What the table of endpoints says about a request."""
+    if endpoint not in listener.endpoints:
+        return "no such path"
+    if endpoint.role is Role.WORKER:
+        return {None: "unsigned", WRONG_SIGNATURE: "wrong signature", WORKERS_SIGNATURE: "served"}[caller.signature]
+    if caller.role is None or caller.role is Role.WORKER:  # A worker's signature is no log-in.
+        return "no log-in"
+    return "served" if USER_ROLES.index(endpoint.role) <= USER_ROLES.index(caller.role) else "role missing"
+
+
+def observed_access(endpoint: Endpoint, response: httpx.Response) -> str:
+    """Which of the results of :func:`expected_access` the response shows."""
+    if response.status_code == 401:
+        is_connects = response.text == "User cannot access the resource." and "www-authenticate" in response.headers
+        return "no log-in" if is_connects else f"another 401: {response.text}"
+    message = response.json()["message"] if response.is_error else ""
+    match response.status_code, message:
+        case 404, "HTTP 404 Not Found":
+            return "no such path"
+        case 400, "Internal request missing required signature":
+            return "unsigned"
+        case 403, "Internal request contained invalid signature.":
+            return "wrong signature"
+        case 403, _ if message.endswith(f"needs the role {endpoint.role}"):
+            return "role missing"
+        case 403 | 405 | 415 | 500 | 503 as status, _:
+            return f"{status}: {message}"
+        case _:
+            return "served"
+
+
+def connects_signature(body: bytes, key: bytes) -> Mapping[str, str]:
+    """The headers with which Connect's workers sign ``body``."""
+    return signature_headers(SigningKey(key=key, algorithm="HmacSHA256").signature(body))
+
+
+def session_key(workers: ServedCluster) -> bytes:
+    value = workers.config_log.latest()[b"session-key"]
+    assert value is not None
+    return decode_base64(json.loads(value)["key"])
+
+
+@asynccontextmanager
+async def served_listeners(worker: Worker, rules: AccessRules, authority: Authority) -> AsyncIterator[list[str]]:
+    """The URLs of :data:`LISTENERS`, at which ``worker`` is served."""
+    pair, ended = authority.pair("worker"), asyncio.Event()
+    files = TlsFiles(
+        ca_location=str(authority.certificate), certificate_location=str(pair.certificate), key_location=str(pair.key)
+    )
+    schemes = [RestScheme.HTTPS if listener.is_https else RestScheme.HTTP for listener in LISTENERS]
+    with open_listeners(
+        [RestListener(scheme, "127.0.0.1", 0) for scheme in schemes],
+        RestTls(files=files, client_auth=ClientAuth.REQUESTED),
+    ) as bound:
+        async with open_http_client() as client, asyncio.TaskGroup() as group:
+            for listener, socket in zip(LISTENERS, bound, strict=True):
+                app = create_app(
+                    worker,
+                    client,
+                    cluster_id="simulated",
+                    group_id=GROUP_ID,
+                    access=rules,
+                    endpoints=listener.endpoints,
                 )
-                shown = (endpoint.operation, user, answer.status_code, answer.text)
-                if endpoint.role is Role.WORKER:
-                    assert answer.status_code not in (401, 405), shown
-                elif user is None:
-                    assert (answer.status_code, answer.text) == (401, "User cannot access the resource."), shown
-                    assert answer.headers["www-authenticate"].startswith("Basic "), shown
-                elif USER_ROLES.index(Role(user)) < USER_ROLES.index(endpoint.role):
-                    assert answer.status_code == 403, shown
-                    assert f"needs the role {endpoint.role}" in answer.json()["message"], shown
-                else:
-                    assert answer.status_code not in (401, 403, 405), shown
+                group.create_task(serve_while(app, [socket], ended.wait()))
+            try:
+                yield [one.url for one in bound]
+            finally:
+                ended.set()
+
+
+async def test_each_role_may_use_exactly_the_endpoints_of_the_table_at_each_listener(
+    workers: ServedCluster, rules: AccessRules, authority: Authority
+) -> None:
+    worker = await workers.serve(access=rules)
+    await until_keys(worker)
+    own_key = session_key(workers)
+    key_of = {WORKERS_SIGNATURE: own_key, WRONG_SIGNATURE: b"another key"}
+    contexts: dict[Role | None, ssl.SSLContext] = {}
+    for role in (None, *USER_ROLES):
+        pair = authority.pair(f"user-{role}", subject=f"/CN={role}")
+        contexts[role] = ssl.create_default_context(cafile=authority.certificate)
+        contexts[role].load_cert_chain(pair.certificate, pair.key)
+    without_certificate = ssl.create_default_context(cafile=authority.certificate)
+    differences, served = [], set()
+    async with served_listeners(worker.running.worker, rules, authority) as urls:
+        for caller in CALLERS:
+            context = contexts[caller.role] if caller.has_certificate else without_certificate
+            async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+                for (listener, url), endpoint in itertools.product(zip(LISTENERS, urls, strict=True), ENDPOINTS):
+                    is_served = endpoint in listener.endpoints
+                    if (caller.has_certificate and not listener.is_https) or not (is_served or caller in STRANGERS):
+                        continue
+                    is_task_list = endpoint.operation is Operation.PUT_TASK_CONFIGS
+                    body = b"" if endpoint.request is None else b"[]" if is_task_list else b"{}"
+                    headers = {**JSON}
+                    if caller.signature is not None:
+                        headers |= connects_signature(body, key_of[caller.signature])
+                    elif caller.role is not None and not caller.has_certificate:
+                        headers |= login(caller.role)
+                    response = await client.request(
+                        endpoint.method, url + filled(endpoint), content=body, headers=headers
+                    )
+                    expected = expected_access(endpoint, listener, caller)
+                    if (observed := observed_access(endpoint, response)) != expected:
+                        differences.append((caller, listener.name, endpoint.operation, expected, observed))
+                    if expected == "served":
+                        served.add(endpoint.operation)
+    assert differences == []
+    assert served == set(Operation), "every operation is served for a caller"
+    assert session_key(workers) == own_key
+
+
+async def test_task_configs_need_a_good_signature_and_no_log_in(workers: ServedCluster, rules: AccessRules) -> None:
+    leader, follower = await workers.serve(access=rules), await workers.serve(access=rules)
+    await until_keys(leader, follower)
+    paused = json.dumps({**NEW, "initial_state": "PAUSED"}).encode()
+    assert (await leader.ask("POST", "/connectors", raw=paused, headers=login("admin"))).status_code == 201
+    body, key = b'[{"share":"0 of 1"}]', session_key(workers)
+    statuses = [
+        (await worker.ask("POST", "/connectors/a/tasks", raw=body, headers={**JSON, **signature})).status_code
+        for worker in (leader, follower)
+        for signature in ({}, connects_signature(body, b"another key"), connects_signature(body + b" ", key))
+    ]
+    assert statuses == [400, 403, 403] * 2
+    assert (await leader.ask("GET", "/connectors/a/tasks", raw=b"", headers=login("read"))).json() == []
+    # An administrator may not do what only workers may.
+    as_admin = await leader.ask("POST", "/connectors/a/tasks", raw=body, headers=login("admin"))
+    assert as_admin.status_code == 400
+    for worker in (leader, follower):
+        signed = {**JSON, **connects_signature(body, key)}
+        accepted = await worker.ask("POST", "/connectors/a/tasks", raw=body, headers=signed)
+        assert (accepted.status_code, accepted.content) == (204, b"")
+        fence = await worker.ask("PUT", "/connectors/a/fence", raw=b"", headers=connects_signature(b"", key))
+        assert fence.status_code == 400
+        assert fence.json()["message"].startswith("The tasks of connector a cannot be fenced by a request")
+        forged = await worker.ask("PUT", "/connectors/a/fence", raw=b"", headers=connects_signature(b"", b"another"))
+        assert (forged.status_code, forged.json()["message"]) == (403, "Internal request contained invalid signature.")
+    assert len((await leader.ask("GET", "/connectors/a/tasks", raw=b"", headers=login("read"))).json()) == 1
 
 
 @pytest.mark.parametrize(

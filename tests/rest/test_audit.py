@@ -193,6 +193,22 @@ async def test_the_line_of_changed_offsets_contains_the_requested_offsets(
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize("is_forwarded", [False, True])
+async def test_the_line_of_a_creation_contains_the_initial_state_and_offsets(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture, is_forwarded: bool
+) -> None:
+    worker = await served_worker(cluster, is_leader=not is_forwarded)
+    offsets = [{"partition": {"filename": "jdbc:pg://ada:hunter2@host"}, "offset": {"position": 5}}]
+    new = {"name": "a", "config": CONFIG, "initial_state": "STOPPED", "initial_offsets": offsets}
+    assert (await worker.ask("POST", "/connectors", new)).status_code == 201
+    assert (await worker.ask("POST", "/connectors", {"name": "b", "config": CONFIG})).status_code == 201
+    with_both, with_neither = (line for line in audit_lines(caplog) if line["operation"] == "create_connector")
+    hidden = [{"partition": {"filename": "[hidden]"}, "offset": {"position": 5}}]
+    assert with_both["after"] == {**HIDDEN, "name": "a", "initial_state": "STOPPED", "initial_offsets": hidden}
+    assert with_neither["after"] == {**HIDDEN, "name": "b"}
+    assert "hunter2" not in caplog.text
+
+
 @pytest.mark.parametrize(("query", "added"), [("", {}), ("?scope=cluster", {"scope": "cluster"})])
 async def test_the_line_of_a_loggers_level_contains_the_level(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture, query: str, added: Mapping[str, str]

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
+from coterie.spark.prefixed_config import PrefixedConfig
+from coterie.spark.sources.python import PythonSource
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
@@ -129,3 +132,10 @@ async def test_a_connector_with_invalid_initial_offsets_is_not_created(
     refused = await worker.ask("POST", "/connectors", body)
     assert (refused.status_code, message in refused.json()["message"]) == (400, True)
     assert (await worker.get("/connectors")).json() == []
+
+
+def test_a_python_source_has_no_offsets_and_refuses_each_change() -> None:
+    config = PrefixedConfig(config={}, prefix="source.", is_prefix_optional=True)
+    assert PythonSource.to_offsets({}) == ()
+    with pytest.raises(OffsetsRefusedError, match="which only Spark reads"):
+        PythonSource.parse_offsets(config, [ConnectorOffset(partition={"a": 1}, offset=None)])

@@ -1,12 +1,15 @@
 """Plug-ins, their keys and validations, of simulated workers. `test_recorded_calls` compares them with Connect's."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from coterie.config.definition import ClassNames, ConfigDef
+from coterie.spark.connector_keys import common_definition
 from tests.rest.served import ServedCluster
-from tests.worker.simulated import SimulatedRuntime, until
+from tests.worker.simulated import DEFINITION, SimulatedRuntime, until
 
 VALIDATE = "/connector-plugins/Source/config/validate"
 CONFIG = {"connector.class": "Source", "name": "a"}
@@ -47,7 +50,7 @@ async def test_a_plugin_that_raises_is_a_500_or_an_error_of_its_class(cluster: S
     assert (described.status_code, "no definition" in described.json()["message"]) == (500, True)
     infos = (await worker.ask("PUT", VALIDATE, {**CONFIG, "unjudgeable": "no validation"})).json()
     (info,) = infos["configs"]
-    assert info["definition"]["name"] == "connector.class"
+    assert (info["definition"]["name"], info["definition"]["type"]) == ("connector.class", "STRING")
     assert "no validation" in info["value"]["errors"][0]
     unreachable = await worker.ask("PUT", VALIDATE, {**CONFIG, "unreachable": "no server"})
     assert (unreachable.status_code, "no server" in unreachable.json()["message"]) == (500, True)
@@ -65,6 +68,43 @@ async def test_a_validation_reports_what_a_write_is_refused_for(cluster: ServedC
         assert first == f"Connector configuration is invalid and contains the following {len(errors)} error(s):"
         assert lines == errors
         assert last.endswith("`/connector-plugins/{connectorType}/config/validate`")
+
+
+async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugins(cluster: ServedCluster) -> None:
+    class StrictRuntime(SimulatedRuntime):
+        def definition(self, connector_class: str) -> ConfigDef:
+            names = ClassNames(("simulated.Sink", "simulated.Source"), "There are", interface_name="Connector")
+            return ConfigDef((*DEFINITION.keys[2:], replace(DEFINITION["connector.class"], validator=names)))
+
+    worker = await cluster.serve(runtime=StrictRuntime())
+    config = {"connector.class": "no.such", "tasks.max": "x"}
+    message = (
+        "Failed to find any class that implements Connector and which name matches no.such, available connectors are: "
+        "simulated.Sink, simulated.Source"
+    )
+    validated = await worker.ask("PUT", "/connector-plugins/such/config/validate", config)
+    errors = {info["value"]["name"]: info["value"]["errors"] for info in validated.json()["configs"]}
+    assert validated.status_code == 200
+    assert (
+        "Class no.such could not be found. There are simulated.Sink, simulated.Source" in errors["connector.class"][0]
+    )
+    written = await worker.ask("PUT", "/connectors/a/config", config)
+    assert (written.status_code, written.json()) == (400, {"error_code": 400, "message": message})
+    known = {"connector.class": "simulated.Source"}
+    assert (await worker.ask("PUT", "/connector-plugins/Source/config/validate", known)).status_code == 200
+    assert (await worker.ask("PUT", "/connectors/a/config", known)).status_code == 201
+
+
+async def test_a_connector_may_have_at_most_a_thousand_tasks(cluster: ServedCluster) -> None:
+    class CommonKeysRuntime(SimulatedRuntime):
+        def definition(self, connector_class: str) -> ConfigDef:
+            return ConfigDef((common_definition()["tasks.max"],))
+
+    worker = await cluster.serve(runtime=CommonKeysRuntime())
+    for number, status in (("1000", 201), ("1001", 400)):
+        config = {"connector.class": "Source", "tasks.max": number}
+        new = {"name": f"of-{number}", "config": config, "initial_state": "STOPPED"}
+        assert (await worker.ask("POST", "/connectors", new)).status_code == status
 
 
 async def test_a_password_is_hidden(cluster: ServedCluster) -> None:

@@ -116,6 +116,13 @@ def test_a_taken_port_is_named_with_advice() -> None:
             open_listener("127.0.0.1", port)
 
 
+def test_responses_are_sent_without_waiting_for_the_acknowledgement_of_their_headers() -> None:
+    with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_of_another_host_is_named() -> None:
     with pytest.raises(WorldError, match=r"Cannot listen at 192\.0\.2\.1:0"):
         open_listener("192.0.2.1", 0)
@@ -336,7 +343,9 @@ async def test_a_request_that_takes_longer_than_the_clients_time_limit_is_answer
             ended.set()
 
 
-async def test_a_request_above_the_limit_is_503_in_connects_form(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_above_the_limit_is_503_in_connects_form_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(server, "REQUESTS_MAX", 1)
     begun, may_answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -352,9 +361,17 @@ async def test_a_request_above_the_limit_is_503_in_connects_form(monkeypatch: py
             group.create_task(serve_while(app, bound, ended.wait()))
             late = group.create_task(client.get(url))
             await begun.wait()
-            refused = await client.get(url)
+            refused = [await client.get(url) for _ in range(3)][-1]
             assert (refused.status_code, refused.json()["error_code"]) == (503, 503)
             assert refused.headers["retry-after"] == "1"
+            assert len(caplog.messages) == 1, "one line in each interval"
+            monkeypatch.setattr(server, "REFUSALS_LOG_INTERVAL_S", 0)
+            await client.get(url)
+            assert [line.partition(". ")[0] for line in caplog.messages] == [
+                f"The REST listener {url} has refused {count} request(s) with 503: it handles 1 requests at the same "
+                "time, the maximum"
+                for count in (1, 3)
+            ], "the first refusal, then all since then"
             may_answer.set()
             assert (await late).text == "late"
             assert (await client.get(url)).status_code == 200, "the next one is answered"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, TypeVar
 
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 
 PluginT = TypeVar("PluginT")
 
@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 
 def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: Callable[[Any], PluginT]) -> PluginT:
-    """The plug-in that is registered under ``name``: the result of ``create`` with its class. ``kind`` says what it is,
-    and ``key`` is the config key that contains the name.
+    """The plug-in that is registered under ``name``: the result of ``create`` with its class. ``kind`` names the kind
+    of plug-in in messages, such as ``assignor``, and ``key`` is the config key that contains the name.
 
     :raises ConfigError: as :func:`registered_entry`; or when the class cannot be imported or ``create`` fails.
     """
@@ -48,7 +48,7 @@ def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> E
     match [entry for entry in found if entry.name == name]:
         case []:
             known = ", ".join(sorted(found.names)) or "none"
-            raise ConfigError({key: [invalid_value(key, name, f"no {kind} has this name; installed: {known}")]})
+            raise ConfigError({key: [invalid_value_message(key, name, f"no {kind} has this name; installed: {known}")]})
         case [entry]:
             return entry
         case entries:

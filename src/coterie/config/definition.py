@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ class ConfigKey:
         shown_value = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
         if self.type is Type.LIST:
             shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
-        return None if reason is None else invalid_value(self.name, shown_value, reason)
+        return None if reason is None else invalid_value_message(self.name, shown_value, reason)
 
     def errors(self, value: str | None) -> list[str]:
         """All error messages about ``value``; empty when it is valid. None has the same meaning as in :meth:`error`.
@@ -147,7 +147,7 @@ class ConfigKey:
         """The error messages of the validator about a null, which a config in JSON may contain."""
         if not isinstance(self.validator, Range):
             return ()
-        return (invalid_value(self.name, "null", "Value must be non-null"),)
+        return (invalid_value_message(self.name, "null", "Value must be non-null"),)
 
     def shown_value(self, value: str | None) -> str | None:
         """``value`` as Connect returns it in the result of a validation: ``[hidden]`` for a password, else the parsed

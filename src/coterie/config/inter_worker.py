@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from coterie.config import defaults
 from coterie.config.definition import split_list
 from coterie.nouns import signature_algorithms
-from coterie.nouns.errors import invalid_value
+from coterie.nouns.errors import invalid_value_message
 
 KEY_SIZE_MIN_BITS = 40
 """The smallest size of a session key, in bits: Java's minimum."""
@@ -80,7 +80,7 @@ class InterWorkerSettings(BaseModel):
         if signing in accepted:
             return {}
         key, accepted_key = "inter.worker.signature.algorithm", "inter.worker.verification.algorithms"
-        return {key: [invalid_value(key, signing, f"it must be in {accepted_key} ({','.join(accepted)})")]}
+        return {key: [invalid_value_message(key, signing, f"it must be in {accepted_key} ({','.join(accepted)})")]}
 
 
 def _canonical_algorithm(algorithm: str) -> str:

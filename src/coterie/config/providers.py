@@ -23,7 +23,7 @@ from typing import Protocol, Self
 from coterie.config.definition import split_list
 from coterie.config.properties import parse_properties
 from coterie.config.secrets import REFERENCE_PATTERN, remember_secret
-from coterie.nouns.errors import ConfigError, WorldError, invalid_value
+from coterie.nouns.errors import ConfigError, WorldError, invalid_value_message
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class ConfigProviders:
             class_name = properties.get(class_key, "").strip()
             if (provider_class := _PROVIDER_CLASSES.get(class_name)) is None:
                 reason = f"must be one of {', '.join(_PROVIDER_CLASSES)}"
-                errors[class_key] = [invalid_value(class_key, class_name or "''", reason)]
+                errors[class_key] = [invalid_value_message(class_key, class_name or "''", reason)]
                 continue
             prefix = f"{PROVIDERS_KEY}.{name}.param."
             parameters = {

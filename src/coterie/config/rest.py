@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from coterie.config.definition import split_list
 from coterie.config.security import TlsFiles
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 from coterie.nouns.ids import WorkerId, WorkerUrl
 
 HTTPS_PREFIX = "listeners.https."
@@ -90,7 +90,7 @@ class RestTls:
         key = prefix + CLIENT_AUTH_KEY
         value = properties.get(key, "").strip().lower() or ClientAuth.NONE.value
         if value not in [choice.value for choice in ClientAuth]:
-            raise ConfigError({key: [invalid_value(key, value, f"must be {_choices(ClientAuth)}")]})
+            raise ConfigError({key: [invalid_value_message(key, value, f"must be {_choices(ClientAuth)}")]})
         client_auth = ClientAuth(value)
         if client_auth is not ClientAuth.NONE and files.ca_location is None:
             missing_key = f"{prefix}ssl.truststore.location"
@@ -240,11 +240,11 @@ class RestSettings(BaseModel):
         advertised = self.rest_advertised_listener
         if advertised is not None and advertised not in schemes:
             key = "rest.advertised.listener"
-            errors[key] = [invalid_value(key, advertised, "no listener has this scheme")]
+            errors[key] = [invalid_value_message(key, advertised, "no listener has this scheme")]
         ports = {listener.port for listener in self.rest_listeners} - {0}
         if used := sorted(ports & {listener.port for listener in self.rest_admin_listeners}):
             key, value = "admin.listeners", ",".join(self.admin_listeners or ())
-            errors[key] = [invalid_value(key, value, f"listeners has the port {used[0]}, too")]
+            errors[key] = [invalid_value_message(key, value, f"listeners has the port {used[0]}, too")]
         schemes |= {listener.scheme for listener in self.rest_admin_listeners}
         if RestScheme.HTTPS in schemes and self.rest_tls.files.certificate_location is None:
             key = f"{HTTPS_PREFIX}ssl.keystore.location"

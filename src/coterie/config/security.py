@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The values of ``security.protocol``."""
@@ -187,7 +187,7 @@ class _SecurityParser:
         ):
             # The value is hidden because it contains the password.
             self._errors["sasl.jaas.config"] = [
-                invalid_value(
+                invalid_value_message(
                     "sasl.jaas.config",
                     "[hidden]",
                     "must be "
@@ -249,7 +249,7 @@ class _SecurityParser:
         instead of the value, unless it is None."""
         value = self._set_values.get(key, "") if shown_value is None else shown_value
         full_key = self._prefix + key
-        self._errors[full_key] = [invalid_value(full_key, value, reason)]
+        self._errors[full_key] = [invalid_value_message(full_key, value, reason)]
 
 
 _JAAS_PATTERN = re.compile(

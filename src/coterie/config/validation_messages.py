@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from coterie.nouns.errors import invalid_value
+from coterie.nouns.errors import invalid_value_message
 
 
 def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> dict[str, list[str]]:
@@ -21,7 +21,7 @@ def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> 
                 message += f" It is: {' '.join(description.split())}"
         else:
             shown_value = "[hidden]" if key in secret_keys else _value_text(detail["input"])
-            message = invalid_value(key, shown_value, _error_reason(detail))
+            message = invalid_value_message(key, shown_value, _error_reason(detail))
         messages.setdefault(key, []).append(message)
     return messages
 

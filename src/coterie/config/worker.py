@@ -15,7 +15,7 @@ from coterie.config.rest import CLIENT_AUTH_KEY, HTTPS_PREFIX, RestSettings, Res
 from coterie.config.security import SECURITY_KEYS as SECURITY_KEYS
 from coterie.config.security import TLS_FILE_KEYS, KafkaSecurity
 from coterie.config.validation_messages import messages_by_key
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import GroupProtocolName
@@ -396,7 +396,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
         errors = self.signature_errors() | self.rest_errors()
         if self.rest_users_file is not None and not self._has_signed_requests:
             errors["rest.users.file"] = [
-                invalid_value(
+                invalid_value_message(
                     "rest.users.file",
                     self.rest_users_file,
                     "workers sign their requests to each other only with connect.protocol sessioned or static, and "
@@ -405,11 +405,11 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
             ]
         if not self.local_assignors and self.group_remote_assignor is None:
             errors["group.local.assignors"] = [
-                invalid_value("group.local.assignors", "''", "must not be empty without group.remote.assignor")
+                invalid_value_message("group.local.assignors", "''", "must not be empty without group.remote.assignor")
             ]
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             errors["heartbeat.interval.ms"] = [
-                invalid_value(
+                invalid_value_message(
                     "heartbeat.interval.ms",
                     self.heartbeat_interval_ms,
                     f"must be less than session.timeout.ms ({self.session_timeout_ms})",
@@ -424,7 +424,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
             if keys_with_same_topic := sorted(
                 other_key for other_key in topics if other_key < key and topics[other_key] == topic
             ):
-                errors[key] = [invalid_value(key, topic, f"{keys_with_same_topic[0]} has the same topic")]
+                errors[key] = [invalid_value_message(key, topic, f"{keys_with_same_topic[0]} has the same topic")]
         return errors
 
 

@@ -67,7 +67,7 @@ class ConfigError(CoterieError):
         return {key: list(sentences) for key, sentences in self.errors.items()}
 
 
-def invalid_value(key: str, value: object, reason: str) -> str:
+def invalid_value_message(key: str, value: object, reason: str) -> str:
     """Connect's message about the invalid value of a key. ``value``: as the message shows it; hide a secret value
     before. ``reason``: what is wrong with the value, or what it must be."""
     return f"Invalid value {value} for configuration {key}: {reason}"

@@ -4,9 +4,9 @@ the request. Logger ``coterie.audit``, level INFO; the line is JSON.
     {"user": "alice", "address": "10.0.0.7", "operation": "put_config", "connector": "flights",
      "before": {…}, "after": {…}, "status": 200}
 
-``before`` is the config that the write has replaced. ``after`` is what the request has set: a config, offsets (null for
-a reset), or the level of a logger. Secret values are hidden. A refused request has a ``message`` with the first line of
-the reason, and neither ``before`` nor ``after``.
+``before`` is the config that the write has replaced. ``after`` is what the request has set: a config (and the initial
+state and offsets of a creation), offsets (null for a reset), or the level of a logger. Secret values are hidden. A
+refused request has a ``message`` with the first line of the reason, and neither ``before`` nor ``after``.
 
 A worker that has forwarded the request and returns the other worker's response writes no line if that response has
 the header :data:`AUDITED_HEADER`: then the line is written. The response of a Kafka Connect worker has no such header.
@@ -39,6 +39,8 @@ _CONFIG_OPERATIONS = frozenset(
 """The operations that change a connector's config: their lines contain the config before and after."""
 _FIELD_BY_OPERATION = {Operation.CHANGE_OFFSETS: "offsets", Operation.SET_LOGGER_LEVEL: "level"}
 """The field of the request's body that contains what the request sets."""
+_FIELDS_OF_CREATION = ("initial_state", "initial_offsets")
+"""The fields of the request's body that a creation sets beside the config."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,19 +91,22 @@ class Entry:
 
     def _after(self, request: Request, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field ``after`` of the line of a request that was performed; empty when the line has none."""
+        request_body = _masked_json(context_of(request).body or b"")
         if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
-            return {"after": response_body["config"]}
+            config = response_body["config"]  # Of another form than a config if another program leads the group.
+            if self.operation is Operation.CREATE_CONNECTOR and isinstance(config, dict):
+                config |= {field: request_body[field] for field in _FIELDS_OF_CREATION if field in request_body}
+            return {"after": config}
         if self.operation is Operation.RESET_OFFSETS:
             return {"after": None}
         field = _FIELD_BY_OPERATION.get(self.operation)
-        if field is None:
-            return {}
-        return {"after": {field: _masked_json(context_of(request).body or b"").get(field)}}
+        return {} if field is None else {"after": {field: request_body.get(field)}}
 
 
 def marked(request: Request, response: Response) -> Response:
     """``response`` with :data:`AUDITED_HEADER` if another worker has forwarded ``request``, and the line is written;
-    else without."""
+    else without. Every response must pass it: `access` calls it for the responses of handlers, `app` for those that
+    Starlette requests for exceptions."""
     if context_of(request).is_audited and FORWARD_PARAMETER in request.query_params:
         response.headers[AUDITED_HEADER] = "true"
     else:

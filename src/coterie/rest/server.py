@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -23,6 +24,7 @@ from coterie.config.tls import distinguished_name, server_context
 from coterie.nouns.errors import WorldError
 from coterie.rest.problems import RETRY_LATER, error_json
 
+logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 CLIENT_CERTIFICATE_NAME = "client_certificate_name"
 """The key of a request's state that contains the name in the client's certificate; see :func:`serve_while`."""
@@ -33,6 +35,8 @@ CONNECTIONS_MAX = 512
 connection: the one that has waited longest for its client. If none waits for its client, all stay open."""
 REQUESTS_MAX = 512
 """The number of requests of a listener that are handled at the same time; the next one gets 503."""
+REFUSALS_LOG_INTERVAL_S = 60
+"""The shortest time between two log lines of a listener that refuses requests above :data:`REQUESTS_MAX`."""
 CLIENT_TIMEOUT_S = 30
 """The time limit, in seconds, for a client that sends nothing of a request, or reads nothing of a response."""
 IDLE_CLOSE_DELAY_S = 0.1
@@ -53,6 +57,13 @@ class BoundListener:
         """The port, which the operating system has chosen if the listener's port is 0."""
         port: int = self.socket.getsockname()[1]
         return port
+
+    @property
+    def url(self) -> str:
+        """The scheme, the address and the port, for log lines."""
+        host = self.socket.getsockname()[0]
+        scheme = RestScheme.HTTP if self.tls is None else RestScheme.HTTPS
+        return f"{scheme.value}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
 @contextlib.contextmanager
@@ -82,7 +93,11 @@ def open_listener(host: str, port: int) -> socket.socket:
     """
     address = f"{host or '*'}:{port}"
     try:
-        return socket.create_server((host, port), backlog=256)
+        listener = socket.create_server((host, port), backlog=256)
+        # Each connection inherits it; asyncio sets it only for sockets with an explicit protocol number. Without it,
+        # the kernel sends the body of a small response only when the client has acknowledged the headers, 40 ms later.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise WorldError(
@@ -182,7 +197,7 @@ async def serve_while(
 def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
     """uvicorn's server of ``app`` for one listener."""
     config = uvicorn.Config(
-        _LimitedRequests(app),
+        _LimitedRequests(app, listener.url),
         http=_WorkerProtocol,
         ws="none",
         lifespan="off",
@@ -206,14 +221,20 @@ def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
 
 
 class _LimitedRequests:
-    """Responds with 503 to each request that arrives while ``app`` handles :data:`REQUESTS_MAX` requests."""
+    """Responds with 503 to each request that arrives while ``app`` handles :data:`REQUESTS_MAX` requests. Such requests
+    are logged, with one line in :data:`REFUSALS_LOG_INTERVAL_S`; ``listener_url`` is the listener's name in it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, listener_url: str) -> None:
         self._app = app
+        self._listener_url = listener_url
         self._running = 0
+        self._unlogged_refusals = 0
+        self._logged_at_s: float | None = None
+        """The time of the last log line, by the event loop's clock; None before the first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._running >= REQUESTS_MAX:
+            self._log_refusal()
             message = f"This listener handles {REQUESTS_MAX} requests, the maximum; send the request again later"
             await error_json(503, message, RETRY_LATER)(scope, receive, send)
             return
@@ -222,6 +243,22 @@ class _LimitedRequests:
             await self._app(scope, receive, send)
         finally:
             self._running -= 1
+
+    def _log_refusal(self) -> None:
+        self._unlogged_refusals += 1
+        now_s = asyncio.get_running_loop().time()
+        if self._logged_at_s is not None and now_s - self._logged_at_s < REFUSALS_LOG_INTERVAL_S:
+            return
+        logger.warning(
+            "The REST listener %s has refused %d request(s) with 503: it handles %d requests at the same time, the "
+            "maximum. Let clients send fewer requests at the same time, or send a part of them to other workers; if "
+            "requests stay open for long, the leader or a plug-in does not respond: see this worker's GET /health and "
+            "the log of the leader",
+            self._listener_url,
+            self._unlogged_refusals,
+            REQUESTS_MAX,
+        )
+        self._unlogged_refusals, self._logged_at_s = 0, now_s
 
 
 class _WorkerProtocol(H11Protocol):

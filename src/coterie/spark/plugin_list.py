@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from coterie import __version__
 from coterie.config.definition import ClassNames, ConfigDef, ConfigKey
 from coterie.config.plugins import Plugin, PluginType, find_plugin, in_connects_order, version_error
-from coterie.nouns.errors import invalid_value
+from coterie.nouns.errors import invalid_value_message
 from coterie.spark import converters, serializers
 from coterie.spark.connector_keys import (
     CLASS_KEY_BY_VERSION_KEY,
@@ -77,7 +77,7 @@ def wrong_type_errors(definition: ConfigDef, config: Mapping[str, str]) -> dict[
             continue
         if any(value in plugin.names for plugin in all_plugins()):
             message = f"Class {value} does not implement the {key.validator.interface_name} interface"
-            errors[key.name] = [invalid_value(key.name, value, message)]
+            errors[key.name] = [invalid_value_message(key.name, value, message)]
     return errors
 
 

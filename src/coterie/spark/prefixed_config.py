@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from coterie.config.definition import ConfigDef, ConfigKey
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class PrefixedConfig:
         """A mapping from the user's key of ``name`` to one error message about its set value. ``message``: what is
         wrong with the value and what to do."""
         key = self.full_key(name)
-        return {key: [invalid_value(key, self.config.get(key), message)]}
+        return {key: [invalid_value_message(key, self.config.get(key), message)]}
 
     def config_error(self, name: str, message: str) -> ConfigError:
         """A ConfigError with one message about the set value of the key ``name``. It is returned and not raised;

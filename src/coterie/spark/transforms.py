@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Width, split_list
-from coterie.nouns.errors import ConfigError, invalid_value
+from coterie.nouns.errors import ConfigError, invalid_value_message
 from coterie.spark.columns import column_id_by_name
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import PREDICATE_MATCHES_COLUMN, ROW_BEFORE_COLUMN, exact_column
@@ -232,7 +232,7 @@ class Transform:
                 return self.transform_type.apply(rows, self.side, self.settings)
             return self._apply_to_matching_rows(rows, self.predicate.applies_column(rows))
         except (PySparkException, ValueError) as error:
-            message = invalid_value(self.error_key, self.error_key_value, first_message_line(error))
+            message = invalid_value_message(self.error_key, self.error_key_value, first_message_line(error))
             raise ConfigError({self.error_key: [message]}) from error
 
     def _apply_to_matching_rows(self, rows: DataFrame, matches: Column) -> DataFrame:

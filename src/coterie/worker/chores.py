@@ -68,7 +68,7 @@ from coterie.nouns.errors import (
     UnreachableError,
     WorldError,
     WriterFencedError,
-    invalid_value,
+    invalid_value_message,
 )
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
@@ -134,7 +134,8 @@ class Chores:
                 return await self._end(chore)
 
     async def _end(self, chore: CloseIntake | Leave | CloseRuntime) -> IntakeClosed | GroupLeft | RuntimeClosed:
-        """Perform one step of the end of this worker."""
+        """Perform one of the three chores with which this worker ends: close the intake of requests, leave the group,
+        or close the runtime."""
         match chore:
             case CloseIntake():
                 await self._close_intake()
@@ -248,13 +249,13 @@ class Chores:
         except Exception as error:  # noqa: BLE001
             logger.error("Validating a connector's config failed: %s", _error_type_and_stack(error))
             key = "connector.class"
-            errors = {key: [invalid_value(key, chore.config.get(key), str(error))]}
+            errors = {key: [invalid_value_message(key, chore.config.get(key), str(error))]}
             infos = ConfigInfos(name=chore.config.get(key, ""), configs=()).with_errors(errors)
         return ConfigValidated(id=chore.id, infos=infos)
 
     async def _ask_plugins(self, chore: AskPlugins) -> PluginsAnswered:
-        """Ask the runtime for its plug-ins, or for the keys of one. An exception of a plug-in is logged without its
-        message, and becomes a refusal with its message."""
+        """List this worker's plug-ins, or describe the keys of one of them. An unknown name or version is a refusal. An
+        exception of a plug-in is logged without its message, and becomes a refusal with its message."""
         try:
             match chore.question:
                 case ListPlugins():
@@ -269,8 +270,8 @@ class Chores:
         except PluginVersionError as error:
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
         except Exception as error:  # noqa: BLE001
-            logger.error("Asking the plug-ins failed: %s", _error_type_and_stack(error))
-            message = f"A plug-in could not be asked: {''.join(traceback.format_exception_only(error)).strip()}"
+            logger.error("Listing or describing this worker's plug-ins failed: %s", _error_type_and_stack(error))
+            message = f"A plug-in could not be described: {''.join(traceback.format_exception_only(error)).strip()}"
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
 
     async def _read_offsets(self, chore: ReadOffsets) -> OffsetsRead:
@@ -314,7 +315,7 @@ class Chores:
         try:
             return ConfigEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
         except WorldError as error:
-            logger.warning("The end of the config topic cannot be found; requests that need it wait: %s", error)
+            logger.warning("The end offset of the config topic cannot be read; writes wait until it can: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:
@@ -337,7 +338,7 @@ class Chores:
     async def _append(
         self, chore: AppendConfig | AppendStatuses
     ) -> ConfigAppended | ConfigAppendFailed | StatusesAppended:
-        """Append lines to one of the two logs."""
+        """Append lines to the config log or to the status log."""
         match chore:
             case AppendConfig():
                 return await self._append_config(chore)
@@ -394,6 +395,6 @@ def _message_of(chore: ReadOffsets | ApplyOffsetChange, error: Exception) -> str
 
 
 def _error_type_and_stack(error: Exception) -> str:
-    """The type of ``error`` and the stack of its raise, for the log. The message of ``error`` is left out: it may quote
-    a config, which only the client that sent the config may see."""
+    """The type of ``error`` and the stack at which it was raised, for the log. The message of ``error`` is left out: it
+    may quote a config, which only the client that sent the config may see."""
     return f"{type(error).__name__}, raised at\n{''.join(traceback.format_tb(error.__traceback__))}"

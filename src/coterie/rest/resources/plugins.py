@@ -49,6 +49,11 @@ class PluginsResource:
         return JSONResponse(plugin_views.keys_json(keys.keys))
 
     async def validate_config(self, request: Request) -> Response:
+        """The errors of a config, key by key.
+
+        :raises BadRequestError: when the path and the config name different plug-ins.
+        :raises ProblemRefusal: when the config names no plug-in.
+        """
         config = bodies.parse_config_with_nulls(await bodies.read_body(request))
         plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
         if connector_class is not None and not _without_suffix(connector_class).endswith(_without_suffix(plugin)):

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from coterie import __version__
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.rest.endpoints import Endpoint, Operation
+from coterie.rest.endpoints import JSON, Endpoint, Operation
 from coterie.rest.openapi import openapi_document
 from coterie.rest.problems import RETRY_LATER
 from coterie.rest.routing import Handlers
@@ -28,6 +28,8 @@ class ServerResource:
         self._endpoints = endpoints
         self._worker = worker
         self._cluster_id = cluster_id
+        self._api: bytes | None = None
+        """The OpenAPI document; None before it is requested for the first time."""
 
     def handlers(self) -> Handlers:
         """The handlers by operation."""
@@ -49,8 +51,12 @@ class ServerResource:
         )
 
     async def describe_api(self, _: Request) -> Response:
-        """The OpenAPI document of this API."""
-        return JSONResponse(openapi_document(self._endpoints))
+        """The OpenAPI document of this API. It is made once, on a thread: this takes longer than the event loop may
+        stall."""
+        if self._api is None:
+            document = await asyncio.to_thread(openapi_document, self._endpoints)
+            self._api = bytes(JSONResponse(document).body)
+        return Response(self._api, media_type=JSON)
 
     async def describe_health(self, _: Request) -> Response:
         """The worker's health (KIP-1017): 503 while it starts; 200 when its herder responds within
