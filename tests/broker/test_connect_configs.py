@@ -50,8 +50,8 @@ def test_each_config_sets_its_value() -> None:
         ("group.connect.heartbeat.interval.ms", "15001", "It is 15001, and must be between 100 and 15000."),
         ("group.connect.computation.timeout.ms", "0", "0"),
         ("group.connect.max.size", "0", "0"),
-        ("group.coordinator.rebalance.protocols", "connect", "It must contain classic, and may contain connect."),
-        ("group.coordinator.rebalance.protocols", "classic,share", "It must contain classic"),
+        ("group.coordinator.rebalance.protocols", "connect", "The list must contain classic, and may contain connect."),
+        ("group.coordinator.rebalance.protocols", "classic,share", "The list must contain classic"),
     ],
 )
 def test_an_invalid_config_is_refused_by_name(name: str, value: str, error: str) -> None:

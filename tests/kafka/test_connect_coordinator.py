@@ -414,7 +414,7 @@ async def test_a_group_without_a_coordinator_is_a_response_with_that_error() -> 
         response = await coordinator.ask(heartbeat())
         assert response == HeartbeatResponse(
             error=ConnectErrorCode.COORDINATOR_NOT_AVAILABLE,
-            message="the search for the coordinator: coordinator_not_available",
+            message="no coordinator of group workers was found: coordinator_not_available",
         )
         assert server.connections == 0
 

@@ -244,7 +244,10 @@ async def test_the_error_for_a_missing_login_names_the_key(tmp_path: Path, caplo
             with pytest.raises(BrokerAccessError, match=r"set security\.protocol to that of the broker's listener"):
                 await check_broker_access([server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500)
     lines = [record.getMessage() for record in caplog.records if record.name == "coterie.broker.connection"]
-    assert [line.partition(" closed: ")[2] for line in lines] == ["a request of API 15 before authentication"]
+    assert [line.partition(" closed: ")[2] for line in lines] == [
+        "the peer sent a request of API 15 before it was authenticated; set the client's security.protocol to that of "
+        "the broker"
+    ]
 
 
 async def test_a_broker_that_ends_during_the_access_check_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +259,9 @@ async def test_a_broker_that_ends_during_the_access_check_is_no_error(caplog: py
     server = await asyncio.start_server(close, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     await check_broker_access([address], client_id="tests", security=KafkaSecurity())
-    assert f"cannot check yet whether {address} accepts this client: cannot reach the broker" in caplog.text
+    assert (
+        f"cannot check yet whether the broker at {address} accepts this client: cannot reach the broker" in caplog.text
+    )
 
 
 async def test_a_broker_without_tls_is_reported(tmp_path: Path, authority: Authority) -> None:

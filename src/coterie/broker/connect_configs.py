@@ -13,9 +13,10 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.errors import ConfigError
 
 GROUP_PREFIX = "connect."
-"""The begin of the names of configs that are set on one connect group."""
+"""The prefix of the names of configs that can be set on one connect group."""
 MAX_DELAY = "connect.scheduled.rebalance.max.delay.ms"
-"""The only group config that is not a broker config: each worker has its own setting."""
+"""The only config of connect groups whose default is not a broker config: the default is the setting of the worker that
+computes the assignment."""
 _PROTOCOLS = "group.coordinator.rebalance.protocols"
 _SIZE_MAX, _ASSIGNORS = "group.connect.max.size", "group.connect.assignors"
 
@@ -30,19 +31,20 @@ class _Duration:
     """The field of `ConnectGroupSettings`."""
     documentation: str
     bounds: str = ""
-    """The begin of the names of its two fields in `ConnectGroupBounds`; empty if it has no such bounds."""
+    """The prefix of the names of its two fields in `ConnectGroupBounds`; empty if the broker has no settings for its
+    bounds."""
     least: int = 0
 
 
 _DURATIONS = (
     _Duration("assignment.interval.ms", "assignment_interval_ms", "The least time between two computations of a target"
               " assignment.", "assignment_interval"),
-    _Duration("computation.timeout.ms", "computation_timeout_ms", "How long a chosen member may take to install a"
-              " target assignment.", least=1),
+    _Duration("computation.timeout.ms", "computation_timeout_ms", "How long the member that was chosen to compute a"
+              " target assignment may take until it installs the result.", least=1),
     _Duration("connection.grace.ms", "connection_grace_ms", "How long a member may be absent after the orderly end of"
-              " its connection, at most; 0: such an end means nothing."),
-    _Duration("heartbeat.interval.ms", "heartbeat_interval_ms", "The time between two heartbeats of a member whose"
-              " heartbeats are not held.", "heartbeat_interval"),
+              " its connection, at most; 0: the end of a connection has no effect."),
+    _Duration("heartbeat.interval.ms", "heartbeat_interval_ms", "The time between two heartbeats of a member to whose"
+              " heartbeats the broker responds at once.", "heartbeat_interval"),
     _Duration("initial.rebalance.delay.ms", "initial_rebalance_delay_ms", "How long a group without members waits for"
               " more members after the first one has joined."),
     _Duration("session.timeout.ms", "session_timeout_ms", "How long a member stays in the group without an accepted"
@@ -59,7 +61,8 @@ def broker_config_keys() -> tuple[ConfigKey, ...]:
     """The broker configs for connect groups, and the one that lists the served protocols; sorted by name."""
     keys = [
         _key(_PROTOCOLS, ",".join(GroupProtocol), "The protocols of the groups that the broker serves.", Type.LIST),
-        _key(_ASSIGNORS, "", "The assignors that may compute in the broker; empty: all that it has.", Type.LIST),
+        _key(_ASSIGNORS, "", "The assignors that compute target assignments in the broker; empty: all that it has.",
+             Type.LIST),
         _key(_SIZE_MAX, str(ConnectGroupSettings().group_size_max), "How many members a connect group may have.",
              validator=at_least(1)),
     ]  # fmt: skip
@@ -91,7 +94,7 @@ def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
 
 
 def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> BrokerSettings:
-    """``settings`` with these broker configs.
+    """``settings`` with the changes of the broker configs ``configs``.
 
     :raises ConfigError: when a name is not one of :func:`broker_config_keys`, or a value is not valid.
     """
@@ -101,7 +104,9 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
     errors |= {name: ["This broker has no such config."] for name in configs.keys() - known}
     protocols = split_list(configs.get(_PROTOCOLS, ",".join(settings.group_protocols)))
     if GroupProtocol.CLASSIC not in protocols or not {*GroupProtocol}.issuperset(protocols):
-        errors[_PROTOCOLS] = [f"It must contain {GroupProtocol.CLASSIC}, and may contain {GroupProtocol.CONNECT}."]
+        errors[_PROTOCOLS] = [
+            f"The list must contain {GroupProtocol.CLASSIC}, and may contain {GroupProtocol.CONNECT}."
+        ]
     if errors:
         raise ConfigError(errors)
     groups: dict[str, int] = {}
@@ -135,7 +140,7 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
 
 def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
     """The configs that can be set on one connect group; none if the broker does not serve connect groups. The defaults
-    are those of a broker without settings of its own, the bounds those of ``settings``."""
+    are those of a broker with default settings; the bounds are those of ``settings``."""
     if not settings.serves_connect_groups:
         return ()
     keys = [
@@ -143,13 +148,17 @@ def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
              duration.documentation, validator=between(*_duration_bounds(settings, duration)))
         for duration in _DURATIONS
     ]  # fmt: skip
-    delay = "How long jobs wait for a member that has left; without it the setting of the worker that computes counts."
+    delay = (
+        "How long the jobs of a member that has left are given to no other member; if not set, the setting of the"
+        " worker that computes the assignment applies."
+    )
     keys.append(ConfigKey(name=MAX_DELAY, type=Type.INT, is_optional=True, documentation=delay, validator=at_least(0)))
     return tuple(sorted(keys, key=lambda key: key.name))
 
 
 def group_defaults(settings: BrokerSettings) -> Mapping[str, str]:
-    """The value of each connect config in a group on which it is not set, if the broker has a setting for it."""
+    """The value that each config of connect groups has in a group on which the config is not set: the broker's setting.
+    Without ``MAX_DELAY``, for which the broker has no setting."""
     return {f"{GROUP_PREFIX}{one.name}": str(getattr(settings.connect_groups, one.field)) for one in _DURATIONS}
 
 
@@ -168,7 +177,7 @@ def group_values_error(configs: Mapping[str, str], settings: BrokerSettings) -> 
 
 
 def _duration_bounds(settings: BrokerSettings, duration: _Duration) -> tuple[int, int]:
-    """The least and the greatest value of a duration of a group."""
+    """The least and the greatest value, in ms, of a duration that can be set on a group."""
     if not duration.bounds:
         return duration.least, 2**31 - 1
     bounds = settings.connect_bounds

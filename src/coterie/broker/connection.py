@@ -138,8 +138,8 @@ class Connection:
         self._principal = ANONYMOUS if name is None else Principal(name)
 
     async def _authenticate_with_sasl(self) -> bool:
-        """Handle requests one by one, because the principal is unknown until the last token. Returns whether the peer
-        is authenticated: False if it has disconnected before, or authentication failed."""
+        """Handle the requests of the SASL exchange one by one, because the principal is unknown until the last token.
+        Returns whether the peer is authenticated: False if it has disconnected before, or authentication failed."""
         exchange = SaslExchange(
             self._broker.security.users,
             failed_authentication_delay_ms=self._broker.settings.failed_authentication_delay_ms,
@@ -273,8 +273,9 @@ class Connection:
                 # count: every request gets one iteration of the event loop, in which a Produce is queued for the log,
                 # and no task is cancelled before it has begun to await its handler's coroutine.
                 await asyncio.sleep(0)
-            # The peer has closed its side (FIN); any other end of the connection raises an exception. If each request
-            # has its response, or a held one, the end is that of the client, and not one of a request.
+            # The peer has closed its side (FIN); any other end of the connection raises an exception. If all requests
+            # in flight are held heartbeats, the client has not closed the connection because a response is late, but
+            # because the client ends: report this to the groups of its members.
             if has_ended and self._in_flight == self._member_connection.held_count():
                 self._member_connection.close()
             for answer in (*parked, writing):
@@ -287,7 +288,8 @@ class Connection:
             principal_budget.take_unchecked(size)
             return
         logger.warning(
-            "Connection %s is not read until responses are sent: its principal has %d bytes in flight",
+            "Connection %s is not read until responses are sent: the requests and responses of its principal that are "
+            "in flight have %d bytes",
             self.peer,
             principal_budget.bytes_in_flight,
         )
@@ -411,7 +413,8 @@ class Connection:
     # -- handling -----------------------------------------------------------------------------------------------------
 
     async def _decode(self, frame: bytes, number: int) -> _DecodedRequest:
-        """The request in ``frame``, with this number; one with many elements is decoded on a thread.
+        """The request in ``frame``; ``number`` is its number on the connection. A request with many array elements is
+        decoded on a thread.
 
         :raises WireError: when the frame is malformed.
         """

@@ -121,7 +121,8 @@ async def running_broker(
             _log_data_directory(settings, log, group_count)
 
             def end_offsets_transaction(markers: MarkersWritten) -> None:
-                """Tell the groups that the markers commit or drop their pending offsets."""
+                """Notify each group with pending offsets of the transaction: its markers are durable, and commit or
+                drop these offsets."""
                 if group_log.topic_partition in markers.partitions:
                     producer_id = markers.producer.producer_id
                     ended = TransactionEnded(producer_id=producer_id, is_commit=markers.is_commit)
@@ -181,7 +182,7 @@ class _Connections:
         """Set once the port is known, and None again when the broker stops. While it is None, each new connection is
         closed at once."""
         self.asyncio_tasks: set[asyncio.Task[None]] = set()
-        """One for each open connection."""
+        """The asyncio tasks that serve the open connections, one for each."""
         self._count_by_address: Counter[str] = Counter()
         """The number of open connections by the peer's IP address."""
         self._settings = settings
@@ -234,7 +235,8 @@ class _Connections:
 
 
 def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, Assign]) -> Mapping[str, Assign]:
-    """Those of ``assignors`` that the settings let compute.
+    """The assignors that compute target assignments in this broker, by name: those that the settings list, or all of
+    ``assignors`` if the settings have no list.
 
     :raises WorldError: when the settings name an assignor that is not in ``assignors``.
     """

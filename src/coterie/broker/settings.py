@@ -149,8 +149,8 @@ class BrokerSettings:
     connect_bounds: ConnectGroupBounds = field(default_factory=ConnectGroupBounds)
     """The bounds of the configs of one connect group."""
     connect_assignors: tuple[str, ...] | None = None
-    """``group.connect.assignors``: the names of the assignors that may compute in the broker; None: all that the broker
-    was given."""
+    """``group.connect.assignors``: the names of the assignors that compute target assignments in the broker; None: all
+    that the broker was given."""
     transactions: TransactionLimits = field(default_factory=TransactionLimits)
     """Timeouts of transactions, and when the state of idle producers and transactional ids expires."""
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)

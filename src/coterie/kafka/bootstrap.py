@@ -1,4 +1,4 @@
-"""Sends requests to the first of the bootstrap servers that responds."""
+"""Sends requests to the brokers in bootstrap.servers: to all in turn until one responds, or to a given one."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from coterie.wire.kio_entities import Values
 
 
 class BootstrapServers:
-    """The brokers that a client was given."""
+    """The brokers in a client's bootstrap.servers. A server that has failed moves to the end of the list, so that later
+    calls of :meth:`ask` try the others first."""
 
     def __init__(self, servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
         """``servers`` are the entries of bootstrap.servers, each as ``host:port``."""
@@ -20,10 +21,11 @@ class BootstrapServers:
         self._servers = [Address.parse(server) for server in servers]
 
     async def ask(self, api: ApiRange, values: Values, timeout_s: float) -> Any:
-        """The response of the first server that responds, to a request with ``values``. Asks one server after the
-        other, each for ``timeout_s``.
+        """Send a request with ``values`` to one server after the other, each on a new connection and for at most
+        ``timeout_s``, until one responds. Returns kio's response entity, which may contain an error code.
 
-        :raises WorldError: when no server responds; the message contains the reason for each server.
+        :raises WorldError: when every server fails: it cannot be reached, does not respond in time, rejects this client
+            or does not support ``api``. The message contains the reason for each server.
         """
         reasons: list[str] = []
         for server in list(self._servers):
@@ -39,7 +41,8 @@ class BootstrapServers:
         raise WorldError("; ".join(reasons))
 
     async def ask_server(self, server: Address, api: ApiRange, values: Values) -> Any:
-        """The response of one server, on a separate connection, without a time limit.
+        """Send a request to ``server`` on a new connection, wait for the response without a time limit, and close the
+        connection. Returns kio's response entity.
 
         :raises WorldError: as :meth:`open` and :meth:`.BrokerConnection.ask`.
         """

@@ -35,8 +35,9 @@ async def check_broker_access(
     timeout_ms: int = 10_000,
 ) -> None:
     """Log in once, at the first of the servers that responds to a request. A server that cannot be reached, or does not
-    respond within ``timeout_ms``, is skipped with a log message. Returns without a check if all are skipped: later
-    requests wait for them. With ``transactional_id``, also check the right to use this transactional id.
+    respond within ``timeout_ms``, is skipped with a log message. If all are skipped, it returns without a check: this
+    worker's later requests wait until a server responds. With ``transactional_id``, also check the right to use this
+    transactional id.
 
     :raises BrokerAccessError: when a broker is not trusted, rejects the user or the transactional id, or for
         ``timeout_ms`` closes each connection without a response, as a broker does if its listener has another
@@ -53,7 +54,9 @@ async def check_broker_access(
             raise
         except (WorldError, TimeoutError) as error:
             logger.info(
-                "cannot check yet whether %s accepts this client: %s", server, str(error) or "no response in time"
+                "cannot check yet whether the broker at %s accepts this client: %s",
+                server,
+                str(error) or "no response in time",
             )
         else:
             return
@@ -108,8 +111,8 @@ async def _request_once(
 
 async def _check_transactional_id(connection: BrokerConnection, transactional_id: str) -> None:
     """Look up the coordinator of ``transactional_id``, which needs the right Describe; Write implies it. A user with
-    Describe alone is refused when the worker becomes the leader, by the same message. Any other error is ignored: a
-    later request will have it again.
+    Describe alone is refused when the worker becomes the leader, by the same message. Any other error code is ignored:
+    a later request gets it again.
 
     :raises BrokerAccessError: when the broker does not allow this client to use the transactional id.
     """

@@ -14,8 +14,8 @@ LOG_REPEAT_INTERVAL_S = 30
 
 
 class ClientLog:
-    """The log of one handle of librdkafka (a consumer, a producer or an admin client). librdkafka calls it on the
-    thread that serves the handle; :meth:`on_response` may be called on another thread."""
+    """Logs the failures of one handle of librdkafka (a consumer, a producer or an admin client). librdkafka calls this
+    object on the thread that serves the handle; :meth:`on_response` may be called on another thread."""
 
     def __init__(self, message_prefix: str) -> None:
         """``message_prefix`` is the start of each log message: what the handle does, or its servers."""
@@ -64,7 +64,12 @@ class ClientLog:
             # librdkafka retries for as long as the handle is open: log the failure only once.
             if not self._is_rejection_logged:
                 self._is_rejection_logged = True
-                logger.error("%s: the brokers reject this client (%s); retrying", self._message_prefix, error.str())
+                logger.error(
+                    "%s: the brokers reject this client (%s); check security.protocol, sasl.username, sasl.password "
+                    "and the files with certificates; retrying",
+                    self._message_prefix,
+                    error.str(),
+                )
         elif error.fatal():
             logger.error(
                 "%s: the Kafka client has failed (%s); restart this process", self._message_prefix, error.str()

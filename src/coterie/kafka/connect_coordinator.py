@@ -3,8 +3,8 @@
 All requests of the member are sent on one connection, also while others are outstanding: a broker that holds the
 response to a heartbeat sends it when the next request arrives on the same connection. If the response to a request does
 not arrive within its time limit, the connection is closed, because no later response on it arrives either; the next
-request opens another one. So each failure of a connection is one failed request at least, after which the member sends
-all fields.
+request opens another one. So when a connection fails, at least one request fails with it; after a failed request, the
+member's next heartbeat contains all fields.
 """
 
 import asyncio
@@ -110,7 +110,8 @@ class KafkaConnectCoordinator:
     async def _ask(
         self, api: ApiRange, request: Request, values: Values, to_response: Callable[[Any], Response]
     ) -> Response:
-        """Send a request and return its response, or a response with the error code of FindCoordinator.
+        """Send a request and return its response. If FindCoordinator returns an error code, no request is sent, and the
+        response has that code.
 
         :raises UnsupportedApiError: when the coordinator does not serve connect groups.
         :raises WorldError: as :meth:`ask`.
@@ -118,7 +119,9 @@ class KafkaConnectCoordinator:
         connection = await self._get_or_open_connection(request.group_id)
         if isinstance(connection, ErrorCode):
             return _make_error_response(
-                request, error_of(connection), f"the search for the coordinator: {connection.name}"
+                request,
+                error_of(connection),
+                f"no coordinator of group {request.group_id} was found: {connection.name}",
             )
         try:
             async with asyncio.timeout(request.response_timeout_ms / 1000):
@@ -127,12 +130,13 @@ class KafkaConnectCoordinator:
         except TimeoutError:
             self._drop(connection)
             raise WorldError(
-                f"the group's coordinator did not respond to {api.name} within {request.response_timeout_ms} ms"
+                f"the coordinator of group {request.group_id} did not respond to {api.name} within "
+                f"{request.response_timeout_ms} ms"
             ) from None
         except (WireError, ValueError) as error:
             self._drop(connection)
             raise NoResponseError(
-                f"the response of the group's coordinator to {api.name} is not valid: {error}"
+                f"the response of the coordinator of group {request.group_id} to {api.name} is not valid: {error}"
             ) from error
         except WorldError:
             self._drop(connection)
@@ -150,7 +154,7 @@ class KafkaConnectCoordinator:
         """
         async with self._opening:
             if self._is_closed:
-                raise WorldError("the connection to the group's coordinator is closed")
+                raise WorldError(f"the connection to the coordinator of group {group_id} is closed")
             current = self._connection
             if current is not None and not current.is_stale:
                 return current
@@ -169,16 +173,17 @@ class KafkaConnectCoordinator:
                     opened = await self._finder.open(coordinator)
             except TimeoutError:
                 raise WorldError(
-                    f"the group's coordinator at {coordinator} accepted no connection within {self._open_timeout_s:g} s"
+                    f"the coordinator of group {group_id} at {coordinator} accepted no connection within "
+                    f"{self._open_timeout_s:g} s"
                 ) from None
             if self._is_closed:
                 opened.close()
-                raise WorldError("the connection to the group's coordinator is closed")
+                raise WorldError(f"the connection to the coordinator of group {group_id} is closed")
             self._connection = opened
             return opened
 
     def _drop(self, connection: BrokerConnection | None) -> None:
-        """Close ``connection``; no later request uses it."""
+        """Close ``connection``, so that no later request uses it. Does nothing for None."""
         if connection is not None:
             connection.close()
             if self._connection is connection:

@@ -24,13 +24,14 @@ from coterie.wire.connect_group_jobs import job_arrays, jobs_in_arrays
 from coterie.wire.kio_entities import Values
 
 _ABSENT = -1
-"""The value of a number that is not given, or has not changed."""
+"""In a request or a response: a number that is not given, or that has not changed."""
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def heartbeat_values(request: HeartbeatRequest) -> Values:
-    """The fields of a ConnectGroupHeartbeat request. Those that have not changed are left out."""
+    """The fields of a ConnectGroupHeartbeat request. Fields that are None in ``request``, because they have not
+    changed, are left out."""
     values = {
         "group_id": request.group_id,
         "member_id": request.member_id,
@@ -100,12 +101,13 @@ def install_values(request: InstallRequest) -> Values:
 
 
 def _configured_values(configured: Configured) -> Values:
-    """The field with the configured jobs."""
+    """The value of the field ``configured``: all configured jobs, and how far the leader had read the config topic."""
     return {"value": {"config_offset": configured.config_offset, **job_arrays(configured.jobs)}}
 
 
 def _claims_values(claims: Claims) -> Values:
-    """The field with the claims."""
+    """The value of the field ``claims``: the only jobs that the worker may run (KIP-987). ``wildcard`` true means any
+    job."""
     return {"value": {"wildcard": claims.jobs is None, **job_arrays(claims.jobs or NO_JOBS)}}
 
 
@@ -113,7 +115,8 @@ def _claims_values(claims: Claims) -> Values:
 
 
 def error_of(code: int) -> ConnectErrorCode:
-    """The error code ``code`` of a response; UNKNOWN_SERVER_ERROR for an unknown one."""
+    """Convert the error code of a response. A code that this version of Coterie does not have becomes
+    UNKNOWN_SERVER_ERROR."""
     try:
         return ConnectErrorCode(code)
     except ValueError:
@@ -121,14 +124,15 @@ def error_of(code: int) -> ConnectErrorCode:
 
 
 def message_of(code: int, message: str | None) -> str | None:
-    """The message of a response, which names an unknown error code."""
+    """The error message of a response, None if there is none. For a code that this version of Coterie does not have,
+    the message begins with the number of the code."""
     if code == error_of(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"
 
 
 def heartbeat_response(entity: Any) -> HeartbeatResponse:
-    """The response to a heartbeat.
+    """Convert a ConnectGroupHeartbeat response for the member.
 
     :raises InvalidFieldError: when a job is not valid.
     """
@@ -160,7 +164,7 @@ def heartbeat_response(entity: Any) -> HeartbeatResponse:
 
 
 def prepare_response(entity: Any) -> PrepareAssignmentResponse:
-    """The response to ConnectGroupPrepareAssignment.
+    """Convert a ConnectGroupPrepareAssignment response. It contains a snapshot only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
     """
@@ -173,14 +177,14 @@ def prepare_response(entity: Any) -> PrepareAssignmentResponse:
 
 
 def install_response(entity: Any) -> InstallAssignmentResponse:
-    """The response to ConnectGroupInstallAssignment."""
+    """Convert a ConnectGroupInstallAssignment response."""
     return InstallAssignmentResponse(
         error=error_of(entity.error_code), message=message_of(entity.error_code, entity.error_message)
     )
 
 
 def describe_response(entity: Any) -> DescribeResponse:
-    """The response to ConnectGroupDescribe for one group.
+    """Convert a ConnectGroupDescribe response for one group. It contains a description only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
     :raises ValueError: when a member has an unknown state, or the response does not contain one group.
@@ -304,5 +308,5 @@ def _instance_id(value: str | None) -> InstanceId | None:
 
 
 def _or_none(number: int) -> int | None:
-    """``number``; None for -1."""
+    """``number``, a number of a response; None for -1, which means that the number is not given."""
     return None if number == _ABSENT else number

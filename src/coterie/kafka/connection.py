@@ -116,7 +116,8 @@ class BrokerConnection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the response to a request is outstanding; also to a request whose caller was cancelled."""
+        """Whether the broker still has to respond to a request of this connection, including a request whose caller was
+        cancelled."""
         return bool(self._router.pending_responses)
 
     @classmethod
@@ -178,7 +179,8 @@ class BrokerConnection:
         self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
-        """Log in with SASL; if the broker limits the time of the login, note when it ends.
+        """Log in with SASL. If the broker limits the lifetime of the login (KIP-368), set the time when this connection
+        becomes stale.
 
         :raises BrokerAccessError: when the broker rejects the mechanism, the user or the password, sends a malformed
             token, or cannot prove its identity.
@@ -238,15 +240,16 @@ class BrokerConnection:
 
 
 def _broker_to_use(api: ApiRange) -> str:
-    """Which brokers support the API, for the end of an error message."""
+    """The advice to use a broker that supports the API, for the end of an error message."""
     if api.api_key >= CONNECT_GROUP_HEARTBEAT.api_key:
         return "use a Coterie broker that serves connect groups"
     return "use a broker of Kafka 2.4 or newer"
 
 
 def _failed_request_hint(api: ApiRange) -> str:
-    """What to check after a failed request, for the end of an error message. For ApiVersions, the first request of a
-    connection: a broker that requires TLS closes a connection without TLS, or sends a TLS alert on it. Else empty."""
+    """The advice to check security.protocol, for the end of an error message, if the failed request is ApiVersions, the
+    first of a connection: a broker that requires TLS closes a connection without TLS, or sends a TLS alert on it. Empty
+    for every other API."""
     return "; check that security.protocol is that of the broker's listener" if api is API_VERSIONS else ""
 
 
@@ -260,7 +263,7 @@ class _ResponseRouter(asyncio.Protocol):
         response arrives."""
         self._unprocessed_bytes = bytearray()
         self._connection_error: OSError | WireError | None = None
-        """Why the connection broke."""
+        """The first error of the connection, None without an error. Later requests fail with it."""
 
     def expect_response(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
         """A future for the response to the request with this correlation id: its result is the frame without its length
@@ -275,7 +278,8 @@ class _ResponseRouter(asyncio.Protocol):
         return response_future
 
     def data_received(self, data: bytes) -> None:
-        """asyncio calls this with received bytes."""
+        """asyncio calls this with received bytes. Completes the requests whose response is now complete; invalid bytes
+        fail all outstanding and all later requests."""
         if self._connection_error is not None:
             return
         self._unprocessed_bytes += data
@@ -286,13 +290,14 @@ class _ResponseRouter(asyncio.Protocol):
             self._fail_all_requests(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio calls this when the connection is closed, by either side."""
+        """asyncio calls this when the connection is closed, by either side: all outstanding and all later requests
+        fail."""
         self._fail_all_requests(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
 
     def _next_frame(self) -> bytes | None:
         """Remove the next frame from the received bytes and return it without its length; None if it is not complete.
 
-        :raises WireError: when its length is negative or too large.
+        :raises WireError: when the frame's length is negative or above ``RESPONSE_SIZE_MAX``.
         """
         if len(self._unprocessed_bytes) < LENGTH_SIZE:
             return None

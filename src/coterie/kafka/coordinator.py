@@ -102,8 +102,9 @@ class KafkaCoordinator:
 
 
 class _CoordinatorConnections:
-    """The connections to the coordinator for one kind of request: for those to which it responds immediately, or for
-    those that it parks. New requests use the current connection, which is opened when it is needed."""
+    """The connections to the coordinator for one kind of request: for the requests to which the coordinator responds
+    immediately, or for those that it parks. New requests use the current connection, which is opened when it is
+    needed."""
 
     def __init__(
         self, finder: CoordinatorFinder, open_timeout_ms: int, response_timeout_ms: int, *, is_parked: bool
@@ -142,7 +143,8 @@ class _CoordinatorConnections:
                 raise
         except TimeoutError:
             raise WorldError(
-                f"the group's coordinator accepted no connection, or did not respond to {api.name}, in time"
+                f"the coordinator of group {group_id} accepted no connection within {self._open_timeout_s:g} s, or did "
+                f"not respond to {api.name} within {self._response_timeout_s:g} s"
             ) from None
         if answer.error_code in MOVED and self._current is connection:
             self._current = None

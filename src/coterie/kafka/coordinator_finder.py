@@ -44,6 +44,6 @@ class CoordinatorFinder:
 
 
 def found_coordinator(answer: Any) -> Any:
-    """The fields of the one coordinator in a response to FindCoordinator: up to version 3 the response itself has
-    them."""
+    """The struct with the error code, host and port of the requested coordinator: the response to FindCoordinator
+    itself up to version 3, from version 4 on the first entry of its list."""
     return answer.coordinators[0] if getattr(answer, "coordinators", ()) else answer

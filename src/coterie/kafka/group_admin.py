@@ -34,19 +34,19 @@ _GROUP_RESOURCE = 32
 _SET, _DELETE = 0, 1
 """Kafka's numbers of the operations of IncrementalAlterConfigs."""
 _SOURCE_GROUP = 8
-"""Kafka's number of the source of a config that is set on the group."""
+"""Kafka's number of the config source GROUP: the config is set on the group itself."""
 _RETRIED = frozenset({*map(int, MOVED), int(ErrorCode.coordinator_load_in_progress)})
-"""The errors that end soon: the request is sent again."""
+"""Error codes that stop after a short time (the coordinator moves or loads the group): the request is repeated."""
 _RETRY_INTERVAL_S = 0.2
 _DEAD = "Dead"
 """The state of a group that does not exist."""
 _REASON = "removed by an operator"
-"""The reason that LeaveGroup contains (KIP-800)."""
+"""The reason for the removal of a member, in LeaveGroup requests (KIP-800)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
-    """One group of the list of all groups."""
+    """One group of the cluster, as a ListGroups response describes it."""
 
     group_id: GroupId
     type: str
@@ -69,7 +69,7 @@ class ClassicMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroup:
-    """The description of a classic group."""
+    """A classic group, as a DescribeGroups response describes it."""
 
     state: str
     protocol_type: str
@@ -80,7 +80,7 @@ class ClassicGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """One config of a group."""
+    """One config that can be set on a group, with its present value."""
 
     name: str
     value: str
@@ -161,7 +161,7 @@ class GroupAdmin:
 
     async def alter_configs(self, group_id: GroupId, changes: Mapping[str, str | None]) -> None:
         """Set configs of a group, which need not exist; None deletes a config, so that the broker's value counts again.
-        All changes are made, or none.
+        If one change is invalid, the broker makes none.
 
         :raises WorldError: when no broker responds, or the broker refuses a change.
         """
@@ -247,7 +247,9 @@ class GroupAdmin:
     async def _ask_coordinator(
         self, api: ApiRange, group_id: GroupId, values: Values, error_of: Callable[[Any], int]
     ) -> Any:
-        """The response of the group's coordinator. ``error_of`` returns the error code of a response.
+        """Send a request to the group's coordinator and return the response. While the response has an error code of
+        ``_RETRIED``, the coordinator is searched for again, and the request is repeated, until the time limit.
+        ``error_of`` returns the error code of a response.
 
         :raises WorldError: as :meth:`describe`.
         """
@@ -309,7 +311,8 @@ def _leave_error(response: Any) -> ErrorCode:
 
 
 def _refused(action: str, error: ErrorCode | ConnectErrorCode, message: str | None = None) -> WorldError:
-    """The error for a request that the broker refuses: ``action``, the error code's name and the broker's message."""
+    """Build the error for a request that the broker refuses. Its text contains ``action`` (what the request was to do),
+    the error code's name and the broker's message."""
     name = error.name.upper()
     hint = "; the broker's access rules do not allow it to this user" if "AUTHORIZATION_FAILED" in name else ""
     return WorldError(f"cannot {action}: {name}{f': {message}' if message else ''}{hint}")

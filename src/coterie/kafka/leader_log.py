@@ -40,7 +40,7 @@ def transactional_id(group_id: GroupId) -> str:
 
 
 def missing_right_message(transactional_id: str) -> str:
-    """The error of a worker whose user may not write with ``transactional_id``."""
+    """The error message for a worker whose user may not write with ``transactional_id``."""
     return (
         f"the brokers do not allow this worker to write with the transactional id {transactional_id}, with which "
         "the leader of the group writes to the config topic: give the worker's user the operations Write and Describe "
@@ -49,8 +49,8 @@ def missing_right_message(transactional_id: str) -> str:
 
 
 class LeaderTopicLog:
-    """One topic as the leader's log (the seam `LeaderLog`). Created by `Topics.open_leader_log`, which also closes
-    it."""
+    """One topic as the leader's log (the seam `LeaderLog`). Created by `Topics.open_leader_log`, closed by
+    `Topics.close`."""
 
     def __init__(
         self,
@@ -74,7 +74,9 @@ class LeaderTopicLog:
         """The initialised producer; None before the first :meth:`open`, and after an error."""
 
     async def open(self, *, transaction_timeout_ms: int) -> None:
-        """Make a new producer and initialise it, which fences the producers of all other workers of the group.
+        """Make a new producer and initialise it, which fences the producers of all other workers of the group. The
+        brokers abort a transaction that is open for longer than ``transaction_timeout_ms`` (at least
+        ``TRANSACTION_TIMEOUT_MIN_MS``).
 
         :raises WorldError: when the brokers do not respond within ``CALL_TIMEOUT_S``, or do not allow this worker to
             use the transactional id; or after :meth:`close`.
@@ -84,7 +86,8 @@ class LeaderTopicLog:
     async def append(self, records: Sequence[NewTopicRecord]) -> int:
         """Append ``records`` in one transaction, and wait until it is committed. Returns the offset after the last one.
 
-        :raises WriterFencedError: when another worker has opened the log since; none of the records is ever read.
+        :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
+            timed out; none of the records is ever read.
         :raises WorldError: when the records could not be written, when it is unknown whether they were written, or
             after :meth:`close`. The log must be opened again.
         """
@@ -105,7 +108,7 @@ class LeaderTopicLog:
     # -- on the thread ------------------------------------------------------------------------------------------------
 
     def open_blocking(self, transaction_timeout_ms: int) -> None:
-        """Replace the producer by a new one, and initialise it."""
+        """Replace the producer by a new one, and initialise it; as :meth:`open`, but on the log's thread."""
         self._drop_producer()
         producer = Producer(
             {
@@ -134,7 +137,7 @@ class LeaderTopicLog:
         dropped."""
         producer = self._producer
         if producer is None:
-            raise WorldError(f"topic {self._topic} is not open for the leader's lines")
+            raise WorldError(f"topic {self._topic} is not open for writing as the group's leader")
         assert records, "a transaction has lines"
         try:
             offset = self._send(producer, records)
@@ -148,7 +151,8 @@ class LeaderTopicLog:
     def _send(self, producer: Producer, records: Sequence[NewTopicRecord]) -> int:
         """Begin a transaction and send ``records``; returns the offset of the last one.
 
-        :raises WriterFencedError: when another worker has opened the log since.
+        :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
+            timed out.
         :raises WorldError: when a record could not be sent. The transaction is then aborted, at the latest by its time
             limit: none of the records is ever read.
         """
@@ -186,15 +190,16 @@ class LeaderTopicLog:
         except KafkaException as error:
             # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
             raise WorldError(
-                f"it is unknown whether the lines were written to topic {self._topic}: {_text(error)}; before "
+                f"it is unknown whether the records were written to topic {self._topic}: {_text(error)}; before "
                 "you repeat a change, read whether it has taken effect"
             ) from None
 
     def _fenced(self, error: KafkaError) -> WriterFencedError:
-        """The exception of an append that the brokers have refused because another worker has opened the log."""
+        """The exception for an append that the brokers have refused because another worker has opened the log, or
+        because the transaction has timed out."""
         return WriterFencedError(
-            f"another worker writes to topic {self._topic} with transactional.id={self._transactional_id}: "
-            f"{error.str()}"
+            f"another worker writes to topic {self._topic} with transactional.id={self._transactional_id}, or the "
+            f"transaction has timed out: {error.str()}"
         )
 
     def _repeat(self, call: Callable[[float], object]) -> None:
@@ -219,7 +224,10 @@ class LeaderTopicLog:
             self._producer = None
 
     async def _run(self, call: Callable[[], ResultT]) -> ResultT:
-        """Run a blocking call on the thread; return the result."""
+        """Run a blocking call on the log's thread; return the result.
+
+        :raises WorldError: after :meth:`close`.
+        """
         if self._closing.is_set():
             raise WorldError(f"the Kafka client of topic {self._topic} is closed, because this worker is shutting down")
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -235,8 +243,9 @@ def _flush(producer: Producer, timeout_s: float) -> None:
 
 
 def _discard(producer: Producer) -> None:
-    """Drop the records of a producer that are not delivered: librdkafka ends its threads with the last reference. A
-    transaction that it has open is aborted by the next initialisation, or by its time limit."""
+    """Drop the producer's undelivered records. librdkafka ends the producer's threads when Python drops the last
+    reference to the producer. An open transaction stays open: the next producer with this transactional id aborts the
+    transaction, or the brokers do when it times out."""
     # Not `close`, which would try to abort the transaction.
     producer.purge()
     with suppress(KafkaException, SystemError):
@@ -244,8 +253,9 @@ def _discard(producer: Producer) -> None:
 
 
 def _error_of(error: KafkaException | BufferError | SystemError) -> KafkaError:
-    """The error of librdkafka in an exception. A fatal error that librdkafka reports while it calls back raises a
-    SystemError, whose cause is the fatal error."""
+    """The error of librdkafka in an exception; for an exception without one, an error with the code ``_FAIL`` and the
+    exception's text. A fatal error that librdkafka reports while it calls back raises a SystemError, whose cause is the
+    fatal error."""
     cause: BaseException = error
     while not isinstance(cause, KafkaException) and cause.__cause__ is not None:
         cause = cause.__cause__

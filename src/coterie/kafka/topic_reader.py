@@ -12,7 +12,8 @@ from coterie.kafka.client_log import ClientLog, logger
 from coterie.nouns.errors import WorldError
 
 POLL_TIMEOUT_S = 0.2
-"""How long one call waits for a record; a reader that is being closed ends within this time."""
+"""How long one call of :meth:`TopicReader.next_records` waits for a record; a reader that is being closed ends within
+this time."""
 RECORDS_PER_CALL_MAX = 500
 """The maximum number of records that one call returns: more would block the event loop for too long."""
 
@@ -89,8 +90,8 @@ class TopicReader:
         return [] if first_message is None else [first_message, *self._consumer.consume(RECORDS_PER_CALL_MAX - 1, 0)]
 
     def _to_record(self, message: Message) -> TopicRecord | None:
-        """The record in ``message``, noting its position; None for a message that reports the end of a partition, or an
-        error after which librdkafka retries.
+        """The record in ``message``; None for a message that reports the end of a partition, or an error after which
+        librdkafka retries. A record and the end of a partition advance ``positions``.
 
         :raises WorldError: when the records that follow those already read were deleted.
         """

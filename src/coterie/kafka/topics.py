@@ -220,7 +220,8 @@ class Topics:
             raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
 
     def on_delivered(self) -> None:
-        """Note that a broker has responded: call this on the producer's thread for each record that is durable."""
+        """Must be called on the producer's thread for each record that is durable: if a failure to reach the brokers
+        was logged, this logs that they can be reached again."""
         self._log.on_response()
 
     def open_reader(self, topic: str, partition_count: int) -> TopicReader:
@@ -293,7 +294,10 @@ class Topics:
                 return len(topic_metadata.partitions)
             if asyncio.get_running_loop().time() > deadline_s:
                 reason = topic_metadata.error.str() if topic_metadata.error is not None else "a partition has no leader"
-                raise WorldError(f"topic {topic} does not exist and could not be created, or cannot be used: {reason}")
+                raise WorldError(
+                    f"topic {topic} does not exist and could not be created, or cannot be used: {reason}; check that "
+                    "the topic exists and that each of its partitions has a leader"
+                )
             await asyncio.sleep(0.1)
 
     async def _check_cleanup_policy(self, topic: str, setting_key: str) -> None:
@@ -325,7 +329,7 @@ _UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_V
 
 
 class TopicLog:
-    """One topic as a log (the seam `Log`). Created by :meth:`Topics.open`."""
+    """One topic as a log (the seam `Log`). Created by :meth:`Topics.open_log`."""
 
     def __init__(self, topics: Topics, topic: str, partition_count: int) -> None:
         self.topic = topic
@@ -338,7 +342,8 @@ class TopicLog:
         """The offset of the last line of this worker's last committed transaction."""
 
     def on_own_transaction(self, last_offset: int) -> None:
-        """Note that this worker has committed a transaction whose last line has this offset."""
+        """Store, for :meth:`end_offset`, that this worker has committed a transaction whose last line has this
+        offset."""
         self._own_transaction_offset = last_offset
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
@@ -349,7 +354,7 @@ class TopicLog:
         response was lost is sent again, so the topic may contain the record twice in succession.
 
         :raises WorldError: when a record could not be written in time, when it is unknown whether a record was written,
-            or when the log was closed. The other records may have been written.
+            or after :meth:`Topics.close`. The other records may have been written.
         """
         loop = asyncio.get_running_loop()
         deliveries: list[asyncio.Future[int | WorldError]] = []
@@ -376,9 +381,10 @@ class TopicLog:
 
     async def end_offset(self) -> int:
         """The position of a reader that has read all durable, committed records; with several partitions, the greatest
-        of their end offsets.
+        of their end offsets. If only the marker of this worker's own last transaction follows the last record, the
+        marker is not counted: a write need not wait until a reader has read it.
 
-        :raises WorldError: when a leader of the topic's partitions does not respond in time.
+        :raises WorldError: when a leader of the topic's partitions does not respond in time, or refuses the request.
         """
         end_offset = max((await self._topics.end_offsets(self.topic, self._partition_count)).values())
         if self._own_transaction_offset is not None and end_offset == self._own_transaction_offset + 2:
@@ -396,8 +402,10 @@ class TopicLog:
         return await self._topics.topic_id(self.topic)
 
     async def follow(self) -> AsyncGenerator[LogProgress, None]:
-        """Yield all records from the beginning in sequences, then new records as they come, without end; also each
-        advance of the position without a record. While no broker responds, it waits.
+        """Read the topic from its beginning, without end. Yields a `LogProgress` with the next new records, or for an
+        advance of the position without a record (a transaction marker). ``is_at_end`` is True in exactly one of them:
+        when the reader has reached the end that the topic had when the reader was opened. While no broker responds,
+        nothing is yielded.
 
         :raises WorldError: when records that follow those already yielded were deleted, or the log was closed.
         """
@@ -420,7 +428,8 @@ class TopicLog:
             await reader.close()
 
     async def close(self) -> None:
-        """Close the readers of all running :meth:`follow`, which then raise WorldError. Safe to call twice."""
+        """Close the readers of all running :meth:`follow`, which then raise WorldError. Appends remain possible until
+        :meth:`Topics.close`. Safe to call twice."""
         for reader in list(self._readers):
             await reader.close()
 

@@ -147,7 +147,7 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
         ),
         (
             run(f"UPDATE batches SET max_timestamp_ms = 77 WHERE partition = {P0} AND base_offset = 10"),
-            "p-0: the batch at offset 10 has another timestamp or size in the index than in its header",
+            "p-0: the batch at offset 10 has another maximum timestamp or size in its row than in its header",
         ),
         (
             run(f"UPDATE partitions SET cleaned_offset = 61 WHERE id = {P0}"),
@@ -155,8 +155,8 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
         ),
         (run(f"DELETE FROM partitions WHERE id = {P0}"), "p: has the partitions [1], expected 2 partitions"),
         (run(f"DELETE FROM partitions WHERE id = {P0}"), "rows of batches have no parent row"),
-        (run("UPDATE topics SET configs = '{' WHERE name = 'p'"), "p: invalid configs"),
-        (run("UPDATE kept SET entries = 'null'"), "group configs of g: invalid"),
+        (run("UPDATE topics SET configs = '{' WHERE name = 'p'"), "p: the configs are not a JSON object"),
+        (run("UPDATE kept SET entries = 'null'"), "group configs of g: not a JSON object"),
         (run("DELETE FROM numbers"), "the cluster has no id"),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[[0, 0, 60]]', NULL, 0)"),
@@ -168,7 +168,8 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
         ),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[]', 12, 0)"),
-            "p-0: the transaction that producer 4 began at offset 12 is not ongoing",
+            "p-0: producer 4 has an open transaction since offset 12, but no transactional id has this transaction as"
+            " ongoing",
         ),
         (
             run("INSERT INTO transactions VALUES ('alice', 4, 0, -1, -1, 1, 'Ongoing', '{', 1, 1)"),

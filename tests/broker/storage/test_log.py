@@ -115,7 +115,8 @@ async def test_a_failed_callback_of_one_write_does_not_affect_the_other_writes(
         assert (*outcomes,) == (0, 0, 1)
         assert partition.end_offset == 2
     assert [record.message for record in caplog.records] == [
-        "Bug in Coterie: a callback failed after a durable write; the broker's memory may be stale"
+        "Bug in Coterie: a callback failed after a durable write; the broker's state in memory may differ from its "
+        "log: restart the broker"
     ]
 
 

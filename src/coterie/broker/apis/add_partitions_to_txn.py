@@ -117,8 +117,9 @@ def _topic_entries(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 
 
 def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | None:
-    """The error code of one topic of a request of v0-3, None if the topic is allowed. All topics are allowed, or none:
-    if another topic of the request is refused, the code is OPERATION_NOT_ATTEMPTED."""
+    """The error code of the topic in the entry ``asked`` of a request of v0-3; None if the client may write with the
+    transactional id and to all topics of the request. If only another topic of the request is refused, the code is
+    OPERATION_NOT_ATTEMPTED."""
     error = transactional_id_check("v3_and_below_transactional_id")(access)
     if error is not None:
         return error

@@ -18,7 +18,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 def _replace_configs(asked: Any, _definition: ConfigDef, _own: Mapping[str, str]) -> dict[str, str]:
-    """The configs in the request's entry ``asked``; the former configs are dropped.
+    """The new configs of a topic or group: only those in the request's entry ``asked``. The configs set before are
+    dropped.
 
     :raises KafkaRefusal: when a config name occurs twice, or a value is null.
     """

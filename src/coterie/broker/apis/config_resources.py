@@ -16,7 +16,8 @@ class ConfigResourceType(IntEnum):
 
 
 def broker_error(name: str) -> str | None:
-    """An error message if ``name``, of a broker resource, is not this broker's id, else None."""
+    """An error message if ``name``, the name of a config resource of type BROKER, is not this broker's id, else
+    None."""
     try:
         return None if int(name) == NODE_ID else f"Unexpected broker id, expected {NODE_ID}, but received {name}"
     except ValueError:

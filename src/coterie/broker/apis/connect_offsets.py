@@ -1,5 +1,5 @@
-"""The offsets of connect groups: their epochs fence commits and fetches (KIP-848). The offsets themselves are kept like
-those of a classic group without members."""
+"""Checks whether a client may commit or fetch the offsets of a connect group: a member with a stale epoch may not
+(KIP-848). The offsets themselves are stored like those of a classic group without members."""
 
 from coterie.broker.groups.connect import ConnectGroups
 from coterie.groups.connect.messages import ChangeResponse, CheckOffsetRequest

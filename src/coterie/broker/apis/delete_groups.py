@@ -23,7 +23,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _delete(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
-    """Delete the group; returns the error code of the response."""
+    """Delete a connect group or a classic group, with its offsets. Returns the error code of the response."""
     connect_groups = broker.connect_groups_with(group_id)
     if connect_groups is None:
         return await _delete_classic(broker, group_id)

@@ -36,7 +36,8 @@ async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Val
 
 
 async def _delete(broker: BrokerContext, name: str, partition: Partition | None, offset: int) -> None:
-    """Raise the start offset of ``partition`` to ``offset``. ``partition`` is None if the requested one does not exist.
+    """Raise the start offset of ``partition`` to ``offset``, or to the end for -1. ``partition`` is None if the
+    requested partition does not exist.
 
     :raises KafkaRefusal: when the topic is internal, does not exist or is only compacted, or ``offset`` is past the
         end.

@@ -24,7 +24,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: GroupId) -> dict[str, Any]:
-    """The response entry of one group."""
+    """The response entry of one group: its state and members, or an error."""
     is_connect = broker.connect_groups_with(group_id) is not None
     if is_connect:  # as Kafka answers for a group of another type
         response = DescribeGroupResponse(error=ErrorCode.group_id_not_found)

@@ -26,7 +26,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _end_transaction(broker: BrokerContext, request: ApiRequest) -> Reply:
-    """The transaction coordinator's reply to the request."""
+    """Commit or abort the transaction, as the request demands. Returns the transaction coordinator's reply once the end
+    of the transaction is durable, or an error."""
     body = request.body
     if not body.transactional_id:
         return Reply(error=ErrorCode.invalid_request)

@@ -84,7 +84,8 @@ def reads_committed(request: ApiRequest) -> bool:
 
 
 def _session_error(request: ApiRequest) -> ErrorCode | None:
-    """The error code of a request that continues a fetch session, else None."""
+    """The error code of a request that names or continues a fetch session, which this broker does not support; else
+    None."""
     if request.field_or_default("session_id", _NO_SESSION) != _NO_SESSION:
         return ErrorCode.fetch_session_id_not_found
     if request.field_or_default("session_epoch", -1) not in _EPOCHS_WITHOUT_SESSION:
@@ -93,7 +94,8 @@ def _session_error(request: ApiRequest) -> ErrorCode | None:
 
 
 async def _partition_fetches(broker: BrokerContext, asked: Any) -> list[_PartitionFetch]:
-    """The partitions of the request's topic ``asked``, in the order of the request."""
+    """The partitions of the request's topic ``asked``, in the order of the request, each with an error code if it
+    cannot be read."""
     topic = topic_of(broker, asked, "topic")
     unknown = ErrorCode.unknown_topic_or_partition if hasattr(asked, "topic") else ErrorCode.unknown_topic_id
     wanted: list[_PartitionFetch] = []
@@ -246,7 +248,7 @@ class _FetchReader:
 
 
 def _partition_values(fetch: _PartitionFetch, result: _PartitionData, *, reads_committed: bool) -> Values:
-    """The response entry of one partition."""
+    """The response entry of the partition of ``fetch``: the batches in ``result``, or its error code."""
     partition = fetch.partition if result.error is ErrorCode.none else None
     return {
         "partition_index": fetch.number,

@@ -72,9 +72,9 @@ async def _alter(
     """Alter the configs of the resource in the request's entry ``asked``; if ``validate_only``, only check the new
     configs. ``resource_counts`` counts how often the request contains each resource, by type and name.
 
-    :raises KafkaRefusal: when there is no such resource, or its configs cannot be changed so.
-    :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error nothing was
-        changed.
+    :raises KafkaRefusal: when there is no such resource, or a change is invalid or not supported.
+    :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After an error nothing was
+        changed; except that of a group's configs, those for connect groups may be changed already.
     """
     name = asked.resource_name
     if resource_counts[asked.resource_type, name] > 1:
@@ -129,14 +129,16 @@ async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, valida
 
 
 def _connect_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """Those of ``configs`` that the coordinator of a connect group keeps."""
+    """Those of ``configs`` whose names begin with ``GROUP_PREFIX``. The coordinator of the connect group stores them;
+    the broker's log stores all others."""
     return {key: value for key, value in configs.items() if key.startswith(GROUP_PREFIX)}
 
 
 async def _set_connect_configs(
     broker: BrokerContext, group_id: GroupId, before: Mapping[str, str], configs: Mapping[str, str]
 ) -> None:
-    """Replace the configs ``before`` of a connect group by ``configs``, if they differ.
+    """Replace the configs ``before`` of a connect group by ``configs``. Does nothing if they are equal, or if the
+    broker serves no connect groups.
 
     :raises KafkaRefusal: when the coordinator refuses the configs, because the broker has too many groups or stops, or
         the group is being loaded.

@@ -59,8 +59,8 @@ def _producer_values(error: ErrorCode, producer: ProducerIdAndEpoch = NO_PRODUCE
 
 
 def _producer_authorization_error(access: AccessCheck) -> ErrorCode | None:
-    """The error code if the client may not use this producer, else None. With a transactional id it needs WRITE on this
-    id. Otherwise it needs IDEMPOTENT_WRITE on the cluster, or WRITE on any topic."""
+    """The error code if the client may not use this producer, else None. A request with a transactional id needs WRITE
+    on this id; a request without needs IDEMPOTENT_WRITE on the cluster, or WRITE on any topic."""
     transactional_id = access.request.body.transactional_id
     if transactional_id is not None:
         return access.error_code(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)

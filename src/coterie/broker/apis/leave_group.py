@@ -1,6 +1,7 @@
 """LeaveGroup: removes one member by its member id, or, since v3, several members by member id or instance id (KIP-345).
-The reason (v5, KIP-800) is ignored: Kafka only logs it. In a connect group an operator removes members so: their jobs
-are given to others when they have certainly stopped."""
+The reason (v5, KIP-800) is ignored: Kafka only logs it. In a connect group, an operator's tool removes members with
+this request. The coordinator gives the jobs of a removed member to other members only when the jobs have certainly
+stopped."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
@@ -38,7 +39,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _leave(broker: BrokerContext, group_id: GroupId, leaving: tuple[LeavingMember, ...]) -> LeaveGroupResponse:
-    """Remove the members from the group, which may be a connect group."""
+    """Remove the members ``leaving`` from the classic or connect group. Returns an error code for the request and one
+    for each member."""
     connect_groups = broker.connect_groups_with(group_id)
     if connect_groups is not None:
         found = [(one.member_id, await _remove(connect_groups, group_id, one)) for one in leaving]

@@ -33,7 +33,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _classic_groups(broker: BrokerContext) -> Sequence[Values]:
-    """The entries of the classic groups. The offsets of a connect group are no classic group."""
+    """The response entries of the classic groups. A connect group's offsets are stored under its id like those of a
+    classic group, but the group is not listed here."""
     groups: list[Values] = []
     async for group_id in yielding(broker.groups.ids()):
         if broker.connect_groups_with(group_id) is not None:
@@ -49,7 +50,8 @@ async def _classic_groups(broker: BrokerContext) -> Sequence[Values]:
 
 
 async def _connect_groups(broker: BrokerContext) -> Sequence[Values]:
-    """The entries of the connect groups."""
+    """The response entries of the connect groups, without groups that have only configs; empty if the broker serves no
+    connect groups."""
     groups: list[Values] = []
     if broker.connect_groups is None:
         return groups

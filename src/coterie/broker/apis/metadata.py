@@ -87,8 +87,8 @@ async def _find_or_create_topic(broker: BrokerContext, request: ApiRequest, aske
 async def _create(broker: BrokerContext, name: str) -> None:
     """Create the topic ``name`` with the broker's default number of partitions.
 
-    :raises KafkaRefusal: when there cannot be such a topic, a limit of partitions would be exceeded, or a concurrent
-        request has created the topic.
+    :raises KafkaRefusal: when the name is invalid, reserved or too similar to that of an existing topic, a limit of
+        partitions would be exceeded, or a concurrent request has created the topic.
     :raises WorldError: when the log cannot be written.
     """
     check_new_topic_name(broker, name)
@@ -123,7 +123,7 @@ def topic_values(topic: Topic) -> dict[str, Any]:
 
 
 def missing_topic_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
-    """The fields of a requested topic in responses, if it cannot be returned because of ``error``."""
+    """The fields of a response entry that contains only the error code ``error`` for a requested topic."""
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}
 
 

@@ -39,7 +39,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) -> dict[str, Any]:
-    """The response entry of the group in the request's entry ``group``."""
+    """The response entry of the group in the request's entry ``group``: its committed offsets, or an error code."""
     if (connect_groups := broker.connect_groups_with(group.group_id)) is not None:
         error = await connect_offset_error(
             connect_groups,
@@ -71,8 +71,9 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) 
 
 
 def _with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, Any]]:
-    """Each of the request's ``topics`` with its name before it; the name is None if the topic is requested by a topic
-    id (since v10) that does not exist. A topic that is requested by name need not exist."""
+    """A pair of the topic's name and the request's entry, for each of the request's ``topics``. The name is None if the
+    topic is requested by a topic id (since v10) that does not exist. A topic that is requested by name need not
+    exist."""
     named: list[tuple[str | None, Any]] = []
     for asked in topics:
         name = getattr(asked, "name", None)
@@ -84,7 +85,7 @@ def _with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, An
 
 
 def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
-    """The response entries of the requested topics ``named``, each with its name before it."""
+    """The response entries of the requested topics; ``named`` are the pairs of :func:`_with_names`."""
     return [
         {
             "name": name,
@@ -113,7 +114,7 @@ def _all_topics(broker: BrokerContext, response: OffsetFetchResponse) -> list[Va
 
 
 def _response_values(response: OffsetFetchResponse, of: TopicPartition) -> Values:
-    """The response entry of one partition of a group."""
+    """The response entry of one partition: the committed offset of the group in ``response``, or an error code."""
     if of in response.unstable:
         return _partition_values(of.partition, None, ErrorCode.unstable_offset_commit)
     return _partition_values(of.partition, response.offsets.get(of), response.error)

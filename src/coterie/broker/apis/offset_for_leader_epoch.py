@@ -26,7 +26,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Values:
-    """The response entry of one partition of the topic ``name``."""
+    """The response entry of one partition of the topic ``name``: the end offset of the requested leader epoch, or an
+    error code."""
     partition = broker.log.partition(name, asked.partition)
     error, (epoch, end_offset) = ErrorCode.none, _UNKNOWN_OFFSET
     if partition is None:
@@ -42,7 +43,8 @@ async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Val
 
 def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
     """``epoch`` and its end offset, the offset after the last record of this leader epoch. Both are -1 if ``epoch`` is
-    later than the only leader epoch, or -1, for none. An earlier epoch has no records: it ends at the start offset."""
+    later than this broker's only leader epoch, or is -1, which requests no epoch. An earlier epoch has no records: it
+    ends at the start offset."""
     if epoch == LEADER_EPOCH:
         return LEADER_EPOCH, partition.end_offset
     if epoch > LEADER_EPOCH or epoch == _NO_EPOCH:

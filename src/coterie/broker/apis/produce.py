@@ -155,8 +155,7 @@ def _batch_refusal(
 
 
 def _producer_refusal(request: ApiRequest, head: BatchHeader) -> KafkaRefusal | None:
-    """Why the batch is refused because of what its header states about its producer and its transaction; None if it is
-    not."""
+    """The refusal if the batch's header breaks a rule for producers or transactions; None if it breaks none."""
     if head.is_control:
         return KafkaRefusal(ErrorCode.invalid_record, "Only the broker writes control batches.")
     if head.is_transactional and request.body.transactional_id is None:
@@ -176,7 +175,7 @@ def _producer_refusal(request: ApiRequest, head: BatchHeader) -> KafkaRefusal | 
 
 
 def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRefusal | None:
-    """Why the batch is refused because a timestamp is too far from the broker's clock; None if it is not. Only the two
+    """The refusal if a timestamp of the batch is too far from the broker's clock; None if none is. Only the two
     timestamps in the batch's header are checked: the greatest, and that of the first record."""
     if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
         return None
@@ -196,7 +195,7 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
 
 
 def _transaction_support(version: int) -> TransactionSupport:
-    """How a batch of this Produce version is added to its transaction (KIP-890)."""
+    """Whether a Produce request of this version adds the partition of its batch to the transaction (KIP-890)."""
     if version > 11:
         return TransactionSupport.ADD_PARTITION
     return TransactionSupport.GENERIC_ERROR_SUPPORTED if version == 11 else TransactionSupport.DEFAULT_ERROR

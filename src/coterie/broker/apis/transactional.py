@@ -10,7 +10,7 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 
 OFFSETS_PARTITION = TopicPartition(CLASSIC_TOPIC.name, 0)
-"""The partition with the offsets of all groups."""
+"""The only partition of ``__consumer_offsets``, with the offsets of all groups."""
 
 
 async def coordinator_reply(

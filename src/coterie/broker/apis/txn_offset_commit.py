@@ -1,6 +1,6 @@
-"""TxnOffsetCommit: commits offsets of a group as a part of a transaction. The response is sent when the pending offsets
-are durable; they count from the commit of the transaction on. In v5 the request itself adds the group's offsets to the
-transaction (KIP-890); before, the client must have sent AddOffsetsToTxn."""
+"""TxnOffsetCommit: commits offsets of a group as a part of a transaction. The response is sent when the offsets are
+durable as pending offsets; they become the group's offsets when the transaction is committed. In v5 the request itself
+adds the group's offsets to the transaction (KIP-890); before, the client must have sent AddOffsetsToTxn."""
 
 from typing import NamedTuple
 
@@ -88,7 +88,8 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
 
 
 async def _begin_transaction(broker: BrokerContext, request: ApiRequest, producer: ProducerIdAndEpoch) -> ErrorCode:
-    """Begin the transaction in the partition with the offsets. Returns NONE, or the error code of the response."""
+    """Add the partition with the offsets to the producer's transaction (v5), or check that the client has added it
+    (before v5). Returns NONE, or the error code of the response."""
     transactional_id = request.body.transactional_id
     if not transactional_id:
         return ErrorCode.invalid_request

@@ -32,17 +32,21 @@ from coterie.nouns.ids import GroupId, MemberId
 
 
 def _producer_of(record: Record) -> ProducerIdAndEpoch | None:
-    """The producer of the transaction of which the record is a part, None if it is a part of none."""
+    """The producer in whose open transaction the record was written; None for a record outside of transactions."""
     return record.producer if isinstance(record, PendingOffsetWritten) else None
 
 
 def _with_producer(record: Record, producer: ProducerIdAndEpoch) -> Record:
-    """The offset that was read from a batch of the producer's open transaction.
+    """Convert ``record``, a committed offset that was read from a batch of the producer's open transaction, to a
+    pending offset.
 
     :raises WireError: when ``record`` is no offset.
     """
     if not isinstance(record, OffsetWritten):
-        raise WireError(f"a {type(record).__name__} is in a transaction of producer {producer.producer_id}")
+        raise WireError(
+            f"a record that is no committed offset ({type(record).__name__}) is in a transaction of producer "
+            f"{producer.producer_id}"
+        )
     return PendingOffsetWritten(producer=producer, partition=record.partition, committed=record.committed)
 
 

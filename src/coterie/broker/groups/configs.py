@@ -33,8 +33,8 @@ def _key(
 
 
 def _timer_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
-    """The three keys that each of these protocols has; the bounds of the values are the defaults of Kafka's broker
-    settings. ``kind`` is the keys' prefix, ``name`` the kind of group in the documentation."""
+    """The three keys that each kind of group in ``_KAFKAS_KEYS`` has; the bounds of the values are the defaults of
+    Kafka's broker settings. ``kind`` is the keys' prefix, ``name`` the kind of group in the documentation."""
     return (
         _key(f"{kind}.assignment.interval.ms", "1000", f"How long {name} waits between two assignments.",
              between(0, 15 * _SECOND_MS)),
@@ -50,7 +50,7 @@ _KAFKAS_KEYS = (
     *_timer_keys("share", "a share group"),
     _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.",
          _offset_reset_error, Type.STRING),
-    _key("share.delivery.count.limit", "5", "How often a record is delivered to a share group at most.",
+    _key("share.delivery.count.limit", "5", "How many times a record is delivered to a share group at most.",
          between(2, 10)),
     _key("share.isolation.level", "read_uncommitted", "Whether a share group reads records of transactions that are"
          " not committed.", one_of(("read_committed", "read_uncommitted")), Type.STRING),
@@ -63,7 +63,7 @@ _KAFKAS_KEYS = (
     *_timer_keys("streams", "a streams group"),
     _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
          at_least(0)),
-    _key("streams.num.standby.replicas", "0", "How many warm copies there are of each task's state.", between(0, 2)),
+    _key("streams.num.standby.replicas", "0", "The number of standby copies of each task's state.", between(0, 2)),
 )  # fmt: skip
 
 _WITHOUT_BROKER_CONFIG = {

@@ -52,7 +52,7 @@ _REFUSAL_MESSAGES = {
     ErrorCode.coordinator_load_in_progress: "the group is being loaded",
 }
 _ERROR_LENGTH_MAX = 1_000
-"""The maximum length of an assignor's error: it is stored with the group."""
+"""The maximum number of characters of an assignor's error, which is stored with the group."""
 _Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
 
 
@@ -89,7 +89,7 @@ class ConnectMachine:
         )
 
     def _chore(self, group: Group, order: ComputeTarget) -> RunChore[Notification]:
-        """The chore that computes the target that the machine has ordered."""
+        """The chore that computes the target assignment for ``order``, an effect of the machine."""
         return RunChore(run=partial(self._compute, group.group_id, order.snapshot))
 
     def refusal_response(self, request: Request, error: ErrorCode, /) -> Response:
@@ -119,7 +119,7 @@ class ConnectMachine:
             self._gaps.observe_request(group.group_id, request.member_id, is_heartbeat=True)
 
     def observe_response(self, group: Group, request: Request, response: Response, /) -> None:
-        """Count a refusal in the statistics."""
+        """Count ``response`` in the statistics if it is a refusal."""
         self.stats.observe_response(response)
 
     # -- computations -------------------------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ class ConnectMachine:
                 target = await assign(snapshot)
             error = shape_error(target) or ""
         except TimeoutError:
-            error = f"it has not computed a target within {snapshot.time_limit_ms} ms"
+            error = f"no target was computed within {snapshot.time_limit_ms} ms"
         except asyncio.CancelledError:
             serving = asyncio.current_task()
             if serving is not None and serving.cancelling():
                 raise  # the group has ended
-            error = "it was cancelled"
+            error = "the computation of the target was cancelled"
         except Exception as failure:
             # An assignor may be a plug-in, and may raise any exception.
             logger.exception(

@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 
 
 def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before: GroupMetadata | None) -> None:
-    """Log what a step of a group's machine has written. ``before`` is the group record before the step."""
+    """Log each removal of a member, and a new error of a computation, among the ``records`` that the group's machine
+    has written for ``event``. ``before`` is the group record before the step."""
     removed = {record.member_id for record in records if isinstance(record, MemberRemoved)}
     for record in records:
         match record:
@@ -45,9 +46,10 @@ def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before:
 
 
 def _effect(departed: MemberDeparted) -> str:
-    """What becomes of the jobs of a member that was removed."""
+    """A sentence for the log: what becomes of the jobs of a member that was removed."""
     if departed.held:
         return (
-            f"{len(departed.held)} jobs may still run there, so they start on no other worker before its session ends"
+            f"{len(departed.held)} jobs may still run on this worker, so they start on no other worker before the "
+            "session of the removed member ends"
         )
-    return f"{len(departed.jobs)} jobs wait for its return, or move to other workers"
+    return f"{len(departed.jobs)} jobs wait for the member's return, or move to other workers"

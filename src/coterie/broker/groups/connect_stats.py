@@ -32,7 +32,8 @@ _REASONS = {SessionTimer: "session timeout", RevocationTimer: "rebalance timeout
 
 
 class ConnectGroupStats:
-    """Counts computations, errors, refusals, removals, and how long members take to give back revoked jobs."""
+    """Counts computations of target assignments, their errors, refused requests and removed members, and measures how
+    long members take to give back revoked jobs."""
 
     def __init__(self) -> None:
         self._computations = 0
@@ -50,7 +51,8 @@ class ConnectGroupStats:
     def observe_step(
         self, group: Group, event: Event, records: Sequence[Record], before: GroupMetadata | None, now_ms: int
     ) -> None:
-        """Count what a step of the group's machine has written. ``before`` is the group record before the step."""
+        """Count the computations, errors, removals and revocations among the ``records`` that the group's machine has
+        written for ``event``. ``before`` is the group record before the step."""
         last_epoch, last_error = (
             (NO_EPOCH, "") if before is None else (before.assignment_epoch, before.assignment_error)
         )
@@ -76,7 +78,8 @@ class ConnectGroupStats:
                     pass
 
     def observe_response(self, response: Response) -> None:
-        """Count a refusal. The order to compute is not a refusal, although it has an error code."""
+        """Count ``response`` if it refuses a request. COMPUTE_ASSIGNMENT, the order to compute a target, is an error
+        code but no refusal."""
         if response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
             self._refusals[response.error.name] += 1
 
@@ -96,7 +99,7 @@ class ConnectGroupStats:
         }
 
     def _end_revocation(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
-        """The member has no revoked job any more."""
+        """Count one finished revocation and its duration: the member has given back all revoked jobs."""
         since_ms = self._revoked_at_ms.pop((group_id, member_id), None)
         if since_ms is not None:
             self._revocations += 1
@@ -105,7 +108,7 @@ class ConnectGroupStats:
 
 
 def _ends_computation(event: Event) -> bool:
-    """Whether a computation of a target assignment may have failed by ``event``."""
+    """Whether ``event`` can end a computation of a target assignment: with a result, an error, or the timeout."""
     match event:
         case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimer()):
             return True

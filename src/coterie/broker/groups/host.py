@@ -41,8 +41,8 @@ members may have arrived in time without being read."""
 _CATCH_UP_S = 0.1
 """After a stall, how long requests are handled before deadlines are."""
 _CATCH_UP_TURNS = 5
-"""The number of pauses in this time: a request needs a few iterations of the event loop from its socket to its
-machine."""
+"""The number of pauses into which ``_CATCH_UP_S`` is divided: a request needs a few iterations of the event loop from
+its socket to its machine."""
 
 
 class HasReplyTo(Protocol):
@@ -116,7 +116,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         ...
 
     def owns_id(self, group: GroupT, /) -> bool:
-        """Whether no group of another kind may use the group's id."""
+        """Whether the group reserves its id, so that no group of another kind may use the id."""
         ...
 
     def summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
@@ -175,7 +175,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """Not set from a failure to the end of the reload."""
         self._loaded.set()
         self._has_missed_notification = False
-        """Whether a notification came since the reload began to read the log: the read may miss its cause."""
+        """Whether a notification came since the reload began to read the log. What was read may lack the records that
+        the notification is about, so the log is read again."""
         self._waiting_for_load = 0
         """The number of requests that wait for the reload."""
         self._wake = asyncio.Event()
@@ -195,7 +196,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     @property
     def owns_id(self) -> bool:
-        """Whether no group of another kind may use the group's id."""
+        """Whether the group reserves its id, so that no group of another kind may use the id."""
         return self._machine.owns_id(self._group)
 
     def read(self, look: Callable[[GroupT], T]) -> T:
@@ -281,14 +282,16 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._pending_requests.clear()
 
     def _replay(self, records: Sequence[RecordT]) -> GroupT:
-        """The group's state after all ``records``, before the notifications of ``load_notifications``."""
+        """The group's state after all ``records`` are applied. The machine has not handled the notifications of
+        ``load_notifications`` yet."""
         group = self._machine.new_group(self.group_id)
         for record in records:
             self._machine.apply(group, record)
         return group
 
     def _notify_loaded(self, records: Sequence[RecordT]) -> None:
-        """Let the machine handle the notifications that follow the load of these records."""
+        """Let the machine handle the notifications that ``load_notifications`` returns for ``records``, which were just
+        loaded."""
         for news in self._machine.load_notifications(records):
             self.notify(news)
 
@@ -449,14 +452,16 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._notify_loaded(records)
             except WorldError as error:
                 logger.error(
-                    "Group %s could not be reloaded from its log; its requests are refused until a retry succeeds: %s",
+                    "Group %s could not be reloaded from its log; the broker serves no request of this group until a "
+                    "retry succeeds: %s",
                     self.group_id,
                     error,
                 )
             except Exception:
                 self._needs_reload = True
                 logger.exception(
-                    "Bug in Coterie: group %s could not be reloaded; requests are refused until a retry succeeds\n%s",
+                    "Bug in Coterie: group %s could not be reloaded; the broker serves no request of this group until "
+                    "a retry succeeds\n%s",
                     self.group_id,
                     self._trace.recent_text(),
                 )

@@ -35,8 +35,13 @@ RecordT = TypeVar("RecordT")
 
 
 def _refuse_producer(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
-    """:raises WireError: always."""
-    raise WireError(f"a record is in a transaction of producer {producer.producer_id}, but the topic has none")
+    """The ``with_producer`` of a topic whose records are never in a transaction.
+
+    :raises WireError: always.
+    """
+    raise WireError(
+        f"a record is in a transaction of producer {producer.producer_id}, but this topic must have no transactions"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +56,11 @@ class GroupTopic(Generic[RecordT]):
     """Returns the group id and the record; None for a record of a kind that Coterie does not write. Raises `WireError`
     for a malformed record."""
     producer_of: Callable[[RecordT], ProducerIdAndEpoch | None] = lambda _: None
-    """Returns the producer of the transaction of which the record is a part; None if it is a part of none."""
+    """Returns the producer in whose open transaction the record was written; None for a record outside of
+    transactions."""
     with_producer: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
-    """Returns the decoded record as a part of the open transaction of this producer. Raises `WireError` if no such
-    record can be a part of a transaction."""
+    """Converts a decoded record that was read from a batch of this producer's open transaction. Raises `WireError` if
+    such a record may not be in a transaction."""
 
 
 class GroupLog(Generic[RecordT]):
@@ -104,8 +110,9 @@ class GroupLog(Generic[RecordT]):
 
     def end_transaction(self, producer_id: int) -> Mapping[GroupId, bool]:
         """Call this when the marker of the producer's transaction is durable. Returns the groups that may have pending
-        records of the transaction, sorted; each with whether an append of such records is still queued. The log has
-        these records after the marker, if at all, so the group must be reloaded: its state has them before it."""
+        records of the transaction, sorted; each with whether an append of such records is still queued. If so, the
+        group must be reloaded: its state already has the records of this append, but the log will have them after the
+        marker, or not at all."""
         appends = self._appends_in_transactions.pop(producer_id, {})
         is_queued = {group_id: one is not None and not one.done() for group_id, one in sorted(appends.items())}
         if any(is_queued.values()):

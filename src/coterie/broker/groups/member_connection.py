@@ -1,9 +1,10 @@
 """The data that the coordinator of connect groups needs of one client connection: which heartbeats on it have no
 response yet, and which members use it.
 
-Responses are sent in the order of the requests, so a held heartbeat delays the responses to all later requests on the
-connection. Therefore any later request on the connection ends the hold, and a heartbeat that was followed by another
-request before it was handled is not held.
+A heartbeat is *held* while the broker delays its response until there is something new for the member. Responses are
+sent in the order of the requests, so a held heartbeat delays the responses to all later requests on the connection.
+Therefore any later request on the connection ends the hold, and a heartbeat that was followed by another request before
+it was handled is not held.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from coterie.nouns.ids import GroupId, MemberId, ReplyTo
 
 _MEMBERS_MAX = 10_000
 """The maximum number of members that are stored for one connection; at this number, the member that was added first is
-dropped. If its process ends, it is removed at the end of its session."""
+dropped. The end of the connection is then not reported for the dropped member: it stays in its group until its session
+ends."""
 _NUMBERS = count(1)
 """Gives each connection of this process a number."""
 
@@ -48,7 +50,8 @@ class _PendingHeartbeat(NamedTuple):
 
 
 class MemberConnection:
-    """One client connection, for the coordinator of connect groups."""
+    """One client connection as the coordinator of connect groups sees it: its heartbeats without a response, and the
+    members that use it."""
 
     def __init__(self, groups: CoordinatedGroups | None) -> None:
         """``groups`` is None if the broker does not serve connect groups."""
@@ -56,7 +59,7 @@ class MemberConnection:
         self.number = next(_NUMBERS)
         self._request_count = 0
         self._pending: dict[int, _PendingHeartbeat] = {}
-        """By the number of the request."""
+        """The heartbeats without a response, by the number of the request."""
         self._members: dict[tuple[GroupId, MemberId], None] = {}
         """The members whose heartbeats on this connection were accepted, the oldest first."""
 
@@ -69,16 +72,18 @@ class MemberConnection:
         return self._request_count
 
     def begin_heartbeat(self, number: int, group_id: GroupId, request: Heartbeat, *, may_hold: bool) -> Heartbeat:
-        """Record that the group's machine receives ``request`` now, which has this number on the connection. Returns
-        the request in the form that the machine must handle: it allows no hold if a later request was read meanwhile,
-        or if ``may_hold`` is False."""
+        """Record that the group's machine receives ``request`` now, the request with this ``number`` on the connection.
+        Returns the request to pass to the machine. Its ``max_wait_ms`` is 0, so that the heartbeat is not held, if a
+        later request was read meanwhile or ``may_hold`` is False."""
         self._pending[number] = _PendingHeartbeat(group_id, request.member_id, request.reply_to)
         if request.max_wait_ms > 0 and (number < self._request_count or not may_hold):
             return replace(request, max_wait_ms=0)
         return request
 
     def end_heartbeat(self, number: int, response: HeartbeatResponse | None) -> None:
-        """Record that the heartbeat with this number was answered; None if it gets no response."""
+        """Record that the heartbeat with this number was answered; ``response`` is None if it gets no response. A
+        member becomes one of this connection when its heartbeat is accepted, until it leaves or is unknown to its
+        group."""
         ended = self._pending.pop(number, None)
         if ended is None or response is None:
             return
@@ -105,7 +110,8 @@ class MemberConnection:
         )
 
     def close(self) -> None:
-        """The client has closed the connection in an orderly way: notify the coordinators of its members."""
+        """Must be called when the client has closed the connection in an orderly way. Notifies the group of each member
+        that uses this connection (`ConnectionClosed`)."""
         if self._groups is None:
             return
         senders = (*self._members, *((one.group_id, one.member_id) for one in self._pending.values()))

@@ -81,12 +81,13 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return host.ask_nowait(make_request)
 
     def ids(self) -> Sequence[GroupId]:
-        """The ids of the groups that exist, sorted: groups with members, with committed offsets, or that had members
-        and were not deleted."""
+        """The ids of the groups that exist, sorted: groups with members, with committed offsets or configs, or that had
+        members and were not deleted."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
 
     def owns_id(self, group_id: GroupId) -> bool:
-        """Whether this kind has a group of this id, so that no group of another kind may use the id."""
+        """Whether a group of this kind reserves the id, so that no group of another kind may use the id. A classic
+        group with only committed offsets does not."""
         host = self._hosts.get(group_id)
         return host is not None and host.owns_id
 
@@ -115,8 +116,9 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             host.notify(notification)
 
     def end_transaction(self, producer_id: int, notification: NotificationT) -> None:
-        """Let the machine of each group with pending records of the producer's transaction handle ``notification``: the
-        transaction's marker is durable."""
+        """Call this when the marker of the producer's transaction is durable. Lets the machine of each group with
+        pending records of the transaction handle ``notification``; a group that still has a queued append of such
+        records is reloaded instead."""
         for group_id, has_queued_append in self._log.end_transaction(producer_id).items():
             host = self._hosts.get(group_id)
             if host is not None and has_queued_append:

@@ -8,21 +8,21 @@ from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, Targe
 
 _INT16 = range(-(2**15), 2**15)
 _DURATIONS_MS = range(2**31)
-"""The numbers that a response can contain as a version and as a duration."""
+"""The durations that a response can contain, in ms; ``_INT16`` has the versions that it can contain."""
 
 
 def shape_error(result: object) -> str | None:
     """Why ``result`` is not a `ComputedTarget` with values of the right types; None if it is one."""
     if not isinstance(result, ComputedTarget):
-        return f"it returned {type(result).__name__} instead of a target"
+        return f"the result is a {type(result).__name__} instead of a ComputedTarget"
     if not (_is_mapping_by_id(result.members) and all(map(_is_target, result.members.values()))):
-        return "the members of its target are not targets by member id"
+        return "in the result, members must map each member id to a TargetOfMember"
     if not (_is_mapping_by_id(result.deferred) and all(map(_is_deferred, result.deferred.values()))):
-        return "the deferred jobs of its target are not jobs with a delay by member id"
+        return "in the result, deferred must map each member id to DeferredJobs"
     if not (isinstance(result.unplaceable, tuple) and all(map(_is_unplaceable, result.unplaceable))):
-        return "the unplaceable jobs of its target are not a tuple of jobs with a reason"
+        return "in the result, unplaceable must be a tuple of UnplaceableJobs"
     if not (result.next_in_ms is None or _is_number(result.next_in_ms, _DURATIONS_MS)):
-        return f"the time to its next portion of moves is {result.next_in_ms!r}"
+        return f"in the result, next_in_ms is {result.next_in_ms!r}, and must be None or between 0 and {2**31 - 1}"
     return None
 
 

@@ -115,7 +115,7 @@ class _Check:
             if numbers != list(range(partitions)):
                 yield f"{name}: has the partitions {numbers}, expected {partitions} partitions"
             if not _is_json_object(configs):
-                yield f"{name}: invalid configs"
+                yield f"{name}: the configs are not a JSON object"
             try:
                 UUID(bytes=topic_id)
             except (TypeError, ValueError):
@@ -125,7 +125,7 @@ class _Check:
             yield from self._orphan_row_findings(table, "partition NOT IN (SELECT id FROM partitions)")
         for kind, name, entries in self._database.execute("SELECT kind, name, entries FROM kept"):
             if not _is_json_object(entries):
-                yield f"{kind} of {name}: invalid"
+                yield f"{kind} of {name}: not a JSON object"
         if not self._database.execute("SELECT 1 FROM numbers WHERE name = 'cluster id'").fetchone():
             yield "the cluster has no id"
 
@@ -155,8 +155,8 @@ class _Check:
         ):
             if (producer_id, topic, number) not in ongoing:
                 yield (
-                    f"{topic}-{number}: the transaction that producer {producer_id} began at offset {open_offset} is"
-                    " not ongoing"
+                    f"{topic}-{number}: producer {producer_id} has an open transaction since offset {open_offset}, but"
+                    " no transactional id has this transaction as ongoing"
                 )
 
     # -- partitions ---------------------------------------------------------------------------------------------------
@@ -170,8 +170,9 @@ class _Check:
         *,
         decode_record: DecodeRecord | None,
     ) -> Iterator[str]:
-        """Yield the findings about the batches, producers and aborted transactions of one partition. With
-        ``decode_record`` it must also decode each record, which is a record of groups."""
+        """Yield the findings about the batches, producers and aborted transactions of one partition. If
+        ``decode_record`` is given (for a topic with records of groups), each record must also be decodable with it. The
+        other arguments are columns of the partition's row in the table `partitions`."""
         # Batches before the start offset are hidden and being deleted: gaps are allowed up to there.
         expected = 0
         rows = self._database.execute(
@@ -191,7 +192,7 @@ class _Check:
                 if (head.base_offset, head.last_offset) != (base_offset, last_offset):
                     yield f"{where} has the offsets {head.base_offset} to {head.last_offset} in its header"
                 if (head.max_timestamp_ms, head.size_bytes) != (max_timestamp_ms, size_bytes):
-                    yield f"{where} has another timestamp or size in the index than in its header"
+                    yield f"{where} has another maximum timestamp or size in its row than in its header"
                 if decode_record is not None:
                     _check_group_records(data, decode_record)
             except WireError as error:
@@ -252,7 +253,8 @@ def _read_valid_header(data: bytes) -> BatchHeader:
         raise WireError(f"the header states {head.size_bytes} bytes, but the batch has {len(data)} bytes")
     if head.record_count > head.last_offset_delta + 1:
         raise WireError(
-            f"the header states {head.record_count} records, but the last offset delta {head.last_offset_delta}"
+            f"the header states {head.record_count} records, more than its last offset delta "
+            f"({head.last_offset_delta}) allows"
         )
     check_crc(data, 0, head)
     return head

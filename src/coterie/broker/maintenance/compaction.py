@@ -121,7 +121,8 @@ class Compaction:
         )
 
     def _is_kept(self, record: RawRecord, delete_horizon_ms: int | None) -> bool:
-        """Whether the compaction keeps the record, which is in a batch with this horizon."""
+        """Whether the compaction keeps the record. False for a record without a key, a record that is not the newest of
+        its key, and a tombstone whose batch has a horizon, ``delete_horizon_ms``, that has passed."""
         if record.key is None or self._newest_offset_by_key.get(_index_key(record.key), -1) > record.offset:
             return False
         return not record.is_tombstone or self._has_unreadable_batch or not self._has_horizon_passed(delete_horizon_ms)

@@ -1,8 +1,8 @@
 """Maintenance of the log while it is used: deletion of hidden rows, retention, compaction, and shrinking the file.
 
-It is one asyncio task. Blocking reads run on their own thread, and changes of the log are queued with all appends, one
-short chunk at a time. Each chunk is queued after the previous one is done, so that an append waits for at most one of
-them.
+One asyncio task does all maintenance. Blocking reads run on their own thread, and changes of the log are queued with
+all appends, one short chunk at a time. Each chunk is queued after the previous one is done, so that an append waits for
+at most one of them.
 """
 
 import asyncio
@@ -99,8 +99,8 @@ class _Maintenance:
 
     async def run(self) -> None:
         """Delete hidden rows whenever there are any; after ``initial_delay_ms`` compact and shrink the file, and again
-        after each ``cleaner_backoff_ms``; apply the retention before that, if ``retention_check_interval_ms`` has
-        passed since the last time. Runs until this is cancelled."""
+        after each ``cleaner_backoff_ms``; apply the retention before that, the first time and whenever
+        ``retention_check_interval_ms`` has passed since the last time. Runs until this is cancelled."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._settings.initial_delay_ms / 1000
         retention_due_s = due_s
@@ -118,8 +118,8 @@ class _Maintenance:
                 due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
 
     async def _run_operation(self, operation: Callable[[], Awaitable[None]]) -> None:
-        """Run one operation, and log its failure instead of raising it. After a disk error its next run continues where
-        it ended."""
+        """Run one operation, and log its failure instead of raising it. After a disk error, the operation's next run
+        continues where this run stopped, and further disk errors are not logged until a run succeeds."""
         try:
             await operation()
         except (WorldError, sqlite3.Error) as error:
@@ -231,14 +231,14 @@ class _Maintenance:
         await self._delete_hidden_rows()
 
     async def _apply_partition_retention(self, partition: Partition, policy: CleanupSettings) -> None:
-        """Hide the expired records of one partition."""
+        """Hide the expired records of one partition: raise its start offset past them."""
         start_offset = await self._run_blocking(partial(self._start_offset, partition, policy))
         if start_offset > partition.start_offset:
             with suppress(TopicGoneError):  # all its records are deleted then
                 await self._log.delete_records(partition, start_offset)
 
     def _start_offset(self, partition: Partition, policy: CleanupSettings) -> int:
-        """The start offset of the partition after retention. Blocks."""
+        """The start offset that the partition must have now by its retention time and retention size. Blocks."""
         offset = partition.start_offset
         if policy.retention_ms is not None:
             offset = self._reader.start_offset_by_time(partition.row_id, offset, self._now_ms() - policy.retention_ms)

@@ -50,11 +50,12 @@ class CompactionBacklog:
     """What a compaction would process in the part of a partition that may be compacted now."""
 
     clean_bytes: int
-    """The size of the batches that an earlier compaction has processed."""
+    """The size of the batches that an earlier compaction has processed, in bytes."""
     dirty_bytes: int
-    """The size of the other batches."""
+    """The size of the batches that no compaction has processed yet, in bytes."""
     dirty_since_ms: int | None
-    """The greatest timestamp in the first of the dirty batches; None if there are none."""
+    """The greatest timestamp in the first batch that no compaction has processed yet; None if there is no such
+    batch."""
     next_delete_horizon_ms: int | None
     """When the first tombstone or marker may be dropped; None if none has a horizon."""
 

@@ -67,7 +67,7 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""By operation: the other operations of which one, if a rule allows it, allows this operation as well."""
+"""By operation: the operations that imply it. A rule that allows one of these also allows the operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,8 @@ class AclEntry:
         )
 
     def _contains_address(self, address: IPv4Address | IPv6Address | None) -> bool:
-        """Whether the rule, which has ``host``, applies to a peer at ``address``; None means that the address is
-        unknown."""
+        """Whether the rule, which has a ``host``, applies to a peer at ``address``. If the address is unknown (None), a
+        deny rule applies and an allow rule does not."""
         # A peer whose address is unknown: no allow rule with an address applies to it, but every deny rule does.
         return not self.allows if address is None else self.host is not None and address in self.host
 
@@ -276,7 +276,7 @@ def _parse_host(word: str) -> IPv4Network | IPv6Network | None:
     except ValueError as error:
         # A host name would never match an address: a deny rule with a host name would deny nothing.
         raise ValueError(
-            f"after from a rule needs an IP address or a range of addresses, such as 10.0.0.0/8: {error}"
+            f"after the word from, a rule needs an IP address or a range of addresses, such as 10.0.0.0/8: {error}"
         ) from None
 
 

@@ -71,7 +71,8 @@ class PrincipalBudget(Budget):
         if not self._has_capacity_for_response(size):
             if not self._responses_waiting:
                 logger.warning(
-                    "Fetch responses for %s are delayed: %d bytes of this principal are in flight",
+                    "Fetch responses for %s are delayed until its clients have read earlier responses: %d bytes of "
+                    "this principal are in flight",
                     self._name,
                     self.bytes_in_flight,
                 )
@@ -89,7 +90,8 @@ class PrincipalBudget(Budget):
         self.release(size)
 
     def _has_capacity_for_response(self, size: int) -> bool:
-        """Whether a response of ``size`` bytes may be created now."""
+        """Whether a response of ``size`` bytes may be created now: it leaves a quarter of the budget free, or no other
+        response is in flight."""
         # If no other response is in flight, any size is allowed: otherwise a large response could never be sent.
         return not self._response_bytes_in_flight or self.bytes_in_flight + size <= self._responses_size_max
 

@@ -58,7 +58,10 @@ class SaslExchange:
             return not self.has_failed
         is_first = header.api_key == API_VERSIONS and not self._has_api_versions
         if not is_first and header.api_key != SASL_HANDSHAKE:
-            raise WireError(f"a request of API {header.api_key} before authentication")
+            raise WireError(
+                f"the peer sent a request of API {header.api_key} before it was authenticated; set the client's"
+                " security.protocol to that of the broker"
+            )
         # After a request with an unsupported version the client sends another (KIP-511).
         self._has_api_versions = self._has_api_versions or is_served
         return True

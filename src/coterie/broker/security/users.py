@@ -27,7 +27,7 @@ ITERATIONS = 16_384
 """The iterations of SCRAM's hash for a new password. RFC 7677 requires at least 15,000; Kafka's maximum is this.
 Checking a password takes about 5 ms."""
 _SALT_SIZE = 18
-"""In bytes."""
+"""The size of a credential's salt, in bytes."""
 
 CredentialsByMechanism = Mapping[str, Credential]
 """A user's credentials by mechanism."""

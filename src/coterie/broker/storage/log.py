@@ -52,8 +52,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset (LSO): each transaction with a visible record before it is completed. Compaction, and
-        readers of committed records, stop at this offset."""
+        """The last stable offset (LSO): each transaction that has a visible record before this offset is completed.
+        Compaction, and readers of committed records, stop at this offset."""
         if self.first_unstable_offset is None:
             return self.end_offset
         # The start offset may be beyond the first record of an open transaction: the LSO is never before the start.

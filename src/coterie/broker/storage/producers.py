@@ -15,7 +15,7 @@ BATCHES_TO_RETAIN = 5
 """The number of batches of a producer whose sequence numbers are kept: as many as a client may have in flight
 (``max.in.flight.requests.per.connection``)."""
 _SEQUENCES = 2**31
-"""After the sequence number before this the next one is 0."""
+"""The number of different sequence numbers: after 2^31 - 1 the next sequence number is 0."""
 
 
 class ProducerBatch(NamedTuple):

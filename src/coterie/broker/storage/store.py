@@ -160,9 +160,9 @@ class Store:
     # -- inside an SQLite transaction: batches ----------------------------------------------------------------------
 
     def append(self, partition_row_id: int, data: bytes, head: BatchHeader) -> int:
-        """Write one batch at the partition's end, and return the base offset that it has got. The last offset follows
-        from ``head``. A marker is written even if the disk is nearly full: it is small, and the transaction that it
-        ends blocks compaction.
+        """Write one batch at the partition's end, and return the batch's base offset. ``head`` is the batch's header. A
+        marker is written even if the disk is nearly full: it is small, and the transaction that it ends blocks
+        compaction.
 
         :raises TopicGoneError: before anything is written, if the topic was deleted.
         :raises DiskFullError: before anything is written, if the disk is nearly full.

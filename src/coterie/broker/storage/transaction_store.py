@@ -195,7 +195,7 @@ def read_first_unstable_offset(database: sqlite3.Connection, partition_row_id: i
 
 
 def write_aborted_transaction(database: sqlite3.Connection, partition_row_id: int, aborted: AbortedTransaction) -> None:
-    """Add the entry of an aborted transaction, for readers of the partition."""
+    """Store an aborted transaction of the partition, so that Fetch responses can contain it."""
     database.execute(
         "INSERT INTO aborted (partition, last_offset, first_offset, producer_id) VALUES (?, ?, ?, ?)",
         (partition_row_id, aborted.last_offset, aborted.first_offset, aborted.producer_id),

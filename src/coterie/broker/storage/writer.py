@@ -26,7 +26,7 @@ _Outcome = tuple[_Write, Any, Exception | None]
 
 
 class _Damage(NamedTuple):
-    """A write of an SQLite transaction read a corrupt page. Nothing was written."""
+    """The result of an SQLite transaction in which a write has read a corrupt page: nothing was written."""
 
     write_index: int
     """The index of the write that read the corrupt page."""
@@ -145,7 +145,7 @@ class LogWriter:
         except sqlite3.Error as error:
             # The next SQLite transaction will fail to begin and report that; this thread must continue to run it.
             logger.error(
-                "A failed write to the broker's log could not be undone; all writes fail until it can: %s", error
+                "A failed write to the broker's log could not be undone; all writes fail until it is undone: %s", error
             )
             return False
         return True
@@ -155,7 +155,8 @@ class LogWriter:
         writes fail."""
         if not self._is_failing:
             logger.error(
-                "The broker's log cannot be written; produce requests fail until it can be written again: %s", error
+                "The broker's log cannot be written; requests that write to it fail until it can be written again: %s",
+                error,
             )
         self._is_failing = True
 
@@ -193,7 +194,8 @@ def _complete_futures(outcomes: list[_Outcome]) -> None:
             except Exception:
                 # This write and the following ones are durable: complete the future of each of them.
                 logger.exception(
-                    "Bug in Coterie: a callback failed after a durable write; the broker's memory may be stale"
+                    "Bug in Coterie: a callback failed after a durable write; the broker's state in memory may differ "
+                    "from its log: restart the broker"
                 )
         if future.cancelled():
             continue

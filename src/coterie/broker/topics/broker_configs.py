@@ -28,8 +28,8 @@ _TOPICS_DEFAULTS = tuple(
 
 BROKER_CONFIGS = ConfigDef((
     _key("advertised.listeners", Type.LIST, None, "The address that clients are to connect to."),
-    _key("auto.create.topics.enable", Type.BOOLEAN, "true", "Whether a request for a missing topic creates it."),
-    _key("broker.id", Type.INT, "-1", "This broker's number."),
+    _key("auto.create.topics.enable", Type.BOOLEAN, "true", "Whether a Metadata request creates missing topics."),
+    _key("broker.id", Type.INT, "-1", "The node id of this broker."),
     _key("connection.failed.authentication.delay.ms", Type.INT, "100", "Delay of the response to a failed login."),
     _key("connections.max.idle.ms", Type.LONG, "600000", "After how long an idle connection is closed."),
     _key("default.replication.factor", Type.INT, "1", "Number of replicas of a new topic: always 1."),
@@ -47,7 +47,7 @@ BROKER_CONFIGS = ConfigDef((
     _key("log.retention.hours", Type.INT, "168", "How long records are kept by default."),
     _key("max.connections", Type.INT, "2147483647", "How many connections there may be at once."),
     _key("max.connections.per.ip", Type.INT, "2147483647", "How many connections one address may have at once."),
-    _key("node.id", Type.INT, None, "This broker's number."),
+    _key("node.id", Type.INT, None, "The node id of this broker."),
     _key("num.partitions", Type.INT, "1", "How many partitions a new topic has by default."),
     _key("offset.metadata.max.bytes", Type.INT, "4096", "Maximum size of the metadata of an offset commit."),
     _key("offsets.retention.minutes", Type.INT, "10080", "How long offsets of a group without members are kept."),

@@ -60,7 +60,7 @@ def apply_changes(definition: ConfigDef, own: Mapping[str, str], changes: Sequen
 def check_unique_names(names: Iterable[str]) -> None:
     """Check that no config key occurs twice in ``names``.
 
-    :raises KafkaRefusal: one does.
+    :raises KafkaRefusal: a config key occurs twice.
     """
     names = list(names)
     if len(names) != len({*names}):

@@ -83,7 +83,8 @@ _TABLE = (
          at_least(-2), broker="log.local.retention.bytes"),
     _key("local.retention.ms", Type.LONG, "-2", "Local age limit with tiered storage, which is not supported.",
          at_least(-2), broker="log.local.retention.ms"),
-    _key("max.compaction.lag.ms", Type.LONG, _FOR_EVER, "The longest time after which a record is compacted.",
+    _key("max.compaction.lag.ms", Type.LONG, _FOR_EVER, "The age of an uncompacted record above which its partition is"
+         " compacted.",
          at_least(1), broker="log.cleaner.max.compaction.lag.ms"),
     _key("max.message.bytes", Type.INT, "1048588", "Maximum size of a batch, after compression.", at_least(0),
          broker="message.max.bytes"),
@@ -95,8 +96,8 @@ _TABLE = (
          " time of its arrival.", one_of(("CreateTime", "LogAppendTime")), broker="log.message.timestamp.type"),
     _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "The share of uncompacted bytes, 0 to 1, above which a"
          " partition is compacted.", between(0, 1), broker="log.cleaner.min.cleanable.ratio"),
-    _key("min.compaction.lag.ms", Type.LONG, "0", "The shortest time before a record is compacted.", at_least(0),
-         broker="log.cleaner.min.compaction.lag.ms"),
+    _key("min.compaction.lag.ms", Type.LONG, "0", "The age that a record must have before it is compacted.",
+         at_least(0), broker="log.cleaner.min.compaction.lag.ms"),
     _key("min.insync.replicas", Type.INT, "1", "How many replicas must have a record before the response to"
          " `acks=all`; there is one.", at_least(1), broker="min.insync.replicas"),
     _key("preallocate", Type.BOOLEAN, "false", "Whether a segment's file is given its full size at once; this broker"

@@ -30,7 +30,8 @@ def name_error(name: str) -> str | None:
 
 
 def unknown_topic_error(name: str) -> ErrorCode:
-    """Kafka's error code for a topic that does not exist: whether its name is invalid or only unknown."""
+    """Kafka's error code for a topic that does not exist: INVALID_TOPIC_EXCEPTION if its name is invalid, else
+    UNKNOWN_TOPIC_OR_PARTITION."""
     return ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
 
 
@@ -44,6 +45,6 @@ def colliding_name(name: str, others: Iterable[str]) -> str | None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether this is the name of an internal topic of Kafka. Only a broker may write to it, extend, configure and
-    delete it."""
+    """Whether ``name`` is one of `INTERNAL_TOPICS`: clients may not write to such a topic, and may not add partitions
+    to it, configure or delete it."""
     return name in INTERNAL_TOPICS

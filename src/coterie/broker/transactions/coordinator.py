@@ -88,7 +88,8 @@ class Transactions:
     ) -> "Transactions":
         """Read the log and create the object: with timers for the transactions that were ongoing when the broker
         stopped. Also sets the ``first_unstable_offset`` of each partition of ``log``. ``on_markers`` is called with the
-        markers of each ended transaction once they are durable, before a response tells of the end.
+        markers of each ended transaction once they are durable, before the response to the request that ended the
+        transaction is sent.
 
         :raises WorldError: the log cannot be read.
         """
@@ -139,7 +140,8 @@ class Transactions:
         topic_partition: TopicPartition,
         support: TransactionSupport,
     ) -> "asyncio.Future[WriteResult]":
-        """Queue `writes.begin_in_partition`. The future gets the result once it is durable, or a `KafkaRefusal`, or a
+        """Queue the write that begins the producer's transaction in a partition to which the broker itself appends
+        (`writes.begin_in_partition`). The future gets the result once it is durable, or a `KafkaRefusal`, or a
         `WorldError` if the log cannot be written."""
         now_ms = self.now_ms()
         return self._log.run_write(

@@ -202,8 +202,9 @@ def begin_in_partition(
 ) -> WriteResult:
     """Begin the producer's transaction in a partition to which the broker itself will append the batches of the
     transaction (`BrokerLog.append`): the group coordinator's partition, for TxnOffsetCommit. The partition is first
-    added to the transaction, or must have been added, as ``support`` says. Its last stable offset stays where its end
-    is now, so that no marker can come before the batches unnoticed.
+    added to the transaction, or must have been added, as ``support`` says. Until the transaction ends, the partition's
+    last stable offset does not pass the present end offset. If the transaction ends before its batches are appended,
+    that append is refused.
 
     :raises KafkaRefusal: before anything is written, if the producer is fenced, or the partition was not added before.
     """
@@ -274,8 +275,8 @@ def _write(
 
 
 def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *, now_ms: int) -> None:
-    """Write a marker, end the producer's transaction in the partition, and if it was aborted add its entry for
-    readers."""
+    """Write a marker, and end the producer's transaction in the partition. If the transaction was aborted, also add it
+    to the aborted transactions of the partition, which Fetch responses contain."""
     producer_id, epoch = record.producer
     producer = read_producer(store.database, partition_row_id, producer_id)
     data = encode_marker(producer_id=producer_id, producer_epoch=epoch, is_commit=record.is_commit, timestamp_ms=now_ms)

@@ -21,7 +21,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: GroupId) -> Values:
-    """The response entry of one group."""
+    """The response entry of one group: its state, members and jobs, or an error."""
     if (error := other_kind_error(broker, group_id)) is not None:
         refusal = DescribeGroupResponse(error=ConnectErrorCode.GROUP_ID_NOT_FOUND, message=error)
         return described_group_values(group_id, refusal)

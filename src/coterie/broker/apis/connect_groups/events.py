@@ -1,8 +1,8 @@
 """Converts the requests of connect groups into events.
 
 In a request, null or a number such as -1 means that a field has not changed; in the event it is None. This module
-refuses numbers below the one that means "unchanged", and structs that contradict themselves; the group's machine checks
-everything else.
+refuses numbers below the number that means "unchanged", and structs whose fields contradict each other; the group's
+machine checks everything else.
 """
 
 from collections import Counter
@@ -59,9 +59,9 @@ def prepare_assignment_event(body: Any, *, reply_to: ReplyTo) -> PrepareAssignme
 
 
 def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignment:
-    """The event of a ConnectGroupInstallAssignment request. A job is repeated if the request lists it more than once,
-    whether for members, for departed members or as unplaceable. A member is repeated if it is listed more than once
-    among the members or the departed members.
+    """The event of a ConnectGroupInstallAssignment request. Its ``repeated_jobs`` are the jobs that the request lists
+    more than once, whether for members, for departed members or as unplaceable. Its ``repeated_members`` are those
+    listed more than once among the members, or among the departed members.
 
     :raises InvalidFieldError: when a field has a value that the protocol does not allow.
     """
@@ -108,9 +108,9 @@ def _to_configured(struct: Any) -> Configured:
 
 
 def _to_claims(struct: Any) -> Claims:
-    """The claims in a heartbeat request.
+    """Convert the claims of a heartbeat request: the only jobs that the worker may run, or (``wildcard``) any job.
 
-    :raises InvalidFieldError: when a worker that may run any job lists some.
+    :raises InvalidFieldError: when ``wildcard`` is true and jobs are listed as well.
     """
     jobs = jobs_in_arrays(struct)
     if not struct.wildcard:
@@ -151,7 +151,7 @@ def _repeated_members(structs: Any) -> frozenset[MemberId]:
 
 def _none_if_unchanged(field: str, value: int) -> int | None:
     """``value``, the value of the request's field ``field``; None for -1, which means that the value has not changed
-    since the last request.
+    since the last request or, for NextInMs, that no value is given.
 
     :raises InvalidFieldError: when it is below -1.
     """

@@ -1,6 +1,7 @@
 """ConnectGroupHeartbeat: a member joins, reports its state, and receives its assignment (K848C).
 
-The response may be held while it has no news, for at most the ``MaxWaitMs`` of the request.
+The broker may delay the response until the group has something new for the member, for at most the ``MaxWaitMs`` of the
+request.
 """
 
 from collections.abc import Awaitable
@@ -67,13 +68,13 @@ async def _values_as_awaitable(values: Values) -> Values:
 
 
 def _is_small(response: Response) -> bool:
-    """Whether the response may be encoded on the event loop."""
+    """Whether the response has so few jobs that it may be encoded on the event loop."""
     assert isinstance(response, HeartbeatResponse)
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
 
 
 def _end_heartbeat(request: ApiRequest, response: Response) -> Values:
-    """The values of ``response``. The heartbeat then counts as answered."""
+    """Note in the connection that the heartbeat has its response, and return the values of ``response``."""
     assert isinstance(response, HeartbeatResponse)
     request.connection.end_heartbeat(request.number, response)
     return heartbeat_values(response)

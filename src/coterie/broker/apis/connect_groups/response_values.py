@@ -209,5 +209,5 @@ def _tagged_jobs(jobs: Jobs) -> Values:
 
 
 def _or_none(duration_ms: int | None) -> int:
-    """``duration_ms``; -1 for None."""
+    """The value of a duration in a response: -1 if ``duration_ms`` is None."""
     return _NONE if duration_ms is None else duration_ms
