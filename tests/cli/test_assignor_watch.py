@@ -111,7 +111,7 @@ async def test_an_assignor_that_does_not_return_in_time_is_one_error_with_its_na
 @pytest.mark.parametrize(
     ("offered", "why"),
     [
-        (ValueError("no"), "its metadata cannot be had: ValueError: no"),
+        (ValueError("no"), "its metadata cannot be read: ValueError: no"),
         (SystemExit(1), "SystemExit: 1"),
         (AssignorMetadata(version=4), "its versions must rise"),
         (AssignorMetadata(version=3, metadata=bytes(METADATA_SIZE_MAX + 1)), "32769 bytes; at most 32768"),
@@ -193,7 +193,7 @@ async def test_a_later_failure_is_logged_once_and_changes_nothing(
         assert await watched.look() == []
         assert await watched.look() == []
         (line,) = [record.getMessage() for record in caplog.records]
-        assert line.startswith("The assignor changing keeps the metadata that it has reported: ")
+        assert line.startswith("The metadata of assignor changing stay as they were reported before: ")
         assignor.minimum_version = 0
         assignor.offers(b"second")
         assert await watched.look() == [UpdateAssignor(name="changing", version=3, metadata=b"second")]

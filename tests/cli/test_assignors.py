@@ -107,7 +107,7 @@ def test_an_assignor_that_cannot_be_used_is_refused(
         (AssignorMetadata(version=-1), "its versions must rise"),
         (AssignorMetadata(version=3, reason=128), "the reason of its metadata is 128; it must be from 0 to 127"),
         (AssignorMetadata(version=3, reason=-1), "the reason of its metadata is -1"),
-        (None, "its metadata cannot be had: AttributeError"),
+        (None, "its metadata cannot be read: AttributeError"),
     ],
 )
 def test_invalid_metadata_are_refused(metadata: AssignorMetadata | None, reason: str) -> None:

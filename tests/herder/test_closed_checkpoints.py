@@ -85,7 +85,7 @@ def test_a_refusal_of_the_leader_is_logged() -> None:
     (message,) = driver.pop_effects(WriteLogMessage)
     assert message.warns
     assert message.text.startswith(
-        "Connector orders: the leader did not accept the task configs of the newest checkpoint generation: HTTP 500. "
+        "Connector orders: the leader did not accept the task configs that this worker published: HTTP 500. "
     )
     driver.feed(sent)
     assert not driver.pop_effects(WriteLogMessage)
@@ -101,7 +101,7 @@ def test_a_refusal_of_its_own_write_is_logged_by_the_leader() -> None:
     (append,) = driver.pop_effects(AppendConfig)
     driver.feed(ConfigAppendFailed(purpose=append.purpose, reason="the disk is full"))
     assert [message.text.partition(". ")[0] for message in driver.pop_effects(WriteLogMessage)] == [
-        "Connector orders: the leader did not accept the task configs of the newest checkpoint generation: "
+        "Connector orders: the leader did not accept the task configs that this worker published: "
         "Error writing connector configuration to Kafka: the disk is full"
     ]
 

@@ -55,7 +55,7 @@ app.command()(plan)
 DataFolder = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
 GroupProtocolOption = Annotated[
     GroupProtocolName,
-    typer.Option("--group-protocol", help="group.protocol of the workers: Kafka's protocol, or the one with epochs."),
+    typer.Option("--group-protocol", help="The workers' group.protocol: Kafka's (classic), or the new one (connect)."),
 ]
 ConnectorNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
 JarsFolder = Annotated[
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _show_version(is_requested: bool) -> None:
-    """Print the version and exit, if the option was given."""
+    """Print the version and exit, if the option ``--version`` was given."""
     if is_requested:
         typer.echo(f"coterie {__version__}")
         raise typer.Exit

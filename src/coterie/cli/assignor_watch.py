@@ -48,10 +48,11 @@ class AssignorWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def first_offers(self) -> tuple[OfferedAssignor, ...]:
-        """What the worker offers when it starts, in the order of the assignors.
+        """The name, versions and metadata of each assignor, which the worker sends when it joins its group; in the
+        order of the assignors.
 
-        :raises ConfigError: when the versions or the metadata of an assignor cannot be used, or it does not return
-            them in time.
+        :raises ConfigError: when the versions or the metadata of an assignor cannot be used, or it does not return them
+            in time.
         """
         self._loop = asyncio.get_running_loop()
         for watched in self._assignors:
@@ -62,8 +63,8 @@ class AssignorWatch:
         return tuple(watched.offered for watched in self._assignors if watched.offered is not None)
 
     async def run(self, report: Callable[[UpdateAssignor], None]) -> None:
-        """Call ``report`` with each change since `first_offers`. Runs until it is cancelled, or returns at once if the
-        worker has no assignors."""
+        """Call ``report`` with each change of an assignor's metadata since `first_offers`. Runs until it is cancelled,
+        or returns at once if the worker has no assignors."""
         async with asyncio.TaskGroup() as tasks:
             for watched in self._assignors:
                 tasks.create_task(self._watch(watched, report))
@@ -92,10 +93,10 @@ class AssignorWatch:
                 report(update)
 
     async def _read(self, watched: "_WatchedAssignor") -> OfferedAssignor:
-        """What the assignor offers now.
+        """Read the assignor's name, versions and metadata, on the assignor's thread.
 
-        :raises Exception: when the plug-in raises it; WorldError when the plug-in does not return in time, or what it
-            returns is invalid, too large, or changes what must not change.
+        :raises Exception: when the plug-in raises it; WorldError when the plug-in does not return in time, or the
+            metadata are invalid or too large, or the name or the range of versions has changed.
         """
         offered = await watched.thread.call(lambda: offered_assignor(watched.assignor), timeout_ms=self._timeout_ms)
         before = watched.offered
@@ -109,7 +110,7 @@ class AssignorWatch:
 
 
 class _WatchedAssignor:
-    """One assignor, and what it has offered."""
+    """One assignor of the worker, with the metadata that it last returned."""
 
     def __init__(self, assignor: ConnectAssignor, thread: PluginThread) -> None:
         self.assignor = assignor
@@ -118,16 +119,13 @@ class _WatchedAssignor:
         self.offered: OfferedAssignor | None = None
         """The result of the last call that was valid; None before the first."""
         self.is_due = asyncio.Event()
-        """Set when the next call is not to wait for the end of the interval."""
+        """Set when the metadata must be read again before the end of the interval."""
         self._has_failed = False
         """Whether the last call has failed, which was logged."""
 
     def take(self, offered: OfferedAssignor) -> UpdateAssignor | None:
-        """Keep the result of a call. Returns the order that reports it; None if it says nothing new.
-
-        A reason is new if something differs from the call before: an assignor that returns the same reason and the same
-        metadata again asks once.
-        """
+        """Store ``offered``, the result of a call that succeeded. Returns the order that reports it to the coordinator;
+        None if the metadata and their version are unchanged and ``reason`` is 0 or the reason of the call before."""
         before = self.offered
         assert before is not None, "the first offers were read"
         self.offered, self._has_failed = offered, False
@@ -137,12 +135,13 @@ class _WatchedAssignor:
         return UpdateAssignor(name=self.name, version=offered.version, metadata=offered.metadata, reason=offered.reason)
 
     def log_failure(self, error: Exception) -> None:
-        """Log why the metadata stay as they are, unless the call before has failed too."""
+        """Log that a call has failed, so the coordinator keeps the earlier metadata. Not logged again until a call has
+        succeeded."""
         if not self._has_failed:
             self._has_failed = True
-            logger.warning("The assignor %s keeps the metadata that it has reported: %s", self.name, error)
+            logger.warning("The metadata of assignor %s stay as they were reported before: %s", self.name, error)
 
 
 def _fixed(offered: OfferedAssignor) -> tuple[str, int, int]:
-    """What an assignor must not change while its worker runs."""
+    """The name and the range of versions, which must not change while the worker runs."""
     return offered.name, offered.minimum_version, offered.maximum_version

@@ -18,9 +18,9 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
 
 VERSION_MAX = 2**15 - 1
-"""The greatest version, an int16 on the wire."""
+"""The greatest version of an assignor's metadata; the wire format has an int16."""
 REASON_MAX = 2**7 - 1
-"""The greatest reason, an int8 on the wire."""
+"""The greatest reason that an assignor may give for a new computation; the wire format has an int8."""
 _KIND = "assignor"
 
 logger = logging.getLogger(__name__)
@@ -61,9 +61,10 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
 
 
 def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
-    """What a worker sends to the coordinator about its assignor. Calls the code of the plug-in, which may block.
+    """The name, versions and metadata of ``assignor``, as a worker reports them to the coordinator. Calls the code of
+    the plug-in, which may block.
 
-    :raises WorldError: when the assignor's versions are not valid, or its metadata cannot be had.
+    :raises WorldError: when the assignor's versions are not valid, or its metadata cannot be read.
     """
     try:
         metadata = assignor.metadata()
@@ -76,7 +77,7 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
             reason=int(metadata.reason),
         )
     except Exception as error:
-        raise WorldError(f"its metadata cannot be had: {type(error).__name__}: {error}") from error
+        raise WorldError(f"its metadata cannot be read: {type(error).__name__}: {error}") from error
     if not 0 <= offered.minimum_version <= offered.version <= offered.maximum_version <= VERSION_MAX:
         raise WorldError(
             f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "
@@ -88,12 +89,13 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
 
 
 def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
-    """The error that a worker cannot use its assignor."""
+    """Build the error for an assignor of the worker that cannot be used, because of ``why``."""
     return make_unusable_plugin_error(_KIND, name, why)
 
 
 def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
-    """By name, each assignor as shells call it: on a thread of its own, within the time limit in the snapshot."""
+    """Functions that run the assignors, by the assignor's name. Each calls its assignor on a separate thread, and
+    raises WorldError when the snapshot's time limit is over."""
     return {assignor.name: _assign_on_thread(assignor) for assignor in assignors}
 
 

@@ -16,7 +16,7 @@ ResultT = TypeVar("ResultT")
 
 
 class PluginThread:
-    """The threads of one plug-in. Its code is never called twice at once."""
+    """Calls the functions of one plug-in, each on a new thread, and never two of them at the same time."""
 
     def __init__(self, name: str) -> None:
         """``name`` names the plug-in in errors and in the list of threads."""
@@ -59,7 +59,8 @@ class PluginThread:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """``error`` itself, or an exception that says its type if a future cannot have it as its exception."""
+    """``error`` itself if a future can raise it: any Exception other than StopIteration. Otherwise a RuntimeError with
+    the type and the message of ``error``."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")

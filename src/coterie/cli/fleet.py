@@ -22,8 +22,8 @@ GROUP_ID = GroupId("coterie")
 _START_FAILURE_WITHIN_S = 3.0
 """A broker that ends within this time after its start counts as failed to start."""
 _CONSECUTIVE_BROKER_ENDS_MAX = 3
-"""The broker is not restarted after it has ended so many times in succession, each time but the first right after a
-start."""
+"""After so many ends in succession, the broker is not restarted. An end more than ``_START_FAILURE_WITHIN_S`` after the
+broker's start begins a new count."""
 _BROKER_READY_TIMEOUT_S = 30.0
 """How long the broker may take from its first start until it accepts connections."""
 _WORKER_GRACE_S = 12.0
@@ -49,10 +49,11 @@ class FleetSettings:
     group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
     """The protocol between the workers and the broker."""
     session_timeout_ms: int | None = None
-    """How long a worker stays in the group without a heartbeat. None: the default. A setting of the workers in a
-    classic group, and of the broker in a connect group; so is the next one."""
+    """How long a worker stays in the group without a heartbeat. None: the default. In a classic group a setting of the
+    workers, in a connect group of the broker."""
     heartbeat_interval_ms: int | None = None
-    """The time between two heartbeats of a worker. None: the default."""
+    """The time between two heartbeats of a worker. None: the default. In a classic group a setting of the workers, in a
+    connect group of the broker."""
 
     def rest_url(self, number: int) -> str:
         """The REST URL of worker ``number``, counted from 0."""
@@ -256,7 +257,8 @@ class Fleet:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _report_worker_end(self, child: Child) -> None:
-        """Print how a worker ended and, after an unexpected end, the command that starts it again and its log."""
+        """Print how a worker ended. After an unexpected end, also print its log, and, if other workers run, the command
+        that starts it again."""
         exit_code = child.exit_code
         assert exit_code is not None, "the child has ended"
         if exit_code == 0:

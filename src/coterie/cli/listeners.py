@@ -114,13 +114,13 @@ class ListenerThread:
         self._slow_call_ms = slow_call_ms
         self._close_timeout_ms = close_timeout_ms
         self._news: SimpleQueue[RebalanceNews | None] = SimpleQueue()
-        """The news that wait for the thread; None ends it."""
+        """The news that wait for the thread. None in this queue ends the thread."""
         self._thread: threading.Thread | None = None
-        """Started with the first news."""
+        """The thread that calls the plug-ins. It is started with the first news; None before."""
         self._running: _RunningCall | None = None
-        """Assigned by the thread."""
+        """The call that the thread is executing; None between two calls. Only the thread assigns this field."""
         self._logged: _RunningCall | None = None
-        """The last call that was logged as slow."""
+        """The last call that was logged as slow; None before the first. No call is logged twice."""
         self._timer: asyncio.TimerHandle | None = None
         """Looks for a slow call; None if all calls were done when it last fired."""
 
@@ -217,7 +217,8 @@ class ListenerThread:
                     yield _Call(plugin=plugin, method="on_lost", function=partial(listener.on_lost, jobs))
 
     def _notify_assignor(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
-        """Separate, so that an assignor without the method is an error of the call."""
+        """Call the assignor's `on_assignment`, then ``after_assignment``. A separate function, so that an assignor
+        without that method causes an error of the call, which is logged."""
         try:
             assignor.on_assignment(assignment)
         finally:

@@ -8,7 +8,10 @@ from coterie.nouns.errors import WorldError
 
 
 def check_user_name(name: str) -> None:
-    """:raises WorldError: when ``name`` is not a valid name of a user."""
+    """Check that ``name`` is a valid name of a user: printable and not blank.
+
+    :raises WorldError: when it is not.
+    """
     if not name.isprintable() or not name.strip():
         raise WorldError(f"{name!r} is not a valid user name: it must be printable and not blank")
 

@@ -20,7 +20,7 @@ from coterie.cli import guard
 from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
 
 _TAIL_LINES = 15
-"""The number of lines that :meth:`Child.tail` returns at most."""
+"""The number of lines that :meth:`Child.log_tail` returns at most."""
 
 
 class Child:
@@ -67,7 +67,7 @@ class Child:
         return time.monotonic() - self._started_at_s
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process itself, which ends the others of its group."""
+        """Send SIGTERM to the process itself, which then ends the other processes of its group."""
         if self.is_running:
             os.kill(self.pid, signal.SIGTERM)
 

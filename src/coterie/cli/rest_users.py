@@ -86,7 +86,10 @@ def list_users(file: UsersFile) -> None:
 
 
 def _users_in(file: Path) -> "Users":
-    """:raises WorldError: the file cannot be read or is not a users file."""
+    """The users in ``file``, by name.
+
+    :raises WorldError: when the file cannot be read or is not a users file.
+    """
     from coterie.rest.users import read_users
 
     return read_users(file)

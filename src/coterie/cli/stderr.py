@@ -14,7 +14,7 @@ def print_errors(*messages: str) -> None:
 
 
 class _HidingFormatter(logging.Formatter):
-    """A formatter of log lines without the values of references to secrets."""
+    """Formats log lines, and replaces the secret values in them, which config providers have returned."""
 
     def format(self, record: logging.LogRecord) -> str:
         return hide_secrets(super().format(record))

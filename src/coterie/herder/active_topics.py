@@ -19,8 +19,9 @@ from coterie.nouns.jobs import ConnectorName
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
-    """Queue a line for each topic that the task has used and that is not known as an active topic of its connector. A
-    topic with a line that is not yet written waits for the task's next progress."""
+    """Queue a line for each topic that the task has used, unless it is known as an active topic of the task's
+    connector, or a line or tombstone of it is queued or being appended already. Does nothing while topic tracking is
+    disabled, or if the connector is deleted."""
     herder, name = turn.herder, event.task.connector
     if not event.topics or not herder.settings.topic_tracking_enabled or herder.config.connector(name) is None:
         return
@@ -34,14 +35,14 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
 
 
 def report_deleted(turn: Turn, name: ConnectorName) -> None:
-    """Queue tombstones of the connector's active topics."""
+    """Queue a tombstone for each active topic of the connector, also for a topic whose line is not written yet."""
     for topic in sorted(_topics_after_append(turn.herder, name)):
         turn.herder.work.queued_topics[ActiveTopic(connector=name, topic=topic)] = None
 
 
 def delete_orphaned(turn: Turn) -> None:
-    """Delete the active topics of connectors that are not configured any more: a task may have used a topic after the
-    connector's worker had deleted them."""
+    """Queue tombstones of the active topics of connectors that are not configured any more: a task may have used a
+    topic after the worker that owned the connector had deleted its active topics."""
     for name in sorted(turn.herder.statuses.connectors_with_topics()):
         if turn.herder.config.connector(name) is None:
             report_deleted(turn, name)
@@ -64,14 +65,15 @@ def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
 
 
 def take_lines(turn: Turn) -> tuple[NewTopicRecord, ...]:
-    """The queued lines, which are now being appended."""
+    """The queued lines, for an append that the caller orders. They are stored as in flight, and the queue is
+    emptied."""
     work = turn.herder.work
     work.topics_in_flight, work.queued_topics = work.queued_topics, {}
     return tuple(topic_line_of(active_topic, use) for active_topic, use in work.topics_in_flight.items())
 
 
 def on_appended(turn: Turn) -> None:
-    """The lines are durable."""
+    """The append has succeeded: forget the lines in flight."""
     turn.herder.work.topics_in_flight = {}
 
 
@@ -91,8 +93,9 @@ def queue_again(turn: Turn) -> None:
 
 
 def on_request(turn: Turn, id_: RequestId, request: TopicRequest) -> None:
-    """Answer a question at once, from the status topic as far as it was read; queue the tombstones of a reset. As in
-    Connect, the connector need not exist."""
+    """Answer a question for active topics at once, from the part of the status topic that this worker has read. For a
+    reset, queue the tombstones: the request is answered when this worker has read all of them back, or at once if there
+    are none. As in Connect, the connector need not exist."""
     herder, name = turn.herder, request.connector
     if (refusal := _refusal(herder, request)) is not None:
         turn.emit(Reply(id=id_, answer=refusal))
@@ -112,7 +115,7 @@ def on_request(turn: Turn, id_: RequestId, request: TopicRequest) -> None:
 
 
 def on_line(turn: Turn, line: TopicRecord) -> None:
-    """Answer the resets whose last tombstone is ``line``, which was read."""
+    """A line of the status topic was read. If it is the last tombstone for which a reset waits, answer the reset."""
     active_topic = active_topic_of(line.key) if line.value is None else None
     if active_topic is None:
         return
@@ -128,7 +131,7 @@ def on_line(turn: Turn, line: TopicRecord) -> None:
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
-    """The time limit of a reset is over. Does nothing for another request."""
+    """The time limit of the request is over: refuse it if it is a pending reset. Does nothing for another request."""
     if turn.herder.requests.topic_resets.pop(id_, None) is not None:
         turn.emit(Reply(id=id_, answer=timed_out("flushing updates to the status topic")))
 

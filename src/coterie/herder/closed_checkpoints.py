@@ -36,8 +36,8 @@ def set_finish_timer(turn: Turn, connector: ConnectorName) -> None:
 
 def on_due(turn: Turn, timer: FinishCheckDue) -> None:
     """If a task of the connector still waits, set the timer again, and order the chore that finishes the closed
-    checkpoint generation. Not ordered if this worker owns the connector and could split it, if the chore is already
-    running, or if this worker is leaving or has no valid lease."""
+    checkpoint generation. The chore is not ordered if this worker owns the connector and could split it, if the chore
+    is already running, or if this worker is leaving or has no valid lease (:meth:`.Place.has_valid_lease`)."""
     herder, name = turn.herder, timer.connector
     if not _has_waiting_task(turn, name):
         return
@@ -68,7 +68,7 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
     connectors.on_checkpoint_generation_finished(turn, name)
     turn.emit(
         WriteLogMessage(
-            text=f"Connector {name}: this worker publishes the task configs of the newest checkpoint generation"
+            text=f"Connector {name}: this worker publishes the task configs of a split that another worker has begun"
         )
     )
     if herder.place.is_leader:
@@ -93,7 +93,7 @@ def on_leader_answer(turn: Turn, name: ConnectorName, refusal: str | None) -> No
     turn.emit(
         WriteLogMessage(
             text=(
-                f"Connector {name}: the leader did not accept the task configs of the newest checkpoint generation: "
+                f"Connector {name}: the leader did not accept the task configs that this worker published: "
                 f"{refusal}. While tasks of this worker wait for these configs, this worker checks every "
                 f"{FINISH_CHECK_DELAY_MS} ms whether it must send them again"
             ),

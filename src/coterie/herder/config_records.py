@@ -120,7 +120,7 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
     name = key.decode(errors="replace") if key is not None else ""
     body = _parse_json_object(value)
     if value is not None and body is None:
-        return IgnoredLine(log_message=f"Ignoring the value of config key {name!r}: it is not a JSON object")
+        return IgnoredLine(log_message=f"Ignoring key {name!r} in the config topic: its value is not a JSON object")
     if name.startswith("target-state-"):
         return _parse_target_state(ConnectorName(name.removeprefix("target-state-")), body)
     if name.startswith("connector-"):
@@ -192,7 +192,8 @@ def _parse_commit(connector: ConnectorName, body: Mapping[str, object] | None) -
 
 
 def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
-    """A field that is missing or no boolean counts as false, as in Connect."""
+    """Parse the request of a restart. A field that is missing or is not a boolean counts as false, as in Connect; a
+    tombstone is ignored."""
     if body is None:
         return IgnoredLine()
     return RestartRequested(
@@ -277,8 +278,8 @@ def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
 
 
 def with_request(lines: tuple[NewTopicRecord, ...], request: ClientRequestId) -> tuple[NewTopicRecord, ...]:
-    """``lines`` with the id of the request that writes them in the last line that is no tombstone. Connect ignores the
-    id."""
+    """``lines``, with the id of the request that writes them added to the last of them that is no tombstone. Connect
+    ignores the id."""
     last = max(number for number, line in enumerate(lines) if line.value is not None)
     value = lines[last].value
     assert value is not None

@@ -54,8 +54,8 @@ RETRY_MAX_MS = 60_000
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
     """Split those of the ``affected`` connectors that are assigned to this worker and publish their task configs, and
-    end the splits of those that are no longer assigned to it. New connectors can be assigned only if all connectors are
-    affected."""
+    end the splits of those that are no longer assigned to it. A newly assigned connector is only noticed if
+    ``affected`` is None, which means all connectors."""
     herder, splits = turn.herder, turn.herder.work.connector_runs
     if affected is None:
         for name in herder.place.assigned.connectors - splits.keys():
@@ -73,8 +73,9 @@ def reconcile(turn: Turn, affected: Affected = None) -> None:
 
 
 def _reconcile_one(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
-    """Compare one connector's state with its config and target state. Does nothing while the config log is behind the
-    last assignment, the runtime is not open, or the worker is leaving or relaunching."""
+    """Start, continue or end the split of one assigned connector, as its config and its target state require, and
+    report its status. Does nothing while the config log is behind the last assignment, the runtime is not open, or the
+    worker is leaving or relaunching."""
     herder = turn.herder
     connector = herder.config.connector(name)
     if (
@@ -113,8 +114,9 @@ def _stop_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -> Non
 
 
 def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
-    """Split the connector if its current config is not split, or publish its task configs if they are not published,
-    and report its status."""
+    """Split the connector if its current config is not split and the lease is valid, or publish its task configs if
+    they are not published, and report its status. A split of an older config that is still in progress is ended
+    first."""
     herder = turn.herder
     match split.state:
         case Splitting(config_line_offset=written_at):
@@ -217,8 +219,9 @@ def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitC
 
 
 def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
-    """An operator has ordered a restart of the connector, or with ``only_failed`` only if it is FAILED: it is split
-    again. Does nothing for a connector that is not assigned here, or not started."""
+    """Split the connector again, because an operator has ordered its restart. With ``only_failed``, do so only if its
+    config could not be split, which is its state FAILED. Does nothing for a connector that is not assigned to this
+    worker, or whose target state is not STARTED."""
     split = turn.herder.work.connector_runs.get(name)
     if split is None or name not in turn.herder.place.assigned:
         return
@@ -261,8 +264,8 @@ def _wait_to_split(turn: Turn, event: SplitFailed, split: ConnectorRun, splittin
     turn.emit(SetTimer(timer=ConnectorRetryDue(connector=event.connector), at_ms=at_ms))
     turn.emit(
         WriteLogMessage(
-            text=f"Connector {event.connector} could not be split; the next attempt is in {wait_ms} ms, and its status "
-            "contains the error"
+            text=f"Connector {event.connector} could not be split into tasks; the next attempt is in {wait_ms} ms, and "
+            "the connector's status contains the error"
         )
     )
 
@@ -284,7 +287,7 @@ def on_source_parts_changed(turn: Turn, event: SourcePartsChanged) -> None:
     if split is not None and isinstance(split.state, SplitComplete):
         turn.emit(
             WriteLogMessage(
-                text=f"The source parts of connector {event.connector} changed: the connector is split again"
+                text=f"The source partitions of connector {event.connector} have changed: it is split into tasks again"
             )
         )
         split.state = NotSplit()
@@ -332,7 +335,8 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
 
 
 def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
-    """This worker is the leader and owns the connector: its write of the task configs is complete or was refused."""
+    """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
+    refused: continue as after the response of another leader (:func:`on_published`)."""
     split = turn.herder.work.connector_runs.get(request.connector)
     if split is None:
         return
@@ -347,8 +351,8 @@ def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) 
 
 
 def on_retry(turn: Turn, timer: ConnectorRetryDue) -> None:
-    """The back-off of a publication is over: the task configs are sent again. (A split needs no action here: the next
-    reconciliation starts it.)"""
+    """A back-off is over. If the task configs had to be published again, they are now sent to the leader again. If a
+    split had to be repeated, nothing is done here: the next reconciliation starts the split."""
     split = turn.herder.work.connector_runs.get(timer.connector)
     if split is None or not isinstance(state := split.state, SplitComplete):
         return

@@ -45,8 +45,8 @@ def uncordon(turn: Turn) -> Answer:
 
 
 def on_assignment(turn: Turn) -> None:
-    """Log a warning if this worker drains and the leader does not receive this, because a worker that offers only older
-    protocols has joined. The leader may then assign jobs to this worker."""
+    """This worker has received an assignment. If it drains and the leader cannot receive this, because a worker that
+    offers only older protocols has joined, log a warning: the leader may then assign jobs to this worker."""
     herder = turn.herder
     if herder.lifecycle.is_draining and (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", warns=True))

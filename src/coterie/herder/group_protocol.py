@@ -21,7 +21,7 @@ class GroupProtocol(Protocol):
     """The herder's part of a group protocol; a module implements it."""
 
     def on_opened(self, turn: Turn) -> None:
-        """The runtime is open, and both logs are read."""
+        """Called when the runtime is open and both logs are read: this worker can run jobs now."""
         ...
 
     def on_membership(self, turn: Turn, event: MembershipEvent) -> None:
@@ -105,8 +105,8 @@ class GroupProtocol(Protocol):
         ...
 
     def hand_over(self, turn: Turn) -> None:
-        """The runtime is closed and the process is about to execute itself again: let `Exit` follow, with the
-        membership that the next process continues."""
+        """The runtime is closed and the process will execute itself again. Emit `Exit` with the membership that the
+        next process continues, either at once or when the member has sent its last request."""
         ...
 
 

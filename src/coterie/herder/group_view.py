@@ -33,7 +33,8 @@ class Departed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSnapshot:
-    """The last round that this worker computed as its group's leader."""
+    """The result of the last round that this worker computed as its group's leader, with the metadata that the members
+    sent."""
 
     generation: Generation
     protocol: str

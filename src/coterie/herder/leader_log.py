@@ -27,12 +27,13 @@ from coterie.herder.state import LeavingGroup, Turn
 from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed
 
 RETRY_MS = 1_000
-"""The wait after the leader's log could not be opened."""
+"""How long a leader waits after it could not open its log, before it tries again."""
 
 
 def advance(turn: Turn) -> None:
-    """Open the log if this worker is the leader and may not write yet; give the right up if another worker is the
-    leader."""
+    """Open the leader's log if this worker is the leader and neither may write yet nor waits for a retry. If it is no
+    longer the leader, or is leaving the group, it gives up the right to write; an opening in progress is not
+    interrupted."""
     herder, leader_log = turn.herder, turn.herder.leader_log
     if not herder.place.is_named_leader or isinstance(herder.lifecycle.phase, LeavingGroup):
         if not isinstance(leader_log.state, Opening):
@@ -47,7 +48,8 @@ def advance(turn: Turn) -> None:
 
 
 def on_opened(turn: Turn, event: LeaderLogOpened) -> None:
-    """The log is open: let the member check whether this worker is still the leader."""
+    """The log is open: let the member confirm with a heartbeat that this worker is still the leader. If another worker
+    is known to be the leader, give up the right to write."""
     leader_log = turn.herder.leader_log
     if leader_log.state != Opening(number=event.number):
         return
@@ -73,14 +75,16 @@ def on_open_failed(turn: Turn, event: LeaderLogOpenFailed) -> None:
 
 
 def on_confirmed(turn: Turn, event: LeadershipConfirmed) -> None:
-    """This worker is the leader, and was it when it opened the log: it may write."""
+    """A heartbeat that was sent after the opening has confirmed that this worker is the leader: it may write from now
+    on."""
     leader_log = turn.herder.leader_log
     if leader_log.state == Unconfirmed(number=event.token):
         leader_log.state = MayWrite(number=event.token)
 
 
 def on_append_failed(turn: Turn, number: int) -> None:
-    """An append under the opening ``number`` has failed: open the log again before the next one."""
+    """An append that used the log's opening ``number`` has failed: give up the right to write, and open the log again
+    at once if this worker is still the leader. The result of an older opening is ignored."""
     if turn.herder.leader_log.state == MayWrite(number=number):
         turn.herder.leader_log.state = Closed()
     advance(turn)

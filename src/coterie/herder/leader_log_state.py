@@ -14,7 +14,7 @@ class Opening:
     """The leader's log is being opened. Only a leader orders that, but it may have been replaced since."""
 
     number: int
-    """The number of this opening, as counted by this worker."""
+    """Counts the openings that this worker has ordered; the result of an older opening is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,9 @@ class LeaderLogAccess:
     def __init__(self) -> None:
         self.state: LeaderLogState = Closed()
         self.last_number = 0
-        """The number of the last opening."""
+        """The number of the last opening that this worker has ordered; 0 before the first."""
         self.logged_failure: str | None = None
-        """Why the log could not be opened, as it was logged; None when it was opened since."""
+        """Why the log could not be opened, as it was logged; None when no opening has failed since the last success."""
 
     @property
     def write_number(self) -> int | None:

@@ -89,14 +89,14 @@ def advance(turn: Turn) -> None:
 
 
 def _are_requests_answered(turn: Turn) -> bool:
-    """Whether this worker accepts no more requests, and all writes that have reached it are answered. Orders the former
-    if it was not ordered yet."""
+    """Whether this worker accepts no more requests, and all writes that have reached it are answered. If it still
+    accepts requests, it is first ordered to accept no more."""
     _close_intake(turn)
     return turn.herder.lifecycle.intake is Intake.CLOSED and not turn.herder.requests.writes
 
 
 def _close_intake(turn: Turn) -> None:
-    """Accept no more requests, if this was not ordered yet."""
+    """Order that this worker accepts no more requests, if this was not ordered yet."""
     if turn.herder.lifecycle.intake is Intake.OPEN:
         turn.herder.lifecycle.intake = Intake.CLOSING
         turn.emit(CloseIntake())
@@ -137,8 +137,8 @@ def on_runtime_closed(turn: Turn) -> None:
 
 
 def on_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -> None:
-    """The member sends no further request: end the process and execute it again. Does nothing if the worker has begun
-    to shut down since then."""
+    """The member has sent its last request, in a connect group: end the process and execute it again, with the
+    membership in ``handover``. Does nothing if the worker has begun to shut down since then."""
     if turn.herder.lifecycle.is_relaunching:
         turn.emit(relaunch(handover))
 

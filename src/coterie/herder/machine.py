@@ -315,7 +315,7 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
 def _on_leader_event(
     turn: Turn, event: SessionKeyMade | LeaderLogOpened | LeaderLogOpenFailed | LeadershipConfirmed
 ) -> None:
-    """Process an event of a duty that only the leader has."""
+    """Process an event about the session key or the leader's log: only a leader makes the key and opens the log."""
     match event:
         case SessionKeyMade():
             signing.on_made(turn, event)

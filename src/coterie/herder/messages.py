@@ -63,7 +63,7 @@ class ForPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForSessionKey:
-    """The leader appends a session key."""
+    """A session key is appended by the leader."""
 
     number: int
     """The number of this key among the keys that this worker has made."""
@@ -71,15 +71,15 @@ class ForSessionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForLoggerLevel:
-    """The level of a logger on all workers is appended for this request."""
+    """A line that sets the level of a logger on all workers is appended for this request."""
 
     id: RequestId
 
 
 EndPurpose: TypeAlias = ForRead | ForWrite | ForRound | ForPlace
-"""For what an end offset of the config log is looked up."""
+"""Why an end offset of the config log is looked up."""
 AppendPurpose: TypeAlias = ForWrite | ForSessionKey | ForLoggerLevel
-"""For what lines are appended to the config log."""
+"""Why lines are appended to the config log."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class TaskStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSplit:
-    """A split has succeeded."""
+    """A connector was split into task configs (:class:`SplitConnector`)."""
 
     connector: ConnectorName
     config_line_offset: int
@@ -179,7 +179,7 @@ class ConnectorSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFailed:
-    """A split has failed."""
+    """A connector could not be split into task configs, or its split was ended (:class:`SplitConnector`)."""
 
     connector: ConnectorName
     config_line_offset: int
@@ -217,7 +217,7 @@ class TaskConfigsPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeyMade:
-    """The shell has made a session key."""
+    """A new random session key was made (:class:`MakeSessionKey`). It is not written to the config log yet."""
 
     key: bytes = field(repr=False)
     """Random bytes from the operating system's source of randomness."""
@@ -246,7 +246,7 @@ class ConfigNotValidated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginsAnswered:
-    """The plug-ins have answered a question."""
+    """This worker's plug-ins have answered the question of a request (:class:`AskPlugins`)."""
 
     id: RequestId
     answer: PluginList | PluginKeys | RequestRefused = field(repr=False)
@@ -273,7 +273,7 @@ class OffsetsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEndFound:
-    """A lookup of the config log's end offset has ended."""
+    """A lookup of the config log's end offset has ended (:class:`FindConfigEnd`)."""
 
     purpose: EndPurpose
     end_offset: LogPosition | None
@@ -282,14 +282,15 @@ class ConfigEndFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLogOpened:
-    """The leader's log is open: all workers that opened it before can append no more lines with it."""
+    """The leader's log is open: a worker that opened it before this worker can append no more lines with its
+    opening."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLogOpenFailed:
-    """The leader's log could not be opened."""
+    """The leader's log could not be opened: see :class:`OpenLeaderLog`, whose ``number`` the event repeats."""
 
     number: int
     reason: str
@@ -326,7 +327,8 @@ class StatusesAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetComputed:
-    """The computation with this ``token`` has ended."""
+    """The assignor has computed the target assignment, or has failed (:class:`ComputeTarget` with the same
+    ``token``)."""
 
     token: object
     target: ComputedTarget | None
@@ -393,7 +395,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer a request."""
+    """Send ``answer`` as the response to the request with this ``id``."""
 
     id: RequestId
     answer: Answer
@@ -426,7 +428,8 @@ class WriteLogMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyListeners:
-    """Let the listeners of this worker's rebalances be called. Not a chore: nothing waits for the listeners."""
+    """Let ``news`` be passed to the plug-ins that listen to this worker's rebalances. Not a chore: nothing waits for
+    them."""
 
     news: RebalanceNews
 
@@ -492,9 +495,8 @@ class SplitConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopConnector:
-    """End the splits and changes of offsets of the connector that were ordered before, and the monitoring of its source
-    parts. Not a chore: it
-    is performed at once and has no result."""
+    """End the running splits and changes of offsets of the connector, and the monitoring of its source parts. Not a
+    chore: it is performed at once and has no result."""
 
     connector: ConnectorName
 
@@ -542,7 +544,7 @@ class ValidateConfig:
     """Validate the config of a write or of a question → ConfigValidated | ConfigNotValidated"""
 
     id: RequestId
-    """The request."""
+    """The request that contains the config."""
     config: Mapping[str, str] = field(repr=False)
     checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
@@ -550,7 +552,7 @@ class ValidateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPlugins:
-    """Ask this worker's plug-ins → PluginsAnswered"""
+    """List this worker's plug-ins, or describe one of them → PluginsAnswered"""
 
     id: RequestId
     question: PluginQuestion
@@ -604,7 +606,8 @@ class OpenLeaderLog:
     number: int
     """The number of this opening, as counted by this worker."""
     transaction_timeout_ms: int
-    """The time limit of an append that does not end, which hides later lines: the session timeout."""
+    """The session timeout: when an append does not end within this time, the broker aborts it. Until then, readers
+    receive no later lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

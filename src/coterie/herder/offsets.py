@@ -13,8 +13,8 @@ from coterie.nouns.jobs import ConnectorName
 
 
 def begin_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
-    """Let the runtime read the offsets of the connector ``name``, or refuse the request if there is no such
-    connector. Called when the config log is read far enough."""
+    """Let the runtime read the offsets of the connector ``name``, or refuse the request if there is no such connector.
+    Called when this worker has read the config log to the end offset that the log had at the request."""
     connector = turn.herder.config.connector(name)
     if connector is None:
         turn.emit(Reply(id=id_, answer=connector_not_found(name)))

@@ -1,7 +1,8 @@
-"""Requests about workers: the state of the group, which the leader returns, and orders to one worker.
+"""Requests about workers: the state of the group, and orders to one worker.
 
-The worker that an order names, or that has the task in the order, executes it. Every other worker refuses it, with the
-URL of that worker, or of the leader when it does not have this URL.
+In a classic group only the leader has the view of the group; in a connect group every worker requests it from the
+coordinator. The worker that an order names, or that has the task in the order, executes the order. Every other worker
+refuses it, with the URL of that worker, or of the leader when it does not have this URL.
 """
 
 from coterie.herder import draining, lifecycle, restarts, tasks
@@ -72,8 +73,8 @@ def _restart_task(turn: Turn, task: ConnectorTaskId) -> Answer:
 
 
 def _refusal_if_other_owner(turn: Turn, task: ConnectorTaskId) -> RequestRefused | None:
-    """The refusal of an order about a task that another worker has, or no worker; None when this worker has it. Only
-    the leader knows the worker of each task."""
+    """The refusal of an order about a task that another worker has, or no worker; None when this worker has the task.
+    The worker that has the task is found in the view of the group."""
     if task in turn.herder.place.assigned:
         return None
     group = protocol_of(turn.herder).group_view(turn)
@@ -100,7 +101,7 @@ def _execute(turn: Turn, order: WorkerOrder) -> Answer:
 def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:
     """The refusal of an order that names another worker, no worker or several workers; None when it names this worker.
 
-    Only the leader can find a worker by its name or instance id. Every other worker recognizes only its own
+    A worker that has no view of the group (in a classic group: every worker except the leader) recognizes only its own
     ``host:port``, by which the leader's REST API forwards orders.
     """
     herder = turn.herder

@@ -58,7 +58,7 @@ def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
 
 
 def on_answered(turn: Turn, event: PluginsAnswered) -> None:
-    """Answer the question; nothing if it has timed out."""
+    """Answer the question with what the plug-ins returned. Does nothing if the question has timed out."""
     match turn.herder.requests.questions.get(event.id), event.answer:
         case ListPlugins(connectors_only=True), PluginList(plugins=plugins):
             connectors = tuple(plugin for plugin in plugins if plugin.type.is_connector)
@@ -70,7 +70,8 @@ def on_answered(turn: Turn, event: PluginsAnswered) -> None:
 
 
 def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
-    """Answer the question with the result of the validation; nothing if the id is not that of a question."""
+    """Answer the question with the result of the validation. Does nothing if the id is not that of a pending question,
+    for example of a write."""
     question = turn.herder.requests.questions.get(event.id)
     if not isinstance(question, ValidateConnectorConfig):
         return

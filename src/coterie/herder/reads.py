@@ -68,7 +68,8 @@ def on_due(turn: Turn, id_: RequestId) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Answer the reads for which the config log is read far enough."""
+    """Answer each read for which this worker has read the config log to the end offset that the log had at the
+    request."""
     herder = turn.herder
     for id_, read in list(herder.requests.reads.items()):
         if read.end_offset is not None and herder.has_read(read.end_offset):

@@ -56,8 +56,8 @@ class Membership(Protocol):
         ...
 
     async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
-        """Leave the group, and wait until the member has ended. Before, the caller stops all owned jobs, as far as they
-        stop in time. Returns also if the coordinator does not respond.
+        """Leave the group, and wait until the member has ended. Returns also if the coordinator does not respond.
+        Before the call, the caller stops all owned jobs, or waits for them until its time limit.
 
         A static member sends no LeaveGroup request, so the group waits for it to rejoin. With ``is_permanent`` a static
         member, too, sends a LeaveGroup request, so that the group does not wait.
@@ -108,8 +108,8 @@ class RebalanceListeners(Protocol):
     """The plug-ins that receive this worker's rebalance events in a connect group: its listeners and its assignors."""
 
     def notify(self, news: RebalanceNews) -> None:
-        """Let the plug-ins be called, on another thread, after they were called for all earlier news. Never waits, and
-        raises no exception."""
+        """Queue a call of the plug-ins with ``news``: another thread calls them after the calls for all earlier news.
+        Never waits, and raises no exception."""
         ...
 
 
@@ -218,7 +218,7 @@ TaskEvent: TypeAlias = (
     | PluginThreadsLost
     | RuntimeDied
 )
-"""The events of a runtime."""
+"""The events of a runtime that are not results of its methods."""
 
 
 class SplitEndedError(WorldError):
@@ -295,8 +295,8 @@ class TaskRuntime(Protocol):
         ...
 
     def missing_jars(self) -> Mapping[str, str]:
-        """What this worker lacks for some connectors, by the name of the part; the value says what is missing and what
-        to do."""
+        """The packages of jars that the runtime's JVM does not have and that some connectors need: by the package's
+        name, a message about what is missing and what to do. Empty before :meth:`open`."""
         ...
 
     async def split(

@@ -76,12 +76,12 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoKeyUnderWay:
-    """No key is being made or written by this worker."""
+    """This worker is neither making nor writing a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOrdered:
-    """The key was ordered from the shell, which makes it."""
+    """A new key was ordered (``MakeSessionKey``) and has not been made yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class SessionKeyRotation:
         this time: a key whose creation time lies in the future is not used for longer than a new key."""
         self.state: RotationState = NoKeyUnderWay()
         self.keys_made = 0
-        """How many keys this worker has made and appended."""
+        """How many keys this worker has made and ordered to be appended; the last one has this number."""
         self.timer_at_ms: int | None = None
         """The time for which the rotation's timer is set; None when it is not set."""
 
@@ -145,7 +145,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def _mac(key: bytes, algorithm: str, body: bytes) -> bytes:
-    """The MAC of ``body``. ``algorithm`` may be in upper or lower case."""
+    """The MAC (message authentication code) of ``body``. ``algorithm`` may be in upper or lower case."""
     name = signature_algorithms.canonical_algorithm_name(algorithm)
     assert name is not None, f"{algorithm} was not checked when the request was parsed"
     return hmac.digest(key, body, signature_algorithms.HASH_BY_ALGORITHM[name])

@@ -40,7 +40,7 @@ from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import LogPosition
 
 RETRY_MS = 1_000
-"""The wait after a key could not be written."""
+"""The wait after a key could not be written to the config topic, before this worker may make another key."""
 KEY_PROPAGATION_MS = 60_000
 """Connect's constant: for so long after a request was first sent, a refused signature may only mean that a worker has
 not read the new key yet."""
@@ -192,7 +192,7 @@ def on_due(turn: Turn) -> None:
 
 def _rotates_key(herder: Herder) -> bool:
     """Whether this worker makes keys: it is the leader and may write as the leader, has read the config log up to the
-    last assignment, and the group uses session keys."""
+    last assignment, and is not leaving, and the group uses session keys."""
     # A leader that has read the config log to its members' offsets has also read a key that is stored there.
     return (
         herder.place.is_leader
@@ -204,8 +204,8 @@ def _rotates_key(herder: Herder) -> bool:
 
 
 def _needs_new_key(turn: Turn) -> bool:
-    """Whether a new key is needed now: there is none, it has another algorithm or size than the settings, or it has
-    expired."""
+    """Whether this worker must make a new key now: it makes keys (:func:`_rotates_key`), knows the wall clock, and
+    there is no key, or the key has another algorithm or size than the settings, or has expired."""
     herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_keys
     if not _rotates_key(herder) or herder.rotation.wall_clock_offset_ms is None:
         return False

@@ -55,9 +55,9 @@ class HerderSettings:
     version: str
     """The version of Coterie's plug-ins, which every status contains (KIP-891)."""
     name: str | None = None
-    """``worker.name``"""
+    """``worker.name``: this worker's name in messages and in the REST API; None: its ``host:port`` is used."""
     instance_id: InstanceId | None = None
-    """``group.instance.id``"""
+    """``group.instance.id``: makes this worker a static member; None: it is a dynamic member."""
     group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
     """``group.protocol``"""
     session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
@@ -68,7 +68,8 @@ class HerderSettings:
     """``worker.sync.timeout.ms``: how long a read request waits, from its arrival, until the config log is read to its
     end; and how long a leader waits, from the join phase, until it has read the config log as far as the members."""
     stop_grace_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
-    """``task.shutdown.graceful.timeout.ms``"""
+    """``task.shutdown.graceful.timeout.ms``: how long a task may take to stop at the end of its batch, before it is
+    interrupted."""
     policy: RebalancePolicy = field(default_factory=RebalancePolicy)
     """The limits and delays of the assignments that this worker computes while it is the leader."""
     session_keys: SessionKeySettings = field(default_factory=SessionKeySettings)
@@ -76,13 +77,13 @@ class HerderSettings:
     """``config.rebalance.window.ms``: for how long changes of the set of jobs are collected before they cause a
     round."""
     lost_threads_max: int = defaults.PLUGIN_LOST_THREADS_MAX
-    """``plugin.lost.threads.max``"""
+    """``plugin.lost.threads.max``: when more threads than this hang in plug-ins, the worker starts no new jobs."""
     request_timeout_ms: int = 90_000
     """The time limit of a write request, from its arrival. A constant, as in Connect, not a setting."""
     topic_tracking_enabled: bool = True
-    """``topic.tracking.enable``"""
+    """``topic.tracking.enable``: whether this worker stores and returns the active topics of connectors."""
     topic_reset_allowed: bool = True
-    """``topic.tracking.allow.reset``"""
+    """``topic.tracking.allow.reset``: whether a client may reset the active topics of a connector."""
 
     @property
     def display_name(self) -> str:
@@ -121,7 +122,8 @@ class FindingEnd:
     validated: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
     leader_log: int | None
-    """The opening of the leader's log before the lookup; None for a write that any worker may append."""
+    """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) that was valid before the lookup; None
+    for a write that any worker may append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,8 @@ class CatchingUp:
     validated: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
     leader_log: int | None
-    """The opening of the leader's log before the lookup; None for a write that any worker may append."""
+    """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) that was valid before the lookup; None
+    for a write that any worker may append."""
     end_offset: LogPosition
     """The end offset that the log had when the write began."""
 
@@ -218,7 +221,7 @@ class PendingRead:
     def __init__(self, request: Read | RestartConnectorTask) -> None:
         self.request = request
         self.end_offset: LogPosition | None = None
-        """That end offset; None until it is found."""
+        """The end offset that the log had at the request; None until it is found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +249,7 @@ class Requests:
         """The questions that the plug-ins have not answered yet."""
         # `offsets`
         self.offset_reads: dict[RequestId, ConnectorName] = {}
-        """The connectors whose offsets the runtime reads, by request."""
+        """The requests for which the runtime is reading the offsets of a connector, with the connector's name."""
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
         # `active_topics`
@@ -304,15 +307,16 @@ class Intake(Enum):
     """Whether this worker accepts requests."""
 
     OPEN = auto()
-    """It does, also while its tasks stop."""
+    """This worker accepts requests, also while its tasks stop."""
     CLOSING = auto()
-    """It was ordered to accept no more requests. Requests that it has accepted already may still arrive."""
+    """The REST API was ordered to accept no more requests. Requests that it has accepted already may still arrive."""
     CLOSED = auto()
     """No client's request arrives any more; a request of another part of this process is refused."""
 
 
 class Lifecycle:
-    """From the start of this worker's process to its end."""
+    """How far this worker's process is from its start to its end: whether it may start jobs, drains, relaunches or
+    shuts down."""
 
     def __init__(self) -> None:
         # `machine`
@@ -329,7 +333,8 @@ class Lifecycle:
         # `lifecycle`
         self.phase: LifecyclePhase = Working()
         self.intake = Intake.OPEN
-        """Before this worker leaves its group or closes its runtime, the requests that have reached it are answered."""
+        """Whether this worker accepts requests. It is closed before this worker leaves its group or closes its runtime,
+        and the requests that have arrived by then are answered first."""
 
     @property
     def is_relaunching(self) -> bool:
@@ -400,9 +405,10 @@ class Place:
     def __init__(self, handover: Handover | None) -> None:
         self.phase: PlacePhase = NeverJoined()
         self.member_id = MemberId("")
-        """Empty while this worker is not a member."""
+        """This worker's member id; empty while this worker is not a member."""
         self.epoch = -1
-        """The epoch of the last assignment; in a classic group, its generation."""
+        """The member epoch of the last assignment; in a classic group, the generation of the last round. -1 before the
+        first."""
         self.leader = MemberId("")
         self.leader_url = WorkerUrl("")
         self.lease_renewal: LeaseRenewed | None = None
@@ -528,8 +534,8 @@ class Herder:
 
     @property
     def lease(self) -> Lease:
-        """How this worker's session timeout is divided. In a connect group the coordinator decides the timeout; before
-        its first response the worker's own setting counts."""
+        """The parts of this worker's session timeout: how long a lease lasts, and how long tasks may stop. In a connect
+        group the coordinator decides the timeout; before its first response the worker's own setting counts."""
         renewal = self.place.lease_renewal
         return Lease(self.settings.session_timeout_ms if renewal is None else renewal.session_timeout_ms)
 

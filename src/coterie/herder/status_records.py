@@ -18,7 +18,7 @@ class Status:
     state: State
     worker_id: WorkerId
     generation: Generation
-    """The group's generation when the status was written."""
+    """The group's generation when the status was written; in a connect group, the member epoch of the writer."""
     trace: str | None = field(default=None, repr=False)
     """The error of a job, or the reason for its state. Left out of ``repr``, because it may quote a config."""
     version: str | None = None
@@ -38,7 +38,7 @@ class TopicUse:
     """The first known use of an active topic."""
 
     task: int
-    """The number of the task that has read or written the topic."""
+    """The number of the task that was the first to read or write the topic."""
     discovered_at_ms: int
     """When the use was found, in milliseconds since the Unix epoch."""
 

@@ -57,9 +57,9 @@ def report_released(turn: Turn, job: Job) -> None:
 
 
 def delete_orphaned_statuses(turn: Turn) -> None:
-    """Delete the statuses and active topics of jobs that are not configured any more. The leader calls this when a
-    round has ended without an error. A job that this worker still runs is left out: its status is deleted when the job
-    is released."""
+    """Queue tombstones of the statuses and active topics of jobs that are not configured any more. The leader calls
+    this when a round has ended without an error, in a connect group when it has received an assignment. A job that this
+    worker still runs is left out: its status is deleted when the job is released."""
     herder = turn.herder
     jobs_with_status = herder.statuses.jobs() | Jobs.of([*herder.work.statuses_in_flight, *herder.work.queued_statuses])
     for job in jobs_with_status - herder.config.jobs():
@@ -108,7 +108,8 @@ def flush(turn: Turn) -> None:
 
 
 def on_appended(turn: Turn, event: StatusesAppended) -> None:
-    """An append has ended. If it failed, set the timer of the retry; the next join does not wait for these statuses."""
+    """The append of the statuses in flight has ended. If it failed, set the timer of the retry; a join that waits for
+    these statuses then no longer waits."""
     herder = turn.herder
     if event.failure is None:
         herder.work.statuses_in_flight = {}

@@ -49,7 +49,7 @@ RESTART_BACKOFF_MS = 200
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
     """Bring each task of the ``affected`` connectors on this worker one chore nearer to its target state, and report
-    its status. New tasks can be assigned only if all connectors are affected."""
+    its status. A newly assigned task is only noticed if ``affected`` is None, which means all connectors."""
     herder, runs = turn.herder, turn.herder.work.task_runs
     if affected is None:
         for task in herder.place.assigned.tasks - runs.keys():
@@ -128,7 +128,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
             statuses.report(turn, task, State.RUNNING)
         case CheckpointClosed() if herder.config.target_state(task.connector) is TargetState.STARTED:
-            statuses.report(turn, task, State.RESTARTING, "The connector's checkpoints are split again")
+            statuses.report(turn, task, State.RESTARTING, "The connector is split again; the task waits for its config")
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.lifecycle.is_relaunching:
             statuses.report(turn, task, State.RESTARTING)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.is_caught_up:
@@ -138,9 +138,10 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
 
 
 def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> None:
-    """An operator has ordered a restart of ``task``, or with ``only_failed`` only if it is FAILED: it is stopped if it
-    runs, and started again, which takes its checkpoint over. A task that is not assigned here, or not to run now, is
-    not restarted; if it was FAILED, it may be started again."""
+    """Stop ``task`` if it runs, and start it again, because an operator has ordered its restart; with ``only_failed``,
+    do so only if it is FAILED. Does nothing for a task that is not assigned here. A task that should not run now, for
+    example because its connector is paused, is not restarted; but if it was FAILED, it may start later with the same
+    config."""
     run = turn.herder.work.task_runs.get(task)
     if run is None or task not in turn.herder.place.assigned:
         return
@@ -205,7 +206,7 @@ def on_stopped(turn: Turn, event: TaskStopped) -> None:
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
     """The query has progressed: its failures are counted from 0 again, unless it has already failed after this
-    progress. Also stores the numbers of the batch."""
+    progress. Also stores the numbers of the batch, passes the event to `active_topics`, and reports the status."""
     run = turn.herder.work.task_runs.get(event.task)
     if run is None or not run.is_active:
         return
@@ -234,8 +235,9 @@ def on_retrying(turn: Turn, event: TaskRetrying) -> None:
 
 
 def on_died(turn: Turn, event: TaskDied) -> None:
-    """The query has failed. If this worker still holds the checkpoint, schedule a restart; otherwise the task may start
-    here again only after the group has confirmed that it is assigned to this worker."""
+    """The query has failed. If this worker still holds the checkpoint, schedule a restart, or let the task fail if a
+    restart cannot help; otherwise the task may start here again only after the group has confirmed that it is assigned
+    to this worker."""
     if not event.holds_checkpoint:
         _on_ownership_unconfirmed(turn, event.task, f"stopped: {event.trace}")
         return

@@ -9,7 +9,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTimeoutDue:
-    """The time limit of a request is over."""
+    """The time limit of a request is over: answer or refuse it."""
 
     id: RequestId
 

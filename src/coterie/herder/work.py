@@ -271,7 +271,7 @@ class Work:
     def __init__(self, assigned: Jobs) -> None:
         # `tasks`
         self.task_runs: dict[ConnectorTaskId, TaskRun] = {task: TaskRun() for task in assigned.tasks}
-        """Every assigned task, and every task that still runs here."""
+        """The state of every assigned task, and of every task that still runs here."""
         # `connectors`
         self.connector_runs: dict[ConnectorName, ConnectorRun] = {}
         # `closed_checkpoints`
@@ -303,7 +303,7 @@ class Work:
 
     @property
     def has_queued_lines(self) -> bool:
-        """Whether a line for the status topic waits."""
+        """Whether a status or a use of a topic is queued for the next append to the status topic."""
         return bool(self.queued_statuses or self.queued_topics)
 
     @property

@@ -21,7 +21,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 
 
 def worker_view(herder: Herder) -> WorkerView:
-    """This worker's own state."""
+    """This worker's own state, as the REST API returns it."""
     protocol = protocol_of(herder)
     return WorkerView(
         worker_id=herder.settings.worker_id,

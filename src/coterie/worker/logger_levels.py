@@ -20,7 +20,7 @@ _NUMBER_BY_LEVEL = {
     LoggerLevel.FATAL: logging.CRITICAL,
     LoggerLevel.OFF: logging.CRITICAL + 10,
 }
-"""Python's numbers; Python has no names for ALL, TRACE and OFF."""
+"""The number of each level in Python's ``logging``, which has no names for ALL, TRACE and OFF."""
 CONNECT_LOGGERS = {
     "org.apache.kafka.connect.runtime.Worker": "coterie.spark.runtime",
     "org.apache.kafka.connect.runtime.WorkerConnector": "coterie.spark.splitting",
@@ -117,13 +117,14 @@ def _changed(levels: Mapping[str, LoggerLevel], name: str, level: LoggerLevel) -
 
 
 def _python_loggers() -> dict[str, logging.Logger]:
-    """All loggers by name, without the names that only descendants of loggers use."""
+    """Python's loggers by name, the root logger as ``root``. Left out are names that are only prefixes of the names of
+    loggers."""
     loggers = dict(logging.root.manager.loggerDict)  # Another thread may create a logger meanwhile.
     return {ROOT: logging.root, **{name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}}
 
 
 def _python_levels() -> dict[str, LoggerLevel]:
-    """The levels in effect, also of :data:`CONNECT_LOGGERS`."""
+    """The level in effect of each of Python's loggers, and of each name in :data:`CONNECT_LOGGERS`."""
     loggers = _python_loggers()
     loggers |= {connect_name: logging.getLogger(own_name) for connect_name, own_name in CONNECT_LOGGERS.items()}
     return {name: _level_of(one) for name, one in loggers.items()}

@@ -80,7 +80,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         self._inbox.put_nowait(order)
 
     async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
-        """Order the member to leave, and wait until :meth:`run` ends. Does nothing when :meth:`run` has ended."""
+        """Order the member to leave the group, and wait until :meth:`run` ends. Returns at once if :meth:`run` has
+        ended."""
         if not self._ended.is_set():
             self.order(Leave(reason=reason, is_permanent=is_permanent))
         await self._ended.wait()
@@ -130,8 +131,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     # -- performing effects ------------------------------------------------------------------------------------------
 
     async def _perform(self, effect: Effect[RequestT, TimerT], group: asyncio.TaskGroup) -> None:
-        """Perform an effect of the machine. An event for the herder waits while the herder has too many
-        (:meth:`_put_event`)."""
+        """Perform an effect of the machine. An effect that is an event for the herder is queued, which waits while too
+        many events are queued (:meth:`_put_event`)."""
         match effect:
             case Send():
                 self._send(effect, group)

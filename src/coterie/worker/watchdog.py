@@ -19,7 +19,8 @@ POLL_INTERVAL_MS = 50
 
 
 class Watchdog:
-    """Runs the watchdog's thread during its ``with`` block."""
+    """During its ``with`` block, runs the thread that stops all tasks when the lease ends while the event loop is
+    blocked."""
 
     def __init__(
         self,

@@ -91,11 +91,11 @@ class WorkerPhase(StrEnum):
 
 
 class _Exited(Exception):
-    """Not an error: ends the asyncio tasks of :meth:`Worker.run`, which then returns."""
+    """Not an error: the exception that ends the asyncio tasks of :meth:`Worker.run`, so that it returns."""
 
 
 async def close_nothing() -> None:
-    """For a worker that receives no requests from other processes."""
+    """Does nothing: the ``close_intake`` of a worker that receives no requests from other processes."""
 
 
 class Worker:
@@ -124,11 +124,11 @@ class Worker:
         ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a relaunched process
         could not start with the file. It may block.
 
-        ``assignors`` are those that this worker offers to a connect group, by name. ``listeners`` are told of its
-        rebalances there.
+        ``assignors`` are the assignors that this worker offers to a connect group, by name. ``listeners`` are notified
+        of this worker's rebalances in a connect group; None: there are no listeners.
 
-        ``close_intake`` lets this worker receive no more requests from other processes, and returns when those that it
-        has received are answered.
+        ``close_intake`` lets this worker receive no more requests from other processes, and returns when the requests
+        that it has received are answered.
         """
         self.settings = settings
         self.boot_id = uuid.uuid4().hex[:12]
@@ -191,11 +191,12 @@ class Worker:
 
     async def ask(self, request: Request, attempt: WriteAttempt | None = None) -> Answer:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
-        the herder still processes the request.
+        the herder still processes the request. ``attempt`` describes the attempt of a client's write; None for other
+        requests.
 
-        The response is a RequestRefused without a request to the herder when this worker has ended, while the inbox is
-        full, and, except for writes, while this worker starts: a write waits until the worker has started. ``attempt``
-        is that of a client's write.
+        The herder does not receive the request, and the response is a RequestRefused, when this worker has ended, while
+        the inbox is full, and while this worker starts. A write that arrives while this worker starts is not refused:
+        it waits until the worker has started.
         """
         id_ = RequestId(self._requests)
         self._requests += 1
@@ -328,8 +329,8 @@ class Worker:
             self._exit_run(Exit(code=1, reason=str(error)))
 
     async def _feed_log_lines(self, log: Log, event_of: Callable[[LogProgress], Event], read: asyncio.Event) -> None:
-        """Give the herder what is read from ``log``, as the events that ``event_of`` returns. Sets ``read`` when all
-        lines that existed at the call are in the inbox."""
+        """Follow ``log``: give the herder its lines as the events that ``event_of`` returns. Sets ``read`` when all
+        lines that existed at the call are in the inbox. A log that cannot be read ends this worker with exit code 1."""
         try:
             async for progress in log.follow():
                 await self._inbox.put(event_of(progress))
@@ -455,7 +456,8 @@ class Worker:
                 group.create_task(self._perform_chore(effect))
 
     def _order_end(self, effect: StopConnector | EndStart) -> None:
-        """Let the runtime end what was ordered before; nothing waits for it."""
+        """Order the runtime to end the splits of a connector, or the start of a task, which the herder no longer needs.
+        Does not wait for their end."""
         match effect:
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)

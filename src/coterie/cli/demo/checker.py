@@ -20,7 +20,7 @@ import pyarrow.parquet
 from coterie.cli.demo.flights import ARCHIVE_MEMBER, JSON_CONNECTOR, MISSING_VALUE, PARQUET_CONNECTOR, TYPE_BY_COLUMN
 
 _ARROW_TYPES = {"INT": pa.int32(), "STRING": pa.string()}
-"""The Arrow type of each type in :data:`.COLUMNS`."""
+"""The Arrow type of each type in :data:`.TYPE_BY_COLUMN`."""
 _ROW_NUMBERS_PRINTED_MAX = 5
 """How many row numbers of each kind of error are printed."""
 
@@ -34,7 +34,7 @@ class Comparison:
     expected_count: int
     """The number of rows that the connector must have written."""
     found_count: int
-    """The number of rows in its output."""
+    """The number of rows in the connector's output."""
     lost_rows: tuple[int, ...] = ()
     """Expected rows that are missing."""
     duplicated_rows: tuple[int, ...] = ()
@@ -98,8 +98,8 @@ def expected_rows(connector: str, flights: pa.Table) -> pa.Table:
 
 
 def written_files(output_folder: Path, connector: str) -> list[Path]:
-    """The files in ``connector``'s folder in ``output_folder`` that readers see, sorted; none if there is no such
-    folder."""
+    """The files in ``connector``'s folder in ``output_folder`` that are output, sorted: those whose names do not begin
+    with ``_`` or ``.``. Empty if there is no such folder."""
     folder = output_folder / connector
     if not folder.is_dir():
         return []

@@ -356,7 +356,10 @@ class DemoRun:
         self._wait_until(is_over, 150, "all rows are committed")
 
     def _check_never_stopped_tasks(self) -> None:
-        """:raises WorldError: when fewer tasks than ``NEVER_STOPPED_TASKS_MIN`` were started once and never stopped."""
+        """Print the tasks that were started once and never stopped.
+
+        :raises WorldError: when there are fewer of them than ``NEVER_STOPPED_TASKS_MIN``.
+        """
         never_stopped = sorted(task for task, count in self._checkpoints.start_counts().items() if count == 1)
         self._display.print_line(
             f"Started once and never stopped: {len(never_stopped)} of {len(ALL_TASKS)} tasks "

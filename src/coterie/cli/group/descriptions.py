@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Description(BaseModel):
-    """Base of the parsed parts of a response."""
+    """The base class of the models of a worker's JSON responses and their parts."""
 
     # Unknown fields of newer workers are kept, so that `--json` prints them.
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -95,7 +95,7 @@ class UnassignedDescription(Description):
 
     @property
     def job(self) -> Job:
-        """The job."""
+        """The job as the connector's name or the task's id (:data:`.Job`)."""
         return self.connector if self.task is None else ConnectorTaskId(self.connector, self.task)
 
 

@@ -7,8 +7,8 @@ import typer
 
 groups_app = typer.Typer(
     no_args_is_help=True,
-    help="All groups of a broker, over Kafka's protocol: also while no worker responds. Of workers' groups, these are "
-    "the connect groups (group.protocol=connect) and the classic ones.",
+    help="List, describe and change the groups of a broker, over Kafka's protocol: it works while no worker responds. "
+    "Workers form a connect group (group.protocol=connect) or a classic group.",
 )
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id (group.id).", show_default=False)]
@@ -52,8 +52,8 @@ def describe_group(
     command_config: CommandConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a group as its coordinator knows it. Of a connect group: epochs, target and current jobs of each member,
-    who waits for whom and why, and the error of the last computation."""
+    """Show a group as its coordinator describes it. Of a connect group: epochs, target and current jobs of each member,
+    which member waits for which and why, and the error of the last computation."""
     from coterie.cli.groups import commands
 
     commands.describe_group(commands.open_admin(bootstrap_servers, command_config), group, as_json=as_json)
@@ -66,7 +66,8 @@ def group_config(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a config of this group.")
     ] = None,
     delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Delete a config: the broker's value counts.")
+        list[str] | None,
+        typer.Option("--delete", metavar="KEY", help="Delete a config of this group: the broker's value applies."),
     ] = None,
     bootstrap_servers: BootstrapOption = None,
     command_config: CommandConfigOption = None,

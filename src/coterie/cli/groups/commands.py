@@ -24,7 +24,7 @@ from coterie.nouns.ids import GroupId, InstanceId, MemberId
 _DEFAULT_SERVERS = "localhost:9092"
 _SERVERS_KEY = "bootstrap.servers"
 _CONNECT_PREFIX = "connect."
-"""The begin of the names of a connect group's configs."""
+"""The beginning of the names of a connect group's configs."""
 
 
 def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
@@ -83,7 +83,8 @@ def describe_group(admin: GroupAdmin, group: str, *, as_json: bool) -> None:
 
 
 def group_config(admin: GroupAdmin, group: str, *, set_: Sequence[str], delete: Sequence[str], as_json: bool) -> None:
-    """Change the configs of the group with this id, if ``set_`` or ``delete`` has elements; then print its configs.
+    """Change the configs of the group with this id, if ``set_`` or ``delete`` has elements; then print the configs of
+    connect groups, and every other config that is set on the group.
 
     :raises WorldError: when an element of ``set_`` is not KEY=VALUE, a key is given twice, or the broker refuses the
         change or the request.
@@ -102,7 +103,7 @@ def group_config(admin: GroupAdmin, group: str, *, set_: Sequence[str], delete: 
 
 
 def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
-    """Remove the member that ``member`` names from the group with this id, and print that.
+    """Remove the member that ``member`` names from the group with this id, and print its name.
 
     :raises WorldError: when there is no such group, or not exactly one such member; see also
         :meth:`.GroupAdmin.remove_member`.
@@ -128,7 +129,8 @@ async def _existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescript
 async def _changed_configs(
     admin: GroupAdmin, group_id: GroupId, changes: Mapping[str, str | None]
 ) -> Sequence[GroupConfig]:
-    """The configs of the group after ``changes``. Warns if the changes have no effect yet.
+    """Apply ``changes`` to the configs of the group, and return its configs afterwards. Prints a warning if the changes
+    have no effect: there is no such group yet, or it is a classic group.
 
     :raises WorldError: see :meth:`.GroupAdmin.describe`, :meth:`.GroupAdmin.alter_configs`.
     """
@@ -145,7 +147,10 @@ async def _changed_configs(
 
 
 async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
-    """Remove a member; returns its name."""
+    """Remove the only member that ``member`` names; returns the member's name (:func:`member_names`).
+
+    :raises WorldError: when there is no such group, or not exactly one such member.
+    """
     described = await _existing_group(admin, group_id)
     names = member_names(described)
     found = _matching_members(described, member)

@@ -77,7 +77,8 @@ def _print_classic_group(group_id: GroupId, group: ClassicGroup, console: Consol
 
 
 def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
-    """What is not settled in the group, and why: a sentence for each fact."""
+    """One sentence for each fact that keeps the group from being stable: no members, a computation that is running or
+    has failed, jobs that must stop or that wait, departed members, and jobs that no worker may run."""
     if not group.members:
         yield "It has no members."
     yield from _computation_sentences(group)
@@ -112,7 +113,8 @@ def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
 
 
 def _computation_sentences(group: GroupDescription) -> Iterator[str]:
-    """Whether a target assignment is being computed, and why the last computation failed."""
+    """The sentences about a target assignment that is being computed or is not computed yet, and about the error of the
+    last computation; none if there is nothing to report."""
     if group.computing_member:
         name = member_names(group).get(group.computing_member, group.computing_member)
         yield f"{name} computes the target of group epoch {group.group_epoch}."
@@ -123,7 +125,8 @@ def _computation_sentences(group: GroupDescription) -> Iterator[str]:
 
 
 def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
-    """Why the member ``holder``, or a departed member of this id, still has ``jobs`` of the targets of others."""
+    """Why ``jobs``, which the target assigns to other members, are still owned by the member ``holder``, or by a
+    departed member with this id."""
     name = member_names(group).get(holder, holder)
     member = _find_member(group, holder)
     if member is not None:
@@ -137,8 +140,9 @@ def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
 
 
 def member_names(group: GroupDescription | ClassicGroup) -> Mapping[MemberId, str]:
-    """How messages call each member: a worker of a connect group by its name; by its ``host:port`` if it has no name,
-    by its member id if several members have the same name. Also has the departed workers."""
+    """The name of each member in messages, by member id; also the names of departed workers. A worker of a connect
+    group has its own name, or its ``host:port`` if it has no name, or its member id if several members have the same
+    name."""
     if isinstance(group, ClassicGroup):
         return {one.member_id: one.member_id for one in group.members}
     names = {one.member_id: one.name or worker_id_in(one.url) for one in group.members}
@@ -166,7 +170,7 @@ def _seconds_text(duration_ms: int) -> str:
 
 
 def listed_group_json(group: ListedGroup) -> Json:
-    """A group of the list."""
+    """One entry in the JSON output of `coterie groups list`."""
     return {
         "group_id": group.group_id,
         "type": group.type,
@@ -176,7 +180,7 @@ def listed_group_json(group: ListedGroup) -> Json:
 
 
 def group_json(group_id: GroupId, group: GroupDescription | ClassicGroup) -> Json:
-    """The description of a group."""
+    """The JSON output of `coterie groups describe`."""
     if isinstance(group, ClassicGroup):
         return {
             "group_id": group_id,

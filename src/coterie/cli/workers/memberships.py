@@ -28,7 +28,7 @@ because the coordinator decides the session timeout: by default 10 s, and at lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipSpec:
-    """What a worker's membership is made of."""
+    """The input from which a worker's membership of its group is created (:func:`group_membership`)."""
 
     settings: WorkerSettings
     member: MemberSettings

@@ -76,7 +76,7 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
 
 
 def encode_place(settings: MemberSettings, place: Handover) -> bytes:
-    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode`."""
+    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode_place`."""
     membership = {
         "version": VERSION,
         "who": _member_key(settings),

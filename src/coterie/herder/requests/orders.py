@@ -1,4 +1,5 @@
-"""Orders to one worker: another worker responds with the URL of that worker, or of the leader."""
+"""Orders to one worker, and settings for all workers. A worker that receives an order for another worker refuses it,
+with the URL of that worker, or of the leader."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias

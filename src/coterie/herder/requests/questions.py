@@ -52,4 +52,5 @@ class PluginKeys:
     """The config keys of a plug-in."""
 
     keys: tuple[ConfigKey, ...] = field(repr=False)
-    """In the order of a form; those of a source or sink with the keys that every connector has."""
+    """In the order in which a form shows them. The keys of a source or sink include the keys that every connector
+    has."""

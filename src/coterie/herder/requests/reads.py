@@ -93,15 +93,15 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorNames:
-    """All connectors."""
+    """The names of all connectors."""
 
     connectors: tuple[ConnectorName, ...]
-    """Sorted."""
+    """The names, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorDescriptions:
-    """Some connectors."""
+    """The configs and statuses of the connectors that the request names."""
 
     connectors: tuple[tuple[ConnectorInfo, ConnectorStatus | None], ...]
     """The connectors in the order of the request, each with its status; None while a connector has no status yet.

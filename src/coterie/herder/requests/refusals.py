@@ -25,17 +25,18 @@ class Problem(StrEnum):
     BAD_REQUEST = auto()
     """The request is not valid, for example its config; or several workers have the name that an order contains."""
     FORBIDDEN = auto()
-    """The signature is not valid."""
+    """The request's signature is not valid, or the worker's settings do not allow the request."""
     NOT_LEADER = auto()
     """Only the leader can serve the request; it is another worker."""
     NOT_THIS_WORKER = auto()
-    """The order names another worker."""
+    """The order names another worker, or a task that is assigned to another worker."""
     NOT_POSSIBLE = auto()
     """The state of the worker, of its settings or of its group does not allow the order."""
     UNASSIGNED = auto()
     """No worker has the task that the order names; a later request may succeed."""
     NO_LEADER = auto()
-    """The leader is not known now, or this worker is not a member; a later request may succeed."""
+    """The leader is not known now, this worker is not a member, or the coordinator has not described the group; a later
+    request may succeed."""
     STARTING = auto()
     """The worker is still starting."""
     SHUTTING_DOWN = auto()

@@ -49,4 +49,4 @@ class SignatureCheck:
     """The result of the verification of a signature."""
 
     is_valid: bool
-    """False also when the group's protocol has no session keys: nothing that such workers send is trusted."""
+    """False also when the group's protocol has no session keys: then no signature is accepted."""

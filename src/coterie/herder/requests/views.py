@@ -15,8 +15,9 @@ class DescribeWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeWorkerGroup:
-    """Ask for the leader's state of the group; answered at once, with :class:`GroupView`, or with a refusal that
-    contains the leader's URL."""
+    """Ask for the state of the group; answered with :class:`GroupView`. In a classic group only the leader has it:
+    every other worker refuses the request, with the leader's URL. In a connect group every worker requests it from the
+    coordinator, and answers when the coordinator has responded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class WorkerView:
     restarting: bool
     """Whether the worker is relaunching."""
     protocol: str | None
-    """The group's protocol, as a value of ``connect.protocol``; None before the first round."""
+    """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``; None before the
+    first round."""
     member_id: MemberId
     generation: Generation
     """The generation of the last assignment."""
@@ -82,7 +84,8 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
-    """One member: the metadata that it sent when it joined the last round, and the result of that round for it."""
+    """One member: the metadata that it sent when it joined the last round, and the result of that round for it; in a
+    connect group, the coordinator's description of the member."""
 
     member_id: MemberId
     worker_id: WorkerId
@@ -91,15 +94,17 @@ class MemberInfo:
     url: WorkerUrl
     instance_id: InstanceId | None
     claims: Jobs | None
-    """The only jobs that the member may run; None: any job (KIP-987)."""
+    """The only jobs that the member may run (KIP-987); None: the member may run all jobs that no other member
+    claims."""
     draining: bool
     """Whether the member is being drained."""
     config_offset: ConfigOffset
     """How far the member had read the config log."""
     owned: Jobs
-    """The jobs that the member owns when it has applied the round."""
+    """The jobs that the member owns when it has applied the round; in a connect group, the jobs that are assigned to it
+    now."""
     revoked: Jobs
-    """The configured jobs that the round has revoked from the member; a later round assigns them."""
+    """The configured jobs that the member must release; another member receives them afterwards."""
     drain_wait_reason: str | None
     """Why the member's drain does not progress in this round; None when it progresses, when the member owns no job, or
     when it is not being drained."""
@@ -113,24 +118,26 @@ class DeferredJobs:
     time_left_ms: int
     """The time until the jobs are assigned to other workers, from the time of the view; 0 when it has passed."""
     worker: str | None
-    """The name of the worker that ran the jobs; None when this leader has no name for it."""
+    """The name of the worker that ran the jobs; None when it is not known."""
     instance_id: InstanceId | None
     """The instance id of that worker, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """The group, as its leader has it: all inputs from which the leader would compute the next round."""
+    """The state of the group: in a classic group the data from which its leader would compute the next round, in a
+    connect group the coordinator's description."""
 
     generation: Generation
-    """The generation of the last round that this leader has computed."""
+    """The generation of the last round that this leader has computed; in a connect group, the group epoch."""
     protocol: str
     """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``."""
     assignor: str | None
     """The name of the assignor that a connect group uses; None for a classic group."""
     leader: MemberId
     config_offset: ConfigOffset
-    """The highest config offset that a member has reported."""
+    """The highest config offset that a member has reported; in a connect group, that of the leader when it last
+    reported the configured jobs."""
     configured: Jobs
     """All jobs that can be assigned."""
     members: tuple[MemberInfo, ...]
@@ -138,7 +145,7 @@ class GroupView:
     deferred: tuple[DeferredJobs, ...]
     """The jobs that wait for members that have left."""
     unassigned: tuple[tuple[Job, str], ...]
-    """Each job that the last round assigned to no worker and that is not deferred, with the reason as text."""
+    """Each job that is assigned to no worker and is not deferred, with the reason as text."""
     policy: RebalancePolicy
     next_round_ms: int | None
     """The time until the next round that a timer of the leader starts: when the scheduled rebalance delay ends, or when

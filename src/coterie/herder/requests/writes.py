@@ -19,7 +19,7 @@ class IfMatch:
     no other write can come between."""
 
     versions: frozenset[int] | None
-    """None: any version."""
+    """The config must have one of these versions; None: any version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class WriteAttempt:
     next attempt has the same ``id``."""
 
     id: ClientRequestId
-    """The line that the write appends contains it."""
+    """The id of the client's request. The line that the write appends contains this id."""
     time_left_ms: int
     """The time limit of the attempt, from its arrival."""
     is_repeat: bool = False
@@ -124,7 +124,8 @@ class WrittenConnector:
     replaced_config: Mapping[str, str] | None = field(repr=False)
     """The config that the write has replaced; None when there was no such connector."""
     created: bool
-    """Whether the request has created the connector."""
+    """Whether the request has created the connector. Also True for a repeated request that has replaced a config, if
+    compaction had removed this config from the config topic before this worker read the topic."""
     has_set_offsets: bool
     """Whether the request has set the offsets at which the connector begins."""
 

@@ -88,8 +88,8 @@ def on_opened(turn: Turn) -> None:
 
 
 def on_lost(turn: Turn, event: MembershipLost) -> None:
-    """The membership is lost: drop all jobs, so that all tasks stop, and forget the rounds. The member rejoins, with no
-    owned jobs, when all tasks have stopped."""
+    """The membership is lost: drop all jobs, so that all tasks stop, and forget the results of earlier rounds. The
+    member rejoins, with no owned jobs, when all tasks have stopped."""
     turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
     place.lose(turn)
     rejoin.on_end(turn)

@@ -27,7 +27,7 @@ from coterie.nouns.membership import (
 from coterie.wire.connect import ConnectProtocol, RoundToken
 
 FIRST_GENERATION = Generation(1)
-"""The generation of a new group: before it, no worker was a member."""
+"""The generation of the first round of a new group: no worker was a member before, so no task of the group runs."""
 
 
 def on_assignments_requested(turn: Turn, event: AssignmentsRequested) -> None:
@@ -44,8 +44,8 @@ def on_assignments_requested(turn: Turn, event: AssignmentsRequested) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Compute the pending assignment, if this leader has read the config log as far as all members (those with another
-    config log are left out, :func:`_members_with_foreign_config_log`)."""
+    """Compute the pending assignment, if there is one and this leader has read the config log as far as all members
+    have. Members with another config log do not count (:func:`_members_with_foreign_config_log`)."""
     pending = turn.herder.leader_state.pending_assignment
     if pending is not None and turn.herder.has_read(_highest_config_offset(pending)):
         turn.emit(CancelTimer(timer="assign"))
@@ -121,7 +121,7 @@ def unassigned_reasons(herder: Herder) -> Mapping[Job, str]:
 
 
 def drop_pending_assignment(turn: Turn) -> None:
-    """Drop the assignment that this leader had to compute: its round is over."""
+    """Drop the assignment that this leader has not computed yet, if there is one: its round is over."""
     turn.herder.leader_state.pending_assignment = None
 
 

@@ -62,7 +62,7 @@ def compute(turn: Turn) -> None:
 
 
 def notify_listeners(turn: Turn) -> None:
-    """Nothing: classic groups have no listeners."""
+    """Does nothing: classic groups have no listeners."""
 
 
 def report_releases(turn: Turn) -> None:

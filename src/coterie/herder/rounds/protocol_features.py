@@ -1,5 +1,5 @@
-"""What the version of the group's protocol supports. A worker that has ended no round yet does not have this
-version."""
+"""What the version of the group's protocol supports. A worker does not know this version before its first round has
+ended."""
 
 from coterie.herder.state import Herder
 from coterie.wire.connect import ConnectProtocol

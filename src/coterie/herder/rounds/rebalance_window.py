@@ -67,9 +67,9 @@ def close_window(turn: Turn) -> None:
 
 
 def _is_first_commit_of_one_connector(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
-    """Whether the only change is the first commit of one connector's tasks, no other connector is still to be split,
-    and no write to another connector is pending. The window can then close early: the connector has already waited for
-    one window, before the round in which it was assigned."""
+    """Whether the only change is additional tasks of one connector (normally its first commit), every connector that is
+    still to be split has the status FAILED, and no write to another connector is pending. The window can then close
+    early: the connector has already waited for one window, before the round in which it was assigned."""
     connectors = {task.connector for task in more.tasks}
     return (
         not fewer

@@ -9,7 +9,7 @@ from coterie.nouns.membership import Rejoin
 RELEASED = "the revoked jobs have been released"
 """The reason of a round that is requested when all revoked jobs have stopped."""
 RELEASED_IN_PART = "some of the revoked jobs have been released"
-"""The reason of a round that is requested while revoked jobs still stop."""
+"""The reason of a round that is requested when some of the revoked jobs have stopped and others still stop."""
 
 
 def request_rejoin(turn: Turn, reason: str) -> None:
@@ -76,8 +76,9 @@ def advance(turn: Turn) -> None:
 
 def _request_after_release(turn: Turn, unreported: Jobs) -> None:
     """Request a round if all revoked jobs are released, or if some of ``unreported`` are and the group's protocol
-    permits it. One round that is requested already reports all jobs that are released before its join: the member
-    delays the join for a short time while revoked jobs still stop."""
+    permits it. No round is requested for a part of the jobs while another requested round has not ended: the join of
+    that round reports all jobs that are released before it. The member delays the join for a short time while revoked
+    jobs still stop."""
     herder = turn.herder
     stopping = herder.owned - herder.place.assigned
     if not stopping:

@@ -69,7 +69,8 @@ class Rounds:
         """Whether this worker has requested a round that has not ended."""
         # `rebalance_window`
         self.assigned_for: Jobs | None = None
-        """The configured jobs for which the last round was computed; None while this worker does not have this set."""
+        """The configured jobs for which the last round was computed; None while this worker does not have this set,
+        because another leader computed the round."""
         self.window_ends_ms: int | None = None
         """When the window ends in which changes of the set of jobs are collected for one round; None when no window is
         open."""
@@ -83,7 +84,7 @@ class PendingAssignment:
     than a member."""
 
     request: AssignmentsRequested
-    """The members' reports."""
+    """The member's order to compute the assignment, with the reports of all members."""
     lookup_id: int | None = None
     """The number of the lookup of the log's end offset for this round, which starts when a member reports a higher
     config offset than this leader's; None: no lookup."""
@@ -96,7 +97,7 @@ class LeaderState:
 
     def __init__(self) -> None:
         self.pending_assignment: PendingAssignment | None = None
-        """None while this leader has no assignment to compute."""
+        """The round whose assignment this leader has to compute; None if there is none."""
         self.last_lookup_id = 0
         """The number of lookups of the log's end offset that this worker has started."""
         self.assignor_state = AssignorState()

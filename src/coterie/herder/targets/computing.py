@@ -10,7 +10,7 @@ from coterie.nouns.membership import InstallTarget, TargetRequested
 
 
 def on_requested(turn: Turn, event: TargetRequested) -> None:
-    """Order the computation."""
+    """The coordinator has requested a target assignment from this worker: order the chore that computes it."""
     turn.emit(ComputeTarget(token=event.token, snapshot=event.snapshot))
 
 

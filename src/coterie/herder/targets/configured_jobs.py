@@ -50,8 +50,9 @@ def on_retry(turn: Turn) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Report the configured jobs, if this worker is the leader, has read the config log far enough, and the jobs differ
-    from its last report. Does nothing while the worker is leaving."""
+    """Report the configured jobs, if this worker is the leader, has read the config log to the end that it had when
+    this worker became the leader, and the jobs differ from its last report. Does nothing while the worker is
+    leaving."""
     herder, report = turn.herder, turn.herder.targets.jobs_report
     if herder.lifecycle.is_leaving:
         return

@@ -15,7 +15,8 @@ def request(turn: Turn) -> None:
 
 
 def on_described(turn: Turn, event: GroupDescribed) -> None:
-    """Store the description. The leader also reports the jobs without a worker."""
+    """Store the description, or the error if the coordinator has returned none. The leader also reports the jobs
+    without a worker."""
     targets = turn.herder.targets
     targets.is_description_requested = False
     targets.description, targets.description_error = event.description, event.error

@@ -1,10 +1,11 @@
-"""What the listeners of this worker's rebalances are told (K848C, "Rebalance Process" and "Response Handling").
+"""The events that the listeners of this worker's rebalances receive (K848C, "Rebalance Process" and "Response
+Handling").
 
 The listeners are plug-ins, and nothing waits for them: a job that has stopped is reported to the coordinator at once.
-After each event, the jobs that the listeners were told of are compared with those that are assigned to this worker.
-Jobs that are gone are announced together, when the last of them has stopped; new jobs when the last of them has been
-started. So each job is announced as revoked or lost as often as it was announced as assigned, and a job that was
-assigned and revoked before it was announced is not announced.
+After each event of the herder, the jobs that were announced to the listeners as assigned are compared with those that
+are assigned to this worker. Jobs that are gone are announced together, when the last of them has stopped; new jobs when
+the last of them has been started. So each job is announced as revoked or lost as often as it was announced as assigned,
+and a job that was assigned and revoked before it was announced is not announced.
 
 A relaunch announces nothing: its jobs stay with this worker. The next process announces all of them as assigned.
 """
@@ -19,12 +20,14 @@ from coterie.nouns.target_assignments import TargetOfMember
 
 
 def on_assigned(turn: Turn) -> None:
-    """This worker is a member."""
+    """This worker has an assignment, so it is a member again: jobs that stop from now on are announced as revoked, not
+    as lost."""
     turn.herder.targets.has_lease_ended = False
 
 
 def on_lost(turn: Turn, event: MembershipLost) -> None:
-    """The membership is lost: the jobs are announced as lost if the lease had ended, otherwise as revoked."""
+    """The membership is lost. When its jobs have stopped, they are announced as lost if the lease had ended, otherwise
+    as revoked."""
     turn.herder.targets.has_lease_ended = event.has_lease_ended
 
 
@@ -36,7 +39,8 @@ def advance(turn: Turn) -> None:
 
 
 def _announce_stopped(turn: Turn) -> None:
-    """Announce the jobs that are no longer assigned to this worker, if all of them have stopped."""
+    """Announce the jobs that were announced as assigned and are no longer assigned to this worker, if all of them have
+    stopped."""
     herder, targets = turn.herder, turn.herder.targets
     gone = targets.announced - herder.place.assigned
     if not gone or not gone.tasks.isdisjoint(herder.work.active_tasks):
@@ -46,7 +50,8 @@ def _announce_stopped(turn: Turn) -> None:
 
 
 def _announce_started(turn: Turn) -> None:
-    """Announce the newly assigned jobs, if all of them have been started."""
+    """Announce the newly assigned jobs, if all of them have been started. Does nothing while no job may start, or while
+    the worker relaunches."""
     herder, targets = turn.herder, turn.herder.targets
     new = herder.place.assigned - targets.announced
     may_start = herder.lifecycle.is_runtime_open and herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)

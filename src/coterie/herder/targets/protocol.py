@@ -113,8 +113,8 @@ def request_group_view(turn: Turn) -> bool:
 def group_view(turn: Turn) -> GroupView | RequestRefused:
     herder = turn.herder
     if herder.targets.description is None:
-        why = herder.targets.description_error or "it was not asked yet"
-        message = f"The coordinator has not described the group: {why}"
+        why = herder.targets.description_error or "it was not requested yet"
+        message = f"The coordinator has sent no description of the group: {why}"
         return RequestRefused(problem=Problem.NO_LEADER, message=message)
     return targets_view.view(herder.targets.description, configured=herder.config.jobs(), policy=herder.settings.policy)
 

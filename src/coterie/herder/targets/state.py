@@ -63,7 +63,7 @@ class Targets:
             )
         # `listening`
         self.announced: Jobs = NO_JOBS
-        """The jobs that the listeners of rebalances were told of as assigned, and not as revoked or lost."""
+        """The jobs that were announced to the listeners of rebalances as assigned, and not yet as revoked or lost."""
         self.has_lease_ended = False
         """Whether the membership was lost because the lease had ended; False while this worker is a member."""
         # `configured_jobs`

@@ -23,7 +23,7 @@ class GroupScenario(ABC):
         self.steps = steps
         self.now_ms = 0
         self.printed_lines: list[str] = []
-        """The lines printed so far."""
+        """The lines that the present command has printed so far; a subclass clears them before each command."""
         self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # KIP-415: "start rebalancing immediately"
         self._timers = Timers[TimerKey]()
         self._request_ids = map(ReplyTo, count(1))

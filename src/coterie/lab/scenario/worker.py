@@ -176,7 +176,8 @@ class ScenarioWorker:
             self.assign_cooperative(request, token)
 
     def assign_eager(self, request: AssignmentsRequested) -> None:
-        """Compute an eager round: it assigns all configured jobs if all members have stopped theirs, otherwise none."""
+        """Compute an eager round and let the member send it to the group: it assigns all configured jobs if all members
+        have stopped theirs, otherwise none."""
         all_stopped = have_all_stopped(
             request, last_seen_generation=self.last_completed_generation, protocol=self.group_protocol
         )
@@ -191,7 +192,8 @@ class ScenarioWorker:
         )
 
     def assign_cooperative(self, request: AssignmentsRequested, token: RoundToken) -> None:
-        """Compute a cooperative round."""
+        """Compute a cooperative round and let the member send it to the group. The assignor's state and the time of
+        postponed moves are stored for the next round."""
         outcome = assign(
             self.assignor_state,
             configured=self.fleet.configured_jobs,

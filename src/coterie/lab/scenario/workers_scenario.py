@@ -51,8 +51,8 @@ class WorkersScenario(GroupScenario):
             self.run_queue()
 
     def start_worker(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
-        """Start the worker ``name``. ``claims``: the only jobs that it may run (KIP-987); None: it may run any job.
-        ``protocol``: the newest protocol that it offers; None: :attr:`newest_protocol`.
+        """Start the worker ``name``. ``claims``: the only jobs that it may run (KIP-987); None: it may run all jobs
+        that no other worker claims. ``protocol``: the newest protocol that it offers; None: :attr:`newest_protocol`.
 
         :raises ValueError: when the worker runs already.
         """
@@ -71,7 +71,7 @@ class WorkersScenario(GroupScenario):
         self.run_queue()
 
     def stop_worker(self, name: str) -> None:
-        """Stop a worker as SIGTERM does: it stops its jobs, then it sends LeaveGroup."""
+        """Stop a worker as SIGTERM does: it sends LeaveGroup, and no longer takes part in the scenario."""
         is_leader = self.group.leader is not None and self._worker_name(self.group.leader) == name
         self.print_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].step_member(Leave(reason="shutdown"))
@@ -105,8 +105,8 @@ class WorkersScenario(GroupScenario):
 
     @property
     def delay_ends_at_ms(self) -> int | None:
-        """The earliest end of a scheduled rebalance delay that a worker knows of, in ms of the scenario's clock; None
-        if no worker knows of a delay."""
+        """The earliest end of a scheduled rebalance delay that a worker has received, in ms of the scenario's clock;
+        None if no worker waits for the end of a delay."""
         ends = [worker.deferred_until_ms for worker in self.workers.values() if worker.deferred_until_ms is not None]
         return min(ends, default=None)
 
@@ -196,8 +196,8 @@ class WorkersScenario(GroupScenario):
             self._report_leader(record)
 
     def _report_leader(self, record: GenerationWritten) -> None:
-        """Print the leader of a generation and, if another worker was the leader before, whether the new leader knows
-        of a delay."""
+        """Print the leader of a generation and, if another worker was the leader before, whether the new leader has
+        received a delay that has not ended."""
         assert record.leader is not None
         name = self._worker_name(record.leader)
         self.print_line(f"{name} becomes leader (generation {record.generation})")

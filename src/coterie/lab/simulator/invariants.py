@@ -61,7 +61,8 @@ class Invariant(StrEnum):
     """If the group's protocol is sessioned or newer, there is a session key, and it is replaced soon after the end of
     its TTL."""
     LEADER_LINES_IN_ORDER = "leader-lines-in-order"
-    """When a leader has appended a line that only the leader may append, no earlier leader appends such a line."""
+    """After a leader has appended a line that only the leader may append, no worker that was the leader before it
+    appends such a line."""
     FEW_ROUNDS = "few-rounds"
     """After the last fault a change takes only the rounds that it needs: for example one for all connectors created
     together and one for their tasks, or one for a worker that joins and one to assign the jobs that others have
@@ -108,12 +109,13 @@ class Invariant(StrEnum):
     """A member that has not given a revoked job back is removed at the end of its rebalance timeout, which no later
     target or request prolongs."""
     RETRY_IS_NO_RIVAL = "retry-is-no-rival"
-    """A member that repeats a request is not refused because of the member that it is itself."""
+    """A member that repeats a request is not refused with the reason that another member has its instance id, when that
+    other member is the member itself."""
     CONFIGURED_TO_THE_END = "configured-to-the-end"
-    """A new leader reports the configured jobs only when it has read the config log as far as it was written when the
-    worker learned that it leads."""
+    """A new leader reports the configured jobs only when it has read the config log to the end that the log had when
+    the worker received that it is the leader."""
     NOTHING_WAITS_FOR_FREE = "nothing-waits-for-free"
-    """No member waits for a job that no member holds, or waits to be told what it has to give back."""
+    """No member waits for a job that no member holds, and no member waits for the order to give a job back."""
 
     # -- any group
     DURABLE_FIRST = "durable-first"

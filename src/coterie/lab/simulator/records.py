@@ -24,8 +24,8 @@ RecordValue: TypeAlias = str | int | None
 
 
 class RecordKind(StrEnum):
-    """The kinds of records. The text of each kind says when it is recorded and which values its records have; the value
-    name is the name of the process."""
+    """The kinds of records. The text of each kind says when it is recorded and which values its records have. Among the
+    values, *name* is the name of a process."""
 
     # -- processes
     STARTS = "starts"
@@ -101,18 +101,20 @@ class RecordKind(StrEnum):
 
     # -- a group's coordinator
     COORDINATOR_UP = "coordinator up"
-    """The coordinator starts. Values: number of records in its log, generation."""
+    """The coordinator starts. Values: number of records in its log, generation or group epoch."""
     COORDINATOR_CRASHES = "coordinator crashes"
-    """The coordinator crashes. Values: phase, generation."""
+    """The coordinator crashes. Values: phase or state of the group, generation or group epoch."""
     ASKED = "asked"
-    """The coordinator receives a request other than Heartbeat. Values: client, request."""
+    """The coordinator receives a request. Of heartbeats, only those are recorded with which a member of a connect group
+    joins or leaves, or reports the configured jobs. Values: client, request; of such a heartbeat also member id, member
+    epoch, request number."""
     ANSWERED = "answered"
-    """The coordinator sends a response; not recorded for Heartbeat without an error. Values: client, request, error,
-    the response's other fields."""
+    """The coordinator sends a response; not recorded for most heartbeats without an error. Values: client (not in a
+    connect group), request, error, the response's other fields."""
     TIMER_FIRED = "timer fired"
     """A timer of the coordinator fires. Values: timer, member id."""
     PHASE = "phase"
-    """The group's phase changes. Values: phase before, phase after, generation."""
+    """The group's phase, or the state of a connect group, changes. Values: before, after, generation or group epoch."""
     APPENDED = "appended"
     """The coordinator appends records. Values: number, bytes, checksum."""
     DURABLE = "durable"
@@ -125,7 +127,7 @@ class RecordKind(StrEnum):
     """A member receives a response; not recorded for Heartbeat without an error. Values: name, request, error."""
     ASSIGNED = "assigned"
     """A worker receives its assignment. Values: name, generation, error, config offset, assigned jobs, revoked jobs,
-    delay."""
+    delay; in a connect group name, member epoch, assignment epoch, config offset, assigned jobs, revoked jobs."""
     ASSIGNMENT_WANTED = "assignment wanted"
     """A worker's member, as the leader, requests a round from its herder. Values: name, generation, protocol,
     members."""
@@ -141,12 +143,14 @@ class RecordKind(StrEnum):
     CONFIGURES = "configures"
     """A herder, as that of the leader, reports the configured jobs. Values: name, config offset, jobs."""
     INSTALLS = "installs"
-    """A herder sends the target assignment that it has computed. Values: name, whether there is one."""
+    """A herder sends the target assignment that it has computed, or the failure. Values: name, whether there is a
+    target assignment."""
     COMPUTES = "computes"
     """An assignor begins to compute a target assignment. Values: name or `coordinator`, group epoch, whether it will
     return one."""
     TARGET_WANTED = "target wanted"
-    """A worker's member is to have a target assignment computed. Values: name, group epoch, number of members."""
+    """The coordinator has chosen a worker's member to compute a target assignment. Values: name, group epoch, number of
+    members."""
     SUSPENDS = "suspends"
     """A herder has the member announce that the process relaunches itself. Values: name."""
     SUSPENDED = "suspended"
@@ -154,8 +158,8 @@ class RecordKind(StrEnum):
 
     # -- the herder of a worker
     SUBSCRIBES = "subscribes"
-    """A herder tells the member what it is to report. Values: name, config offset, owned jobs, whether the worker
-    drains."""
+    """A herder orders the member to report the worker's state. Values: name, config offset, owned jobs, whether the
+    worker drains."""
     REJOINS = "rejoins"
     """A herder requests a round. Values: name."""
     ABANDONS = "abandons"
@@ -179,11 +183,11 @@ class RecordKind(StrEnum):
     """Task configs are sent to the leader. Values: name, connector, URL of the leader, number of tasks, whether the
     request is signed."""
     SESSION_KEY = "session key"
-    """A session key is made. Values: name, size in bytes."""
+    """A herder orders a session key. Values: name, size in bytes."""
     STATUSES = "statuses"
     """Statuses are written. Values: name, each key with its state."""
     CLOSES_INTAKE = "accepts no more requests"
-    """Values: name."""
+    """A worker begins to accept no more requests. Values: name."""
     CLOSES_RUNTIME = "closes runtime"
     """The task runtime is closed. Values: name."""
     CONFIG_APPENDED = "config appended"

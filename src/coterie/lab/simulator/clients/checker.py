@@ -103,7 +103,7 @@ class ClientsChecker:
                 self._check_computed_response(step, effect)
 
     def _on_record(self, step: CoordinatorStep, record: Record) -> None:
-        """Take note of a record that the step writes.
+        """Store what a record of the step changes, and check it.
 
         :raises Violation: ROOM, OFFSETS_KEPT.
         """
@@ -204,7 +204,11 @@ class ClientsChecker:
                 pass
 
     def _note_member_success(self, request: Request, response: Response) -> None:
-        """Take note that a member receives a response without error; it must not be one that was replaced."""
+        """Store that a member receives a response without an error now, and check that no newer member with the same
+        instance id has replaced it.
+
+        :raises Violation: ONE_PER_INSTANCE.
+        """
         if isinstance(response, JoinGroupResponse):
             member_id = response.member_id
         else:
@@ -257,7 +261,8 @@ class ClientsChecker:
     # -- a response, when it leaves ---------------------------------------------------------------------------------
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """Check a response that is being sent, and take note of what clients receive."""
+        """Check a response that is being sent; store the generations and the acknowledged offsets that clients
+        receive."""
         if response.error is not ErrorCode.none:
             return
         match request, response:
@@ -275,7 +280,8 @@ class ClientsChecker:
                 pass
 
     def _on_joined(self, request: JoinGroup, response: JoinGroupResponse) -> None:
-        """Check the generation, its members and the member id that a client receives.
+        """Check the generation that a client receives and the members of that generation. Also stores the member's id
+        and protocols for later checks.
 
         :raises Violation: GENERATION_RISES.
         """

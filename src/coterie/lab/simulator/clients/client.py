@@ -148,7 +148,7 @@ class Client(SimProcess):
         self._send_request("round", request, self._on_synced)
 
     def _on_synced(self, response: Response) -> None:
-        """Begin heartbeats and commits with the new assignment."""
+        """Begin heartbeats and commits with the new assignment; after an error, join again."""
         assert isinstance(response, SyncGroupResponse)
         if response.error is not ErrorCode.none:
             self._join_again_after(response.error)

@@ -68,7 +68,8 @@ class ClientsPlay:
 
 
 def encode_assignments(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
-    """The assignment of `READ_PARTITIONS` to ``members`` by turns, encoded, by member id."""
+    """The encoded assignment of each of ``members``, by member id: the partitions of `READ_PARTITIONS`, one to each
+    member in turn, until all are assigned."""
     partition_numbers: dict[MemberId, list[str]] = {member.member_id: [] for member in members}
     for number in range(len(READ_PARTITIONS)):
         partition_numbers[members[number % len(members)].member_id].append(str(number))

@@ -21,7 +21,8 @@ class FaultyAssignor:
         """The probability that a computation fails in one way or another."""
 
     def compute(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
-        """How many ms the computation takes, and its result; None if it fails."""
+        """How many ms the computation takes, and its result; None if it fails. With ``fault_probability`` it fails,
+        takes long, or forgets the jobs of one member."""
         rng = self._world.rng
         duration_ms = rng.choice((1, 20, 300))
         target = self._assignor.assign(snapshot)

@@ -41,7 +41,8 @@ class ConnectChecker(WorkersChecker):
     # -- the coordinator --------------------------------------------------------------------------------------------
 
     def on_step(self, step: ConnectStep) -> None:
-        """Check one step of the coordinator."""
+        """Check one step of the coordinator, and store which members it has removed because their connections were
+        closed."""
         self._steps.on_step(step)
         match step.event:
             case TimerFired(key=ConnectionTimer(member_id=member_id)) if member_id not in step.group.members:

@@ -39,12 +39,13 @@ class ConnectCluster(WorkersCluster):
         self.worker_setups: dict[str, ConnectSetup] = {}
         """The settings of each worker, by its name."""
         self.connections: list[SimConnection] = []
-        """The connections that the broker still has."""
+        """The connections of all processes, without those that had ended at the broker when the newest one was
+        opened."""
         coordinator.on_crash = self._on_coordinator_crash
         self._member_ids = 0
 
     def open_connection(self, connection: SimConnection) -> None:
-        """Add a connection."""
+        """Add ``connection`` to the list, and remove those that have ended at the broker."""
         self.connections = [one for one in self.connections if one.is_open_at_broker]
         self.connections.append(connection)
 
@@ -54,6 +55,6 @@ class ConnectCluster(WorkersCluster):
             connection.on_coordinator_crash()
 
     def fresh_member_id(self, service: str) -> MemberId:
-        """A member id that no process has had."""
+        """A new member id that begins with ``service``."""
         self._member_ids += 1
         return MemberId(f"{service}-{self._member_ids}")

@@ -60,7 +60,8 @@ class SimConnection:
         # the way to the broker
         self._sent_count = 0
         self._arrived: dict[int, Callable[[], None]] = {}
-        """What has arrived before something that was sent earlier, by its number."""
+        """What has arrived at the broker before an earlier message: by the message's number, the function that handles
+        it."""
         self._handled_count = 0
         # the broker's side
         self._broker_side = MemberConnection(coordinator)
@@ -107,12 +108,14 @@ class SimConnection:
             self._send_in_order(self.end_at_broker if is_orderly else self.reset_at_broker)
 
     def break_at_worker(self, reason: str, *, within_ms: int) -> None:
-        """Let the worker see the end of the connection in the next ``within_ms``; the broker does not see it."""
+        """Let the worker detect the end of the connection at a random time in the next ``within_ms``; the broker does
+        not detect it."""
         in_ms = self._world.rng.randint(1, within_ms)
         self._world.call_after(in_ms, lambda: self.process.deliver(lambda: self._end_at_worker(reason)))
 
     def _end_at_worker(self, reason: str) -> None:
-        """The worker no longer uses the connection."""
+        """End the connection on the worker's side: the worker no longer uses it, and all requests without a response
+        fail with ``reason``. Does nothing if it has ended there already."""
         if not self.is_open:
             return
         self.is_open = False
@@ -207,8 +210,8 @@ class SimConnection:
         self._network.send_message(self._link, Direction.TO_WORKER, on_arrival, on_loss=lambda: None, is_large=is_large)
 
     def end_at_broker(self) -> None:
-        """The broker sees an orderly end of the connection (FIN), whether or not the worker has closed it. Only if each
-        request has its response, or a held one, the broker tells the coordinator of the end."""
+        """The broker sees an orderly end of the connection (FIN), whether or not the worker has closed it. The broker
+        reports the end to the coordinator only if each request has a response, or a response that is held back."""
         if not self.is_open_at_broker:
             return
         self.is_open_at_broker = False
@@ -217,7 +220,8 @@ class SimConnection:
             self._broker_side.close()
 
     def reset_at_broker(self) -> None:
-        """The broker sees a reset of the connection (RST), which says nothing about the process."""
+        """The broker sees a reset of the connection (RST). The coordinator receives no report of that, because a reset
+        does not show that the process has ended."""
         self.is_open_at_broker = False
 
     def on_coordinator_crash(self) -> None:

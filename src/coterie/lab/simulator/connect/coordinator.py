@@ -282,7 +282,8 @@ def _is_refusal(response: Response) -> bool:
 
 
 def _is_recorded(request: Request) -> bool:
-    """Whether the request is recorded: each one but a heartbeat of a member that changes nothing."""
+    """Whether ``request`` is recorded. Of heartbeats, only those are recorded with which a member joins or leaves, or
+    reports the configured jobs."""
     return not isinstance(request, Heartbeat) or request.member_epoch <= JOIN or request.configured is not None
 
 

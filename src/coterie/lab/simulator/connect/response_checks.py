@@ -1,5 +1,5 @@
-"""The checks of the responses that the coordinator of a connect group sends: what was told once stays true, also after
-crashes."""
+"""The checks of the responses that the coordinator of a connect group sends: no response contradicts an earlier one,
+also after crashes of the coordinator."""
 
 from coterie.groups.connect.messages import Heartbeat, Request, Response
 from coterie.groups.connect.state import Group

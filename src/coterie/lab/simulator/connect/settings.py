@@ -6,7 +6,8 @@ from coterie.lab.simulator.workers.settings import REBALANCE_TIMEOUT_MS, WorkerS
 
 ASSIGNOR_NAME = "cooperative"
 CONNECTION_GRACE_MS = 2_000
-"""How long after the end of its connection a worker may be alive, unless its setting is 0."""
+"""How long after an orderly end of a worker's connection the coordinator waits for another heartbeat before it removes
+the worker. A worker with the setting 0 is not removed for this reason."""
 COMPUTATION_TIMEOUT_MS = 5_000
 """How long a chosen member may take to install a target assignment."""
 SESSION_TIMEOUT_MAX_MS = 15_000

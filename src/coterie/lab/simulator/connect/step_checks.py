@@ -39,9 +39,10 @@ class StepChecker:
         self._accepted_ms: dict[MemberId, int] = {}
         """When the coordinator last accepted a heartbeat of each member, or was started."""
         self._connection: dict[MemberId, int] = {}
-        """The connection of that heartbeat."""
+        """The connection on which the coordinator last accepted a heartbeat of each member."""
         self._grace_ends_ms: dict[MemberId, int] = {}
-        """The end of the grace of that connection, if it was closed in an orderly way, by the configs of that time."""
+        """When the grace after the end of that connection ends, if the connection was closed in an orderly way. The
+        length of the grace follows from the configs at that time."""
         self._closings: list[tuple[int, MemberId, int, int]] = []
         """The orderly ends of members' connections since the coordinator was started: time, member, its grace, and the
         number of members at that time."""
@@ -52,7 +53,8 @@ class StepChecker:
         it, so until then it runs no other jobs."""
 
     def on_loaded(self, group: Group) -> None:
-        """Each member of ``group``, which the coordinator has loaded, gets a new session."""
+        """The coordinator has loaded ``group`` after a crash: each of its members gets a new session, and nothing is
+        known of connections and held heartbeats."""
         self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
         self._connection.clear()
         self._grace_ends_ms.clear()
@@ -62,7 +64,8 @@ class StepChecker:
         self._note_pending(group)
 
     def on_step(self, step: ConnectStep) -> None:
-        """Check one step."""
+        """Check one step: the jobs that it releases, the epochs, targets and assignments that it writes, its refusals,
+        and the members whose heartbeats wait."""
         self._check_releases(step)
         self._note_event(step)
         after = step.group
@@ -84,7 +87,8 @@ class StepChecker:
         }
 
     def _note_event(self, step: ConnectStep) -> None:
-        """Take note of what proves that a member lives, or that its connection has ended."""
+        """Store when and on which connection the coordinator has accepted a heartbeat of a member, or that this
+        connection was closed."""
         event = step.event
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
             self._accepted_ms[event.member_id] = self._world.now_ms
@@ -179,7 +183,7 @@ class StepChecker:
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
     def _note_pending(self, group: Group) -> None:
-        """Take note of the jobs that members have to give back."""
+        """Store since when each member has had to give back each job."""
         self._pending_since_ms = {
             (member_id, job): self._pending_since_ms.get((member_id, job), self._world.now_ms)
             for member_id, current in group.currents.items()
@@ -404,5 +408,5 @@ def _has_reason(assignors: Iterable[object]) -> bool:
 
 
 def _target_inputs(metadata: MemberMetadata) -> tuple[object, ...]:
-    """What a target assignment depends on."""
+    """The part of a member's metadata that the computation of a target assignment uses."""
     return metadata.client_assignors, metadata.server_assignor, metadata.claims, metadata.draining

@@ -49,7 +49,7 @@ _OFFERED_ASSIGNOR = OfferedAssignor(name=ASSIGNOR_NAME, minimum_version=0, maxim
 
 
 class ConnectWorker(ConnectProcess):
-    """One process of a worker."""
+    """One process of a worker in a connect group: its herder, its member and its connection to the coordinator."""
 
     cluster: ConnectCluster
 
@@ -99,7 +99,8 @@ class ConnectWorker(ConnectProcess):
         """The events for the machines that wait until the effects of the present step have been performed."""
         self._is_stepping = False
         self._announced = NO_JOBS
-        """The jobs that the listeners of this process know as assigned."""
+        """The jobs that were announced to the listeners of this process as assigned, and not as revoked or lost
+        since."""
         super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
         self.connection: SimConnection | None = None
         """The connection to the coordinator that the process uses or used last."""
@@ -149,7 +150,8 @@ class ConnectWorker(ConnectProcess):
         self.call_after(duration_ms, lambda: self.feed_herder(computed))
 
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
-        """Check that the listeners receive each job by turns as assigned, and as revoked or lost."""
+        """Check that the listeners receive no job as assigned twice in succession, and as revoked or lost only after it
+        was assigned."""
         with MachineCheck("herder"):
             match effect.news:
                 case JobsAssigned(jobs=jobs):
@@ -170,8 +172,9 @@ class ConnectWorker(ConnectProcess):
         self._feed(lambda: self._step_member(event))
 
     def _feed(self, take_step: Callable[[], None]) -> None:
-        """Take a step when the effects of the present one have been performed: the numbers of heartbeats must rise on
-        a connection."""
+        """Perform ``take_step`` when all effects of the present step have been performed, or now if no step is in
+        progress. Without this order, a heartbeat could be sent before an earlier one, and the numbers of heartbeats
+        must rise on a connection."""
         self._inbox.append(take_step)
         if self._is_stepping:
             return
@@ -229,11 +232,11 @@ class ConnectWorker(ConnectProcess):
                 self.feed_herder(notification)
 
     def _forget_assignment(self) -> None:
-        """Take note that the worker owns no job any more."""
+        """Store that the worker owns no job any more."""
         self.assigned_jobs = NO_JOBS
 
     def _note_assignment(self, assigned: Assigned) -> None:
-        """Record an assignment, check its epoch, and take note of the jobs that the worker owns with it."""
+        """Record an assignment, check its epoch, and store the jobs that the worker owns with it."""
         details = assigned.token
         assert isinstance(details, AssignmentDetails), "the assignment of a connect group"
         self._record(

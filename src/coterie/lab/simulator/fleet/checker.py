@@ -99,7 +99,9 @@ class FleetChecker(WorkersChecker):
             )
 
     def _on_written(self, record: GenerationWritten) -> None:
-        """Check a generation without assignments for its number, and one with assignments once, as a round.
+        """Check a generation that the coordinator writes. Without assignments, at the beginning of a round, its number
+        must be higher than every generation that members have received. With assignments, it is checked as a round,
+        once.
 
         :raises Violation: GENERATION_RISES, or those of `check_round`.
         """

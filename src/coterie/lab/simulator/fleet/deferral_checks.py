@@ -111,7 +111,7 @@ class DeferralChecker:
         }
 
     def _check_unassigned(self, round_: CheckedRound, now_ms: int) -> None:
-        """Check since when each job is unassigned that a member may run.
+        """Check that no job that a member may run has been unassigned for the longest delay and the slack.
 
         :raises Violation: DELAY_ENDS.
         """

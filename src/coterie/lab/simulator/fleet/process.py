@@ -32,7 +32,8 @@ class Process(Worker):
         super().__init__(cluster, live_processes, service, herder_state, setup)
         self.member = member
         self.last_answered_sent_at_ms = self.world.now_ms
-        """When the newest of those requests was sent to which the coordinator has responded as to a member."""
+        """When the process sent the newest request whose response showed that the coordinator still had the process as
+        a member."""
         self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
         self.received_generation: Generation | None = handover.generation if handover is not None else None
         """The last generation whose assignment was received; None if none was since the membership was last lost."""

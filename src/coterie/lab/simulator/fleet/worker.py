@@ -58,7 +58,7 @@ from coterie.wire.errors import ErrorCode
 
 
 class FleetWorker(Process):
-    """One process of a worker."""
+    """One process of a worker in a classic group: its herder and its member."""
 
     cluster: Cluster
 
@@ -191,7 +191,7 @@ class FleetWorker(Process):
                 self.feed_herder(notification)
 
     def _note_assignment(self, assigned: Assigned) -> None:
-        """Record an assignment, and take note of the jobs that the worker owns with it."""
+        """Record an assignment, and store the jobs that the worker owns with it."""
         result = RoundResult.checked(assigned.token)
         assignment = AssignmentChange(assigned=assigned.jobs, revoked=assigned.revoked)
         self._record(
@@ -237,7 +237,7 @@ class FleetWorker(Process):
         )
 
     def _handle_response(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
-        """Pass a response to the member, and take note of what it proves: that the coordinator had this member at
+        """Pass a response to the member. Also store what the response shows: that the coordinator had this member at
         ``sent_at_ms``, or which protocol the group has."""
         if not isinstance(response, HeartbeatResponse) or response.error is not ErrorCode.none:
             self._record(RecordKind.HEARS, recorded_name(response), response.error.name)

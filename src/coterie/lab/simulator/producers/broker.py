@@ -203,7 +203,8 @@ class SimBroker:
         self._queue_write(write)
 
     def _queue_timeout(self, transactional_id: str) -> None:
-        """Queue the abort of the transaction if its deadline has passed."""
+        """Queue a write that aborts the open transaction of ``transactional_id`` if its deadline has passed. If the
+        disk fails, the timer is set again."""
         now_ms, timers = self._world.now_ms, self._timers
 
         def make_event(fresh: int) -> Event:
@@ -231,7 +232,7 @@ class SimBroker:
             self._write_queued()
 
     def _write_queued(self) -> None:
-        """Write all queued writes together."""
+        """Write all queued writes together and deliver their results; then write those that were queued meanwhile."""
         self._writes_in_progress, self._queued_writes = self._queued_writes, []
         writes = self._writes_in_progress
 

@@ -49,9 +49,9 @@ class _PartitionLog:
     open_batches: dict[int, list[LogBatch]] = field(default_factory=dict)
     """By producer id, the batches that no commit or abort marker has followed."""
     next_offset: int = 0
-    """The next offset of the checks."""
+    """The offset of the next batch that the checks will read."""
     reader_offset: int = 0
-    """The next offset of the read_committed reader."""
+    """The offset of the next batch that the read_committed reader will fetch."""
 
     @property
     def first_open_offset(self) -> int | None:
@@ -69,7 +69,7 @@ class ProducersChecker:
         self._timeout_ms = timeout_ms
         self._partition_logs = [_PartitionLog() for _ in range(PARTITION_COUNT)]
         self._transaction_by_label: dict[bytes, TransactionContents] = {}
-        """The transaction of each label."""
+        """The transaction of each batch, by the batch's label."""
         self._position_by_label: dict[bytes, tuple[int, int]] = {}
         """The partition and the offset at which each label was written."""
         self._committed_labels: set[bytes] = set()
@@ -96,11 +96,11 @@ class ProducersChecker:
     # -- producers' requests and responses ----------------------------------------------------------------------------
 
     def on_label(self, transaction: TransactionContents, label: bytes) -> None:
-        """Take note that a batch of ``transaction`` has the label ``label``."""
+        """Store that ``label`` is the label of a batch of ``transaction``."""
         self._transaction_by_label[label] = transaction
 
     def on_identity(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
-        """Check the producer id and epoch that ``process`` receives.
+        """Check that no other process has received the producer id and epoch that ``process`` receives.
 
         :raises Violation: ONE_PRODUCER.
         """
@@ -253,7 +253,7 @@ class ProducersChecker:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _check_write(self, write: DurableWrite) -> None:
-        """Check the end of a transaction, and take note of begun transactions and newly started processes.
+        """Check the write if it ends a transaction. Also store which transactions and processes have begun.
 
         :raises Violation: ABORTED_FOR_A_REASON.
         """

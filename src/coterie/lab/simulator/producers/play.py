@@ -12,7 +12,8 @@ from coterie.lab.simulator.world import World
 REQUEST_DELAY_MAX_MS = 8_000
 """How late a request may arrive whose connection broke."""
 DELIVERY_TIMEOUT_MS = 1_500
-"""How long after its making a batch is sent again; then the producer gives up the batch and aborts the transaction."""
+"""A batch without a response is sent again until this time after it was made; then the producer gives up the batch and
+aborts the transaction."""
 IN_FLIGHT_MAX = 5
 """``max.in.flight.requests.per.connection``: the greatest number of a producer's batches in one partition, counted from
 the first one without a response to the last one sent."""

@@ -129,7 +129,8 @@ class ProducerProcess(SimProcess):
     # -- within a transaction -----------------------------------------------------------------------------------------
 
     def _send_next_batch(self) -> None:
-        """Send the next batch of the plan; end the transaction if there is none."""
+        """Send the next batch of the plan; end the transaction if there is none. Waits while too many batches to the
+        partition are unacknowledged, and before v12 first adds the partition to the transaction."""
         if self._is_aborting or not self._planned_partitions:
             self._end_transaction_if_idle()
             return

@@ -70,7 +70,8 @@ class ConfigLog:
         return connector.incarnation if connector is not None else None
 
     def connectors_without_published_tasks(self) -> list[ConnectorName]:
-        """The started connectors whose task configs have not been written since their config last changed."""
+        """The started connectors whose task configs have not been written since their config last changed, or are not
+        as many as ``tasks.max``."""
         return [
             name
             for name in self._state.names()

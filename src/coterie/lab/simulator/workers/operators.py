@@ -17,7 +17,7 @@ from coterie.lab.simulator.workers.worker import Worker
 from coterie.nouns.jobs import ConnectorName
 
 FORGED_BODY = b"task configs"
-"""The body for which a forged request has a signature."""
+"""The body of every forged request: the bytes that its signature claims to sign."""
 
 
 class Operators:
@@ -48,8 +48,8 @@ class Operators:
             self._send_order(self._rng.choice(running), "restart", RestartWorker)
 
     def _send_order(self, process: Worker, order_name: str, order: type[WorkerOrder]) -> None:
-        """Send ``order`` to a worker, and take note of a success in ``process``. ``order_name`` is the order's name in
-        records."""
+        """Send ``order`` to a worker, and store in ``process`` that it drains, no longer drains or is ending, if the
+        worker accepts the order. ``order_name`` is the order's name in records."""
 
         def on_answer(answer: Answer) -> None:
             is_done = isinstance(answer, Done)

@@ -43,19 +43,20 @@ class WorkerProcess(SimProcess, ABC):
     @property
     @abstractmethod
     def session_ends_ms(self) -> int:
-        """Until when the coordinator keeps the process as a member, as far as the process can know: a session timeout
-        after the process has sent its newest request to which the coordinator responded as to a member."""
+        """Until when the process must assume that the coordinator keeps it as a member: one session timeout after the
+        process sent its newest request that the coordinator answered as a request of a member."""
 
     @property
     @abstractmethod
     def lease_ends_ms(self) -> int:
-        """Until when the process may start tasks, by the same request."""
+        """Until when the process may start tasks: the end of its lease, counted from the same request as
+        :attr:`session_ends_ms`."""
 
     @property
     @abstractmethod
     def leadership(self) -> int:
-        """The number that orders the leaderships of the group: of two workers that believe to be the leader, the one
-        that became it earlier has the lower number. 0 when the worker is not in the group."""
+        """The number that orders the leaderships of the group: of two workers that consider themselves the leader, the
+        one that became it earlier has the lower number. 0 when the worker is not in the group."""
 
     @property
     def instance_id(self) -> InstanceId | None:

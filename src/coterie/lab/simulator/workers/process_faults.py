@@ -40,8 +40,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """The workers that start later, one by one."""
 
     def _set_worker_faults(self, faults_of_protocol: Mapping[Callable[[], None], int]) -> None:
-        """Choose the workers that start later, and the faults of this seed; ``faults_of_protocol`` are those of the
-        group's protocol, with their weights."""
+        """Choose the workers that start later, and the faults of this seed, each of which is left out with a
+        probability of 25 %. ``faults_of_protocol`` are those of the group's protocol, with their weights."""
         self._workers_to_start_later = list(self._services[self._rng.randint(1, len(self._services)) :])
         weight_by_fault = {
             self._pause_random_process: 4,
@@ -208,7 +208,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._kill_random_process()
 
     def _kill_leader(self) -> None:
-        """Kill the leader; in some cases jobs are deferred at that time."""
+        """Kill the leader, if one is known; its worker starts again some time later."""
         for process in sorted_by_name(self.live_processes):
             if process.herder.place.is_leader:
                 process.kill(RecordKind.LEADER_KILLED)

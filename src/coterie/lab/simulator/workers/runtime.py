@@ -105,5 +105,5 @@ class SimTaskRuntime:
         self._feed_herder(herder.TaskStopped(task=task))
 
     def _record_task(self, kind: RecordKind, task: ConnectorTaskId) -> None:
-        """Record an act on ``task``."""
+        """Add a record of this ``kind`` about ``task``."""
         self._process.world.add_record(kind, self._process.name, str(task))

@@ -34,7 +34,7 @@ UNSIGNED_WAIT_MS = 5_000
 
 
 class WorkersSettledChecks(ABC, Generic[WorkerT]):
-    """The checks of one seed. They run the world."""
+    """The checks of one seed. The methods advance the simulated time."""
 
     def __init__(self, cluster: WorkersCluster, faults: WorkersFaults[WorkerT]) -> None:
         self._cluster = cluster
@@ -69,7 +69,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     @abstractmethod
     def _unsettled_group_reason(self) -> str | None:
-        """The reason why the group has not settled, whose members all have; None when it has."""
+        """The reason why the group has not settled although all its members have; None when it has."""
 
     @abstractmethod
     def _awaited_round_reason(self) -> str | None:

@@ -34,7 +34,7 @@ class ConnectorUsers:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def put_random_connector(self) -> None:
-        """Put a random connector with a random number of tasks."""
+        """Create a random connector with 0 to 6 tasks, or change its config."""
         self.put_connector(self._rng.choice(CONNECTOR_NAMES), self._rng.randint(0, 6))
 
     def put_connector(self, name: str, tasks_max: int, *, state: TargetState | None = None) -> None:
@@ -60,7 +60,7 @@ class ConnectorUsers:
             self._send_to_random_worker(SetTargetState(connector=self._rng.choice(names), target_state=state))
 
     def put_burst(self) -> None:
-        """Put some connectors of `BURST_CONNECTORS` within a short time."""
+        """Create the first few connectors of `BURST_CONNECTORS` within a short time, or change their configs."""
         for number, name in enumerate(BURST_CONNECTORS[: self._rng.randint(2, len(BURST_CONNECTORS))]):
             tasks_max, ms = self._rng.randint(1, 2), number * self._rng.choice((0, 20, 200))
             self._world.call_after(ms, partial(self.put_connector, name, tasks_max))

@@ -77,7 +77,7 @@ class Worker(WorkerProcess):
 
     @abstractmethod
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
-        """The herder announces jobs that were started or have stopped."""
+        """Called when the herder announces to its listeners jobs that were started or have stopped."""
 
     def _record(self, kind: RecordKind, *values: RecordValue) -> None:
         """Add a record with the process's name as its first value."""
@@ -251,7 +251,8 @@ class Worker(WorkerProcess):
                 )
 
     def _close(self, chore: herder.CloseIntake | herder.CloseRuntime) -> None:
-        """Begin a step of the end of this process."""
+        """Begin to close the intake of requests or the runtime, at the end of this process. The herder receives the
+        result later."""
         rng = self.world.rng
         match chore:
             case herder.CloseIntake():
