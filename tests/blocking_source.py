@@ -20,8 +20,22 @@ STAGES = ("validate", "split", "start", "read", "stop")
 blocks. With ``stop`` its third batch blocks, so that the task runs until it is stopped."""
 THIRD_BATCH = 2
 
+CALL_THREAD_PREFIX = "coterie "
+"""The first characters of the names of the threads that call plug-ins."""
+CALLS_END_TIMEOUT_S = 60
+
 go_on = threading.Event()
 """Set at the end of a test: all calls that block return."""
+
+
+def end_all_calls() -> None:
+    """Let all calls that block return, and wait until no call into a plug-in runs in this process. Otherwise a call of
+    this test would look up the installed plug-ins during the next test."""
+    go_on.set()
+    calls = [thread for thread in threading.enumerate() if thread.name.startswith(CALL_THREAD_PREFIX)]
+    for thread in calls:
+        thread.join(CALLS_END_TIMEOUT_S)
+    assert not [thread.name for thread in calls if thread.is_alive()]
 
 
 def block_if(stage: str, config_stage: str | None) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,14 @@ from coterie.spark.connector_keys import common_definition
 from coterie.spark.plugin_calls import PluginTimeoutError
 from coterie.spark.plugins import source_by_name, source_class_key
 from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.sinks.files import FileSink
 from coterie.worker.worker import Worker
 from tests import blocking_source
 from tests.blocking_source import STAGES, blocking_config
-from tests.spark.conftest import Rig, rows_of
+from tests.spark import user_functions
+from tests.spark.conftest import Rig, rows_of, write_file
+from tests.spark.connector_tasks import Tasks
+from tests.spark.gated_plugins import Gate, gated_member
 from tests.worker.fleet import Fleet
 from tests.worker.simulated import until
 
@@ -46,13 +51,14 @@ def short_limits(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(rig.spark_runtime._calls, "timeout_ms", CALL_TIMEOUT_MS)
     blocking_source.go_on.clear()
     yield
-    blocking_source.go_on.set()
+    blocking_source.end_all_calls()
     monkeypatch.undo()
     forget_installed_sources()
 
 
 def forget_installed_sources() -> None:
-    """The sources that are installed are looked up again."""
+    """The sources that are installed are looked up again. No call into a plug-in may run: it would store the sources
+    that it has found before."""
     for function in (source_by_name, source_class_key, common_definition):
         function.cache_clear()
 
@@ -113,6 +119,54 @@ async def test_a_stop_of_a_batch_that_blocks_ends_soon_after_its_grace(
     assert not (held.path / "commits" / "0").exists(), "the batch was committed after its task was stopped"
 
 
+async def test_a_re_split_that_blocks_ends_at_the_time_limit_of_each_call_and_can_be_tried_again(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks, config = Tasks(rig, "blocked-re-split"), rig.config(tmp_path)
+    write_file(tmp_path / "in", "0.csv", [(row, 1.0, 1) for row in range(3)])
+    failing = {
+        "transforms": "f",
+        "transforms.f.type": "Filter",
+        "transforms.f.condition": "raise_error('no') IS NULL",
+    }
+    gated_rows = {
+        "transforms": "f",
+        "transforms.f.type": "Function",
+        "transforms.f.function": "tests.spark.user_functions:gated_rows",
+        "transforms.f.schema": "row BIGINT, delay DOUBLE, distance INT",
+    }
+    await tasks.split({**config, **failing})
+    await tasks.start()
+    await rig.end_of(tasks.running[0])
+    await tasks.stop()
+    gate = Gate()
+    monkeypatch.setattr(user_functions, "function_gate", gate)
+
+    async def split_blocks(count: int, stage: str, **keys: str) -> None:
+        gate.close()
+        message = rf"The plug-in of connector blocked-re-split has not returned from {stage} after"
+        with pytest.raises(PluginTimeoutError, match=message):
+            await tasks.split({**config, **keys, "tasks.max": str(count)})
+        assert gate.has_blocked.is_set()
+        gate.open()
+        await all_threads_returned(rig)
+        blocking_source.go_on.clear()
+
+    # The first batch is in flight: the re-split must run it.
+    await split_blocks(2, "transforms", **gated_rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSink, "close", gated_member(FileSink, "close", gate))
+        await split_blocks(2, "close")
+    await tasks.split({**config, "tasks.max": "2"})
+    with monkeypatch.context() as patch:
+        marker_removal = gated_member(FileSink, "remove_commit_markers", gate)
+        patch.setattr(FileSink, "remove_commit_markers", marker_removal)
+        await split_blocks(3, "remove_commit_markers")
+    await tasks.split({**config, "tasks.max": "3"})
+    assert [task["generation"].split("-")[0] for task in tasks.configs] == ["3"] * 3
+    assert rows_of(tmp_path / "out") == [0, 1, 2], "the batch in flight was written once"
+
+
 async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_deleted(
     fleet: Fleet, lent: SparkTaskRuntime, rig: Rig
 ) -> None:
@@ -124,35 +178,40 @@ async def test_connectors_that_block_in_every_stage_delay_no_other_and_can_be_de
     bad = {stage: ConnectorName(f"blocks-in-{stage}") for stage in STAGES}
     creations = [asyncio.create_task(put(worker, name, blocking_config(stage))) for stage, name in bad.items()]
     creations += [asyncio.create_task(put(worker, name, GOOD)) for name in good]
-    watch = asyncio.create_task(watch_batches(worker, good))
-    answers = {name: await creation for name, creation in zip([*bad.values(), *good], creations, strict=True)}
-    refusal = answers.pop(bad["validate"])
-    assert isinstance(refusal, RequestRefused)
-    assert "has not returned from validate" in refusal.message
-    assert not [answer for answer in answers.values() if isinstance(answer, RequestRefused)]
-    split_trace, start_trace = await asyncio.gather(failure_of(worker, bad["split"]), failure_of(worker, bad["start"]))
-    assert "has not returned from initial_positions" in split_trace
-    assert "has not returned from read" in start_trace
-    stops = ConnectorTaskId(bad["stop"], 0)
-    await until(
-        lambda: (run := worker._herder.work.task_runs.get(stops)) is not None and run.batch_id == 1, within_s=60
-    )
-    for name in (bad["split"], bad["start"], bad["read"], bad["stop"]):
-        assert isinstance(await worker.ask(DeleteConnector(connector=name)), DeletedConnector)
-    # The jobs of the deleted connectors are free, although their calls still block.
-    await until(lambda: not any(task.connector in bad.values() for task in worker._herder.work.task_runs), within_s=60)
-    view = await worker.ask(DescribeWorker())
-    assert isinstance(view, WorkerView)
-    assert view.lost_threads == len(STAGES)
-    watch.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await watch
-    assert view.member_id == member_id, "the worker has kept its membership"
+    async with watched_batches(worker, good):
+        answers = {name: await creation for name, creation in zip([*bad.values(), *good], creations, strict=True)}
+        refusal = answers.pop(bad["validate"])
+        assert isinstance(refusal, RequestRefused)
+        assert "has not returned from validate" in refusal.message
+        assert not [answer for answer in answers.values() if isinstance(answer, RequestRefused)]
+        split_trace, start_trace = await asyncio.gather(
+            failure_of(worker, bad["split"]), failure_of(worker, bad["start"])
+        )
+        assert "has not returned from initial_positions" in split_trace
+        assert "has not returned from read" in start_trace
+        stops = ConnectorTaskId(bad["stop"], 0)
+        await until(
+            lambda: (run := worker._herder.work.task_runs.get(stops)) is not None and run.batch_id == 1, within_s=60
+        )
+        for name in (bad["split"], bad["start"], bad["read"], bad["stop"]):
+            assert isinstance(await worker.ask(DeleteConnector(connector=name)), DeletedConnector)
+        # The jobs of the deleted connectors are free, although their calls still block.
+        await until(
+            lambda: not any(task.connector in bad.values() for task in worker._herder.work.task_runs), within_s=60
+        )
+        await until(lambda: has_lost(worker, len(STAGES)))
+    assert worker._herder.place.member_id == member_id, "the worker has kept its membership"
     # Less than a call that blocks the event loop would take; a stall of a busy machine is shorter.
     assert worker.stall.longest_ms < CALL_TIMEOUT_MS
     for name in good:
         await worker.ask(DeleteConnector(connector=name))
     await all_threads_returned(rig)
+
+
+async def has_lost(worker: Worker, count: int) -> bool:
+    view = await worker.ask(DescribeWorker())
+    assert isinstance(view, WorkerView)
+    return view.lost_threads == count
 
 
 async def put(worker: Worker, name: ConnectorName, config: dict[str, str]) -> object:
@@ -171,6 +230,18 @@ async def failure_of(worker: Worker, name: ConnectorName) -> str:
                     if one.state == "FAILED" and one.trace:
                         return one.trace
             await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def watched_batches(worker: Worker, names: list[ConnectorName]) -> AsyncIterator[None]:
+    """Context manager: no task of ``names`` misses its batches in the block (:func:`watch_batches`)."""
+    watch = asyncio.create_task(watch_batches(worker, names))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
 
 
 async def watch_batches(worker: Worker, names: list[ConnectorName]) -> None:

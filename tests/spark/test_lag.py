@@ -10,12 +10,15 @@ from typing import cast
 import pytest
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark import offset_committer
 from coterie.spark.offset_committer import OffsetCommitter
+from coterie.spark.plugin_calls import PluginCalls
 from coterie.spark.plugins import configured_source
 from coterie.spark.query import TaskQuery
 from coterie.spark.seams import TaskInput
 from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.kafka_client import KafkaAdmin, kafka_admin
+from coterie.spark.sources.kafka_positions import GroupOffsets
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.spark.conftest import Rig
@@ -64,7 +67,8 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
         query("live-1"),
         query("live-2"),
     ]
-    reports, closing = OffsetCommitter(lambda: queries, 1000), threading.Event()
+    calls, closing = PluginCalls(60_000), threading.Event()
+    reports = OffsetCommitter(lambda: queries, 1000, calls)
     closing.set()
     reports.commit_changed(closing)
     assert opened == []
@@ -78,3 +82,37 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
     assert opened == [unreachable_server, kafka.servers, unreachable_server]
     messages = [record.getMessage() for record in caplog.records if record.name == "coterie.spark.offset_committer"]
     assert [line.partition(": committing")[0].rpartition(" ")[2] for line in messages] == ["dead-1", "dead-2"]
+
+
+async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_and_is_not_asked_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on, asked = threading.Event(), list[str]()
+
+    def query(name: str) -> TaskQuery:
+        def group_offsets(checkpoint: Path) -> GroupOffsets:
+            asked.append(name)
+            if name == "hangs":
+                go_on.wait()
+            return GroupOffsets(group_id=f"connect-{name}", next_offsets={}, client_properties={})
+
+        task, held = ConnectorTaskId(ConnectorName(name), 0), SimpleNamespace(path=Path("/nowhere"))
+        source = SimpleNamespace(group_offsets=group_offsets)
+        return cast(
+            TaskQuery, SimpleNamespace(task=task, source=source, held_checkpoint=held, is_checkpoint_lost=False)
+        )
+
+    monkeypatch.setattr(offset_committer, "READ_TIMEOUT_S", 0.1)
+    queries = [query("hangs"), query("good")]
+    calls = PluginCalls(50)
+    reports = OffsetCommitter(lambda: queries, 1000, calls)
+    try:
+        for _ in range(3):
+            reports.commit_changed(threading.Event())
+        assert sorted(asked) == ["good", "good", "good", "hangs"]
+        assert calls.lost_count == 1
+        assert "The plug-in of task hangs-0 has not returned from group_offsets" in caplog.text
+    finally:
+        go_on.set()
+        calls.close()
+        calls.wait_for_threads(30)

@@ -9,9 +9,11 @@ import pytest
 
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
+from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.sink_files import counted, take_back
 from tests.spark.conftest import Rig, write_file
 from tests.spark.connector_tasks import NAMES, Tasks
+from tests.spark.rest_worker import rest_worker, until_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 
@@ -141,3 +143,61 @@ async def test_the_rate_source_continues_at_the_second_that_is_set(rig: Rig, tmp
         await tasks.change_offsets(
             config, ConnectorOffset(partition={"task": 2, "task_count": 2}, offset={"seconds": 1})
         )
+
+
+@pytest.mark.processes
+async def test_exactly_the_files_that_a_client_of_the_rest_api_lets_a_stopped_connector_forget_are_read_again(
+    rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = rig.config(tmp_path, tasks__max="3", source__max__files__per__trigger="2")
+    files = [write_file(tmp_path / "in", f"{name}.csv", [(row, 1.0, 1)]) for row, name in enumerate(NAMES[:10])]
+    once = Counter(range(10))
+    forgotten = [3, 7]
+    times = {str(path): path.stat().st_mtime_ns // 1_000_000 for path in files}
+
+    def rows() -> Counter[int]:
+        return counted(tmp_path / "out", "row") if (tmp_path / "out").exists() else Counter()
+
+    async with rest_worker(rig, embedded_broker, tmp_path, monkeypatch) as worker:
+
+        async def shown_offsets() -> dict[str, int]:
+            answer = await worker.ask("GET", "/connectors/files/offsets")
+            assert answer.status_code == 200, answer.text
+            return {
+                offset["partition"]["filename"]: offset["offset"]["modification_time_ms"]
+                for offset in answer.json()["offsets"]
+            }
+
+        async def all_are_shown() -> bool:
+            return await shown_offsets() == times
+
+        async def forget() -> tuple[int, str]:
+            offsets = [{"partition": {"filename": str(files[row])}, "offset": None} for row in forgotten]
+            answer = await worker.ask("PATCH", "/connectors/files/offsets", {"offsets": offsets})
+            return answer.status_code, answer.json()["message"]
+
+        await worker.create("files", config)
+        await rig.wait_until(lambda: rows() == once)
+        await until_true(all_are_shown, "all files are committed")
+        await worker.until_running("files", 3)
+        assert await forget() == (
+            400,
+            "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
+            "specified connector by issuing a 'PUT' request to the '/connectors/files/stop' endpoint",
+        )
+        assert await shown_offsets() == times
+        await worker.order("PUT", "/connectors/files/stop")
+        await worker.until_stopped("files")
+        assert await forget() == (200, "The offsets for this connector have been altered successfully")
+        kept = {path: time for path, time in times.items() if path not in [str(files[row]) for row in forgotten]}
+        assert await shown_offsets() == kept
+        assert rows() == once
+        await worker.order("PUT", "/connectors/files/resume")
+        await rig.wait_until(lambda: rows() == once + Counter(forgotten))
+        await until_true(all_are_shown, "the two files are committed again")
+        # A file that is written now is read after any other file that a task would read again.
+        write_file(tmp_path / "in", "last.csv", [(10, 1.0, 1)])
+        await rig.wait_until(lambda: rows()[10] == 1)
+        await worker.order("PUT", "/connectors/files/stop")
+        await worker.until_stopped("files")
+    assert rows() == once + Counter([*forgotten, 10])

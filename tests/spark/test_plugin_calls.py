@@ -14,7 +14,7 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark import call_ledger
 from coterie.spark.call_ledger import CallQueue
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError, plugin_stage, result_of
+from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError, clean_up_stage, plugin_stage, result_of
 
 ONE_AT_ONCE = CallQueue(name="test", concurrent_max=1)
 MANY_AT_ONCE = CallQueue(name="many", concurrent_max=100)
@@ -79,6 +79,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
     commits: list[str] = []
     late_error: list[BaseException] = []
     messages: list[str] = []
+    counts_before_error: list[int] = []
 
     def hangs_in_the_plugin() -> None:
         go_on.wait(60)
@@ -94,6 +95,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
 
     def shut_fence(message: str) -> None:
         messages.append(message)
+        counts_before_error.extend(lost.counts)
         fence.close_nowait()
 
     with pytest.raises(
@@ -103,7 +105,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
     ) as raised:
         await calls.call(ONE_AT_ONCE, "task c-0", starts, stage="start", on_abandon=shut_fence)
     assert messages == [str(raised.value)]
-    lost.wait_for(1)
+    assert counts_before_error == [1], "the lost thread must be reported before the error"
     assert calls.lost_count == 1
     go_on.set()
     lost.wait_for(0)
@@ -148,6 +150,42 @@ async def test_a_call_that_reaches_a_further_stage_after_it_was_abandoned_ends_t
     closed(calls)
 
 
+async def test_a_call_that_returns_after_it_was_abandoned_still_releases_what_it_has_opened(
+    go_on: threading.Event,
+) -> None:
+    lost = LostCounts()
+    calls = PluginCalls(SHORT_MS, lost.add)
+    released: list[str] = []
+
+    def start() -> None:
+        try:
+            with plugin_stage("open"):
+                go_on.wait(60)
+        finally:
+            with clean_up_stage("close"):
+                released.append("connection")
+
+    with pytest.raises(PluginTimeoutError, match="has not returned from open"):
+        await calls.call(ONE_AT_ONCE, "task c-0", start)
+    go_on.set()
+    lost.wait_for(0)
+    assert released == ["connection"]
+    closed(calls)
+
+
+async def test_a_release_that_hangs_has_a_time_limit_and_is_named(go_on: threading.Event) -> None:
+    calls = PluginCalls(SHORT_MS)
+
+    def start() -> None:
+        with clean_up_stage("close"):
+            go_on.wait(60)
+
+    with pytest.raises(PluginTimeoutError, match="has not returned from close"):
+        await calls.call(ONE_AT_ONCE, "task c-0", start)
+    go_on.set()
+    closed(calls)
+
+
 async def test_time_between_stages_is_not_limited() -> None:
     calls = PluginCalls(SHORT_MS)
 
@@ -167,7 +205,14 @@ async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(
     monkeypatch.setattr(call_ledger, "COUNTED_AGE_MAX_S", 60)
     lost = LostCounts()
     calls = PluginCalls(LONG_MS, lost.add)
-    running = calls.submit(ONE_AT_ONCE, "task c-0", lambda: go_on.wait(60), stage="start")
+    in_stage = threading.Event()
+
+    def hang() -> None:
+        in_stage.set()
+        go_on.wait(60)
+
+    running = calls.submit(ONE_AT_ONCE, "task c-0", hang, stage="start")
+    assert in_stage.wait(60)
     waiting = calls.submit(ONE_AT_ONCE, "task c-1", lambda: go_on.wait(60), stage="start")
     for call, message in ((waiting, "was ended before it began"), (running, "has not returned from start")):
         call.end_within(0)

@@ -9,7 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.gated_plugins import Gate
+
 NUMBER = 7
+function_gate = Gate()
+"""The gate that each look-up of ``gated_rows`` enters."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "gated_rows":
+        raise AttributeError(name)
+    function_gate.enter()
+    return unchanged
+
 
 # -- over Arrow batches -----------------------------------------------------------------------------------------------
 
@@ -19,6 +31,10 @@ def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         even = batch.filter(pc.equal(pc.bit_wise_and(batch["row"], 1), 0))
         yield pa.record_batch({"twice": pc.multiply(even["row"], 2).cast("int32"), "row": even["row"]})
+
+
+def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
 
 def raises(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,8 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -15,6 +17,8 @@ from py4j.protocol import Py4JError
 
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.call_ledger import CallQueue
+from coterie.spark.plugin_calls import PluginCall, PluginCalls
 from coterie.spark.query import TaskQuery
 from coterie.spark.sources.kafka import BOOTSTRAP_SERVERS
 from coterie.spark.sources.kafka_client import KafkaAdmin, kafka_admin
@@ -22,6 +26,12 @@ from coterie.spark.sources.kafka_positions import GroupOffsets
 from coterie.spark.transforms import first_message_line
 
 log = logging.getLogger(__name__)
+
+READ_CALLS = CallQueue(name="group offsets", concurrent_max=4)
+"""The calls that read the offsets of one task from its source."""
+READ_TIMEOUT_S = 5
+"""How long :meth:`OffsetCommitter.commit_changed` waits for the sources that it has asked for offsets. The offsets of a
+source that takes longer are read again by a later call."""
 
 PendingOffsets: TypeAlias = Mapping[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]
 """Offsets to be committed, by connector and task."""
@@ -43,8 +53,14 @@ class HasGroupOffsets(Protocol):
 class OffsetCommitter:
     """Commits the offsets of the queries that ``running_queries`` returns, at intervals of ``interval_ms``."""
 
-    def __init__(self, running_queries: Callable[[], Sequence[TaskQuery]], interval_ms: int) -> None:
+    def __init__(
+        self, running_queries: Callable[[], Sequence[TaskQuery]], interval_ms: int, calls: PluginCalls
+    ) -> None:
         self._running_queries = running_queries
+        self._calls = calls
+        self._read_calls: dict[ConnectorTaskId, PluginCall] = {}
+        """By task, the calls that have not responded in time. The source is not called again before its call has
+        ended."""
         self._interval_ms = interval_ms
         self._last_queries: dict[ConnectorTaskId, TaskQuery] = {}
         """The queries that ran at the last call of :meth:`commit_changed`. The offsets of a query that has ended since
@@ -77,9 +93,8 @@ class OffsetCommitter:
         """
         running_queries = {query.task: query for query in self._running_queries()}
         pending: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
-        for task, query in {**self._last_queries, **running_queries}.items():
-            offsets = self._read_offsets(query)
-            if offsets is not None and offsets.next_offsets and offsets != self._committed_offsets.get(task):
+        for task, offsets in self._read_offsets_of({**self._last_queries, **running_queries}).items():
+            if offsets.next_offsets and offsets != self._committed_offsets.get(task):
                 pending[task.connector][task] = offsets
         self._last_queries = running_queries
         self._committed_offsets = {
@@ -105,13 +120,39 @@ class OffsetCommitter:
             ] = pending[connector]
         return pending_by_client
 
-    def _read_offsets(self, query: TaskQuery) -> GroupOffsets | None:
-        """The offsets that the query has read. None when the source has no offsets in Kafka, another start has taken
-        over the checkpoint, or the checkpoint cannot be read."""
-        if not isinstance(query.source, HasGroupOffsets) or query.is_checkpoint_lost:
+    def _read_offsets_of(self, queries: Mapping[ConnectorTaskId, TaskQuery]) -> Mapping[ConnectorTaskId, GroupOffsets]:
+        """The offsets that ``queries`` have read, by task. Tasks whose source has no offsets in Kafka, does not respond
+        in time or cannot read its checkpoint are missing.
+
+        :raises Py4JError: when the JVM has ended.
+        """
+        self._read_calls = {task: call for task, call in self._read_calls.items() if not call.has_ended}
+        new_calls = {
+            task: self._calls.submit(
+                READ_CALLS, f"task {task}", partial(self._read_offsets, query, query.source), stage="group_offsets"
+            )
+            for task, query in queries.items()
+            if isinstance(query.source, HasGroupOffsets) and task not in self._read_calls
+        }
+        futures.wait([call.future for call in new_calls.values()], READ_TIMEOUT_S)
+        offsets_by_task: dict[ConnectorTaskId, GroupOffsets] = {}
+        for task, call in new_calls.items():
+            try:
+                offsets: GroupOffsets | None = call.future.result(timeout=0)
+            except (TimeoutError, WorldError):  # An abandoned call was logged. Or the runtime is being closed.
+                self._read_calls[task] = call
+                continue
+            if offsets is not None:
+                offsets_by_task[task] = offsets
+        return offsets_by_task
+
+    def _read_offsets(self, query: TaskQuery, source: HasGroupOffsets) -> GroupOffsets | None:
+        """The offsets that the query of ``source`` has read. None when another start has taken over the checkpoint, or
+        the checkpoint cannot be read."""
+        if query.is_checkpoint_lost:
             return None
         try:
-            return query.source.group_offsets(query.held_checkpoint.path)
+            return source.group_offsets(query.held_checkpoint.path)
         except OSError as error:
             # The checkpoint generation may have been removed.
             log.debug("Task %s: reading the offsets of the checkpoint failed: %s", query.task, error)

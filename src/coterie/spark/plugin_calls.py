@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from coterie.nouns.errors import WorldError
@@ -36,7 +36,7 @@ class PluginTimeoutError(WorldError):
 
 
 class PluginCall:
-    """One call. Its methods are safe on any thread."""
+    """One call of a function that runs code of a plug-in, on a separate thread. Its methods are safe on any thread."""
 
     def __init__(
         self, calls: "PluginCalls", subject: str, function: Callable[[], Any], on_abandon: Callable[[str], None] | None
@@ -46,9 +46,10 @@ class PluginCall:
         self.future: Future[Any] = Future()
         """The result of the call, or its exception."""
         self.call_id: CallId | None = None
-        """None when the calls were closed before."""
+        """The id of the call in the ledger; None if the calls were closed (:meth:`PluginCalls.close`) before this call
+        was submitted."""
         self.thread: threading.Thread | None = None
-        """None while the call waits."""
+        """The thread that runs the call; None while the call waits."""
         self.function = function
         self.on_abandon = on_abandon
         self._calls = calls
@@ -277,9 +278,10 @@ class PluginCalls:
                     self._changed.wait(None if due_at_s is None else max(0, due_at_s - now_s))
                     continue
                 self._changed.notify_all()
+            # First the number: a caller that has received its error finds the lost thread counted.
+            self._report_lost_count()
             for call, expired in abandoned_calls:
                 self._abandon(call, expired)
-            self._report_lost_count()
 
     def _abandon(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Let the caller of ``call`` get a PluginTimeoutError, and log where the thread of the call is."""
@@ -304,7 +306,7 @@ class PluginCalls:
 
 
 class _CurrentCall(threading.local):
-    """The call that the present thread runs; None on other threads."""
+    """For each thread, the call that the thread runs; None on a thread that runs no call."""
 
     call: PluginCall | None = None
 
@@ -324,6 +326,16 @@ def plugin_stage(name: str) -> Iterator[None]:
         yield
         return
     with call.stage(name):
+        yield
+
+
+@contextmanager
+def clean_up_stage(name: str) -> Iterator[None]:
+    """As :func:`plugin_stage`, for a block that releases what the call has opened: the block also runs when the call
+    was abandoned before."""
+    with ExitStack() as stack:
+        with suppress(FencedError):
+            stack.enter_context(plugin_stage(name))
         yield
 
 
@@ -366,7 +378,7 @@ def _place_of(thread: threading.Thread) -> str:
 
 
 def _stack_of(thread: threading.Thread) -> str:
-    """The stack of ``thread``; empty if it has ended."""
+    """The Python stack of ``thread`` as text; empty if the thread has ended."""
     frame = sys._current_frames().get(thread.ident or 0)
     return "" if frame is None else "".join(traceback.format_stack(frame))
 

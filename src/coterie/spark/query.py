@@ -31,7 +31,7 @@ from coterie.spark.failures import (
 )
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.plugin_calls import plugin_stage
+from coterie.spark.plugin_calls import clean_up_stage, plugin_stage
 from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
 from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeouts
 from coterie.spark.transforms import apply_transforms
@@ -70,6 +70,7 @@ class TaskQuery:
         contains only that Python raised an exception."""
         self._spark = spark
         self._pipeline = pipeline
+        self._used_topics = pipeline.used_topics
         self._lineage = TaskLineage(task=task, lineage_id=held_checkpoint.lineage_id)
         self._bad_record_reporter = (
             None if pipeline.error_tolerance is None else BadRecordLogReporter(task, pipeline.error_tolerance)
@@ -111,10 +112,13 @@ class TaskQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
         with plugin_stage("read"):
             rows = pipeline.source.read(self._spark, self.held_checkpoint.path, pipeline.sink.rotation)
-        if pipeline.error_tolerance is None:
-            rows = pipeline.sink.to_sink_columns(apply_transforms(rows, pipeline.transforms))
-        else:
-            rows = apply_tolerant(rows, pipeline.transforms, pipeline.sink)
+        with plugin_stage("transforms"):
+            if pipeline.error_tolerance is None:
+                rows = apply_transforms(rows, pipeline.transforms)
+                with plugin_stage("to_sink_columns"):
+                    rows = pipeline.sink.to_sink_columns(rows)
+            else:
+                rows = apply_tolerant(rows, pipeline.transforms, pipeline.sink)
         writer = rows.writeStream.foreachBatch(self._process_batch).option(
             "checkpointLocation", str(self.held_checkpoint.path)
         )
@@ -132,7 +136,8 @@ class TaskQuery:
             if self.fence.is_closed:
                 raise FencedError
             self._last_failure = None
-            self._query = writer.start()
+            with plugin_stage("start"):
+                self._query = writer.start()
             return self._query
 
     def run_available_input(self, *, timeout_s: int) -> None:
@@ -167,7 +172,8 @@ class TaskQuery:
                 reason or _TAKEN_OVER_MESSAGE
             ) from error
         finally:
-            self._stop_spark_query()
+            with clean_up_stage("stop"):
+                self._stop_spark_query()
             self._close_sinks()
 
     def use_pipeline(self, pipeline: Pipeline) -> None:
@@ -175,6 +181,7 @@ class TaskQuery:
         start on."""
         self._close_sinks()
         self._pipeline = pipeline
+        self._used_topics = pipeline.used_topics
 
     @property
     def timeouts(self) -> TaskTimeouts:
@@ -208,8 +215,9 @@ class TaskQuery:
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topics of Kafka that the task reads or writes."""
-        return self._pipeline.used_topics
+        """The topics of Kafka that the task reads or writes. Calls no code of a plug-in: it is read by the thread that
+        polls all tasks."""
+        return self._used_topics
 
     def last_progress(self) -> tuple[int, int, str] | None:
         """Spark's last progress report: the batch number, the number of input rows, and the time at which Spark began
@@ -286,9 +294,10 @@ class TaskQuery:
 
     def _close_sinks(self) -> None:
         """Close the sink and the dead letter queue."""
-        self._pipeline.sink.close()
-        if self._pipeline.dead_letter_queue is not None:
-            self._pipeline.dead_letter_queue.close()
+        with clean_up_stage("close"):
+            self._pipeline.sink.close()
+            if self._pipeline.dead_letter_queue is not None:
+                self._pipeline.dead_letter_queue.close()
 
     def _run_last_planned_batch(self, ended_query: StreamingQuery, deadline_s: float) -> None:
         """Run the batch that Spark planned while ``ended_query`` was being stopped, if there is such a batch, and no

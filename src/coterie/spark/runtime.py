@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CONNECTOR_CALLS = CallQueue(name="connector", concurrent_max=16)
-"""The calls for connectors: they validate a config, split a connector, or finish a checkpoint generation. Separate from
-starts and stops, which must not wait for them."""
+"""The calls for connectors: they validate a config, split a connector, read or change its offsets, or finish a
+checkpoint generation. Separate from starts and stops, which must not wait for them."""
 LOGGER_CALLS = CallQueue(name="loggers", concurrent_max=1)
 OPEN_CALLS = CallQueue(name="open", concurrent_max=1)
 ENDED_SPLIT_TIMEOUT_S = 5
@@ -120,7 +120,7 @@ class SparkTaskRuntime:
 
     async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
         return await self._calls.call(
-            CONNECTOR_CALLS, f"plug-in {name}", lambda: plugin_keys(name, version_range), stage="definition"
+            CONNECTOR_CALLS, f"class {name}", lambda: plugin_keys(name, version_range), stage="definition"
         )
 
     async def logger_levels(self) -> Mapping[str, LoggerLevel]:
@@ -196,8 +196,8 @@ class SparkTaskRuntime:
         )
 
     async def _call_splitter(self, connector: ConnectorName, function: Callable[[Fence], T]) -> T:
-        """Call a function of the splitter for ``connector`` on another thread, with a new fence. The fence is shut when
-        the call is abandoned."""
+        """Call ``function``, a function of the splitter for ``connector``, on another thread with a new fence, and
+        return its result. The fence is closed when the call is abandoned."""
         fence = self._splitter.open_fence(connector)
         call = self._calls.submit(
             CONNECTOR_CALLS,
@@ -272,7 +272,9 @@ class SparkTaskRuntime:
             target=self._splitter.watch_source_partitions, args=(self._closing,), name="coterie-parts", daemon=True
         )
         partitions_thread.start()
-        offset_committer = OffsetCommitter(self._supervisor.running_queries, self._config.offset_flush_interval_ms)
+        offset_committer = OffsetCommitter(
+            self._supervisor.running_queries, self._config.offset_flush_interval_ms, self._calls
+        )
         self._offset_commit_thread = threading.Thread(
             target=offset_committer.run_until_closing, args=(self._closing,), name="coterie-lag", daemon=True
         )

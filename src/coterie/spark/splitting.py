@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -28,7 +29,7 @@ from coterie.spark.generations.manifest import Manifest, PositionChange
 from coterie.spark.generations.reached import read_reached_positions
 from coterie.spark.generations.resplit import ResplitFinisher, SupersededError
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import UnmovablePositions
+from coterie.spark.generations.stores import PositionStore, UnmovablePositions
 from coterie.spark.generations.updater import (
     GenerationRequest,
     GenerationUpdater,
@@ -38,7 +39,8 @@ from coterie.spark.generations.updater import (
 from coterie.spark.in_flight import config_for_batch_in_flight
 from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, in_plugin_stage, plugin_stage
-from coterie.spark.plugins import configured_sink, configured_source, sink_identity
+from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
+from coterie.spark.positions import Positions
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
 from coterie.spark.seams import HasConsumerGroup, TaskLineage
@@ -51,9 +53,9 @@ from coterie.spark.validation import sink_errors, source_errors, split_errors
 log = logging.getLogger(__name__)
 
 TASKS_STOP_TIMEOUT_MS = 15_000
-"""How long a re-split waits, from the closing of a checkpoint generation, until its tasks have stopped. Then the
-re-split continues also without those that still run. The time consists of the tasks' own grace and the time until their
-workers detect that the generation is closed."""
+"""How long, in ms, a re-split waits, from the closing of a checkpoint generation, until its tasks have stopped. Then
+the re-split continues, also if some of them still run. The time consists of the tasks' own grace and the time until
+their workers detect that the generation is closed."""
 POLL_INTERVAL_S = 0.5
 """Interval at which :meth:`Splitter.watch_source_partitions` checks whether a source's partitions have to be listed."""
 PARTITION_CHECK_CALLS = CallQueue(name="partition check", concurrent_max=4)
@@ -154,7 +156,7 @@ class Splitter:
             request = GenerationRequest(
                 config=config,
                 split=split,
-                identify_sink=self._sink_identity,
+                identify_sink=in_plugin_stage("definition", self._sink_identity),
                 initial_positions=in_plugin_stage(
                     "initial_positions", partial(source.plugin.initial_positions, source.config)
                 ),
@@ -183,7 +185,8 @@ class Splitter:
                         check_interval_s=max_age_ms / 1000,
                         last_checked_at_s=listed_at_s,
                     )
-            return task_configs(connector, config, manifest, resolved_config)
+            with plugin_stage("definition"):
+                return task_configs(connector, config, manifest, resolved_config)
 
     def finish_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
@@ -206,7 +209,8 @@ class Splitter:
             # connector's config, the worker that has the connector creates another one.
             if manifest is None:
                 return None
-            return task_configs(connector, manifest.config, manifest, self._resolve(manifest.config))
+            with plugin_stage("definition"):
+                return task_configs(connector, manifest.config, manifest, self._resolve(manifest.config))
 
     def read_offsets(
         self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
@@ -230,9 +234,7 @@ class Splitter:
         """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes.
         ``fence``: a new fence from :meth:`open_fence`."""
         with self._fenced_operation(fence, connector):
-            source = configured_source(
-                self._resolve({**config, "name": connector}), self._config.worker_kafka_properties
-            )
+            source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
             is_movable = not isinstance(source.plugin.position_store, UnmovablePositions)
             needs_source = bool(change.offsets) or not is_movable
@@ -254,9 +256,10 @@ class Splitter:
             )
             if isinstance(source.plugin, HasConsumerGroup):
                 try:
-                    source.plugin.replace_group_offsets(
-                        source.config, read_reached_positions(folder, source.plugin.position_store)
-                    )
+                    with plugin_stage("replace_group_offsets"):
+                        source.plugin.replace_group_offsets(
+                            source.config, read_reached_positions(folder, source.plugin.position_store)
+                        )
                 except CoterieError as error:
                     log.warning(
                         "Connector %s: its offsets were changed, but those of its consumer group, which only Kafka's "
@@ -266,7 +269,7 @@ class Splitter:
                     )
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits and changes of offsets of ``connector`` and the monitoring of its source parts, as
+        """End the running splits and changes of offsets of ``connector``, and watch its source partitions no more, as
         :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
             self._watched_sources.pop(connector, None)
@@ -379,15 +382,22 @@ class Splitter:
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
-            position_store=configured_source(
-                self._resolve(config), self._config.worker_kafka_properties
-            ).plugin.position_store,
+            position_store=_with_time_limits(self._configured_source(config).plugin.position_store),
             run_batch_in_flight=partial(
                 self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
             ),
             fence=fence,
             remove_commit_markers=partial(self._remove_commit_markers, connector),
         )
+
+    def _configured_source(self, config: Mapping[str, str], class_key: str = "connector.class") -> ConfiguredSource:
+        """The source of a connector or a task with this config, whose references are resolved
+        (:func:`configured_source`), in a stage of the plug-in.
+
+        :raises ConfigError: when the source is missing or unknown, or a reference cannot be resolved.
+        """
+        with plugin_stage("definition"):
+            return configured_source(self._resolve(config), self._config.worker_kafka_properties, class_key)
 
     def _resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
         """``config`` with resolved references (:meth:`coterie.config.providers.ConfigProviders.resolve`).
@@ -405,17 +415,19 @@ class Splitter:
         :raises ConfigError: when a value in the first task's config is not valid.
         :raises WorldError: when the source cannot be reached.
         """
-        source = configured_source(self._resolve(task_configs_[0]), self._config.worker_kafka_properties, "task.class")
+        source = self._configured_source(task_configs_[0], "task.class")
         split_function = source.plugin.split_function
-        partitions_by_task = source.plugin.divide_partitions(
-            source.plugin.list_source_partitions(source.config), len(task_configs_)
+        with plugin_stage("list_source_partitions"):
+            source_partitions = source.plugin.list_source_partitions(source.config)
+        with plugin_stage("split"):
+            partitions_by_task = source.plugin.divide_partitions(source_partitions, len(task_configs_))
+        split = Split(
+            function=SplitFunction.PATH_HASH_V0 if split_function is SplitFunction.PATH_HASH_V1 else split_function,
+            partitions_by_task=tuple(tuple(partitions_of_task) for partitions_of_task in partitions_by_task),
         )
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
-            split=Split(
-                function=SplitFunction.PATH_HASH_V0 if split_function is SplitFunction.PATH_HASH_V1 else split_function,
-                partitions_by_task=tuple(tuple(partitions_of_task) for partitions_of_task in partitions_by_task),
-            ),
+            split=split,
             config={key: value for key, value in task_configs_[0].items() if not key.startswith("task.")},
             inferred_values={},
             positions={},
@@ -462,8 +474,8 @@ class Splitter:
     ) -> None:
         """Run the batch in flight of ``held_checkpoint``, the checkpoint of the task ``task_number`` of the closed
         checkpoint generation ``manifest``: with the newest ``config``, but with the source partitions and the sink of
-        that generation; see
-        :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the newest config.
+        that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
+        newest config.
 
         :raises SupersededError: when another worker has taken over the checkpoint.
         :raises FencedError: when ``fence`` was closed.
@@ -484,19 +496,20 @@ class Splitter:
         )
         spark = self._running_driver().spark
         try:
-            resolved_config = self._resolve(config)
-            spark = redacting_session(spark, config, resolved_config)
-            batch_config = config_for_batch_in_flight(
-                resolved_config,
-                replace(manifest, config=self._resolve(manifest.config)),
-                source_partitions,
-                self._config.worker_kafka_properties,
-            )
-            pipeline = Pipeline.of(
-                task_configs(connector, batch_config, manifest, batch_config)[task_number],
-                self._config.worker_kafka_properties,
-            )
-            query = TaskQuery(spark, task_id, pipeline, held_checkpoint, fence)
+            with plugin_stage("start"):
+                resolved_config = self._resolve(config)
+                spark = redacting_session(spark, config, resolved_config)
+                batch_config = config_for_batch_in_flight(
+                    resolved_config,
+                    replace(manifest, config=self._resolve(manifest.config)),
+                    source_partitions,
+                    self._config.worker_kafka_properties,
+                )
+                pipeline = Pipeline.of(
+                    task_configs(connector, batch_config, manifest, batch_config)[task_number],
+                    self._config.worker_kafka_properties,
+                )
+                query = TaskQuery(spark, task_id, pipeline, held_checkpoint, fence)
             query.run_batch_in_flight()
         except FencedError:
             raise
@@ -523,3 +536,24 @@ class Splitter:
                 f"Connector {connector}: batch {held_checkpoint.batch_id_in_flight} of task {task_number} was not "
                 "committed"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LimitedPositionStore:
+    """A position store of a source plug-in whose calls are stages of the plug-in: each has a time limit."""
+
+    store: PositionStore
+
+    def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
+        with plugin_stage("position_store.read"):
+            return self.store.read(checkpoint, source_partitions)
+
+    def initialize(self, checkpoint: Path, positions: Positions) -> None:
+        with plugin_stage("position_store.initialize"):
+            self.store.initialize(checkpoint, positions)
+
+
+def _with_time_limits(store: PositionStore) -> PositionStore:
+    """``store`` with a time limit of each call. An :class:`UnmovablePositions` is returned unchanged: it never blocks,
+    and is recognised by its class."""
+    return store if isinstance(store, UnmovablePositions) else _LimitedPositionStore(store=store)

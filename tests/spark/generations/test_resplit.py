@@ -2,8 +2,9 @@
 
 import os
 import shutil
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from coterie.spark.generations.resplit import (
 )
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions
-from coterie.spark.positions import commit_empty_batches
+from coterie.spark.positions import Positions, commit_empty_batches
 from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
 
 PARTS = tuple(str(TopicIdPartition(topic="flights", partition=number, topic_id="id")) for number in range(4))
@@ -250,6 +251,45 @@ def test_a_re_split_that_finds_no_checkpoint_pauses_between_its_searches(
         take_over_in_closed_generation(tmp_path / "gen-1", 0)
     assert pauses
     assert all(pauses)
+
+
+def test_a_re_split_that_hangs_after_its_fence_was_closed_lets_another_worker_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resplit, "LIVENESS_INTERVAL_MS", 10)
+    fence, read, go_on = Fence(), threading.Event(), threading.Event()
+
+    class HangingPositions(KafkaPositions):
+        def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
+            read.set()
+            assert go_on.wait(60)
+            return KafkaPositions.read(self, checkpoint, source_partitions)
+
+    one = replace(finisher(tmp_path, fence), position_store=HangingPositions())
+    one.create_first_generation(plan(1, [PARTS]))
+    close_generation(tmp_path, plan(2, [PARTS]))
+    thread = threading.Thread(target=lambda: expect_fenced(one.create_next_generation, 1))
+    thread.start()
+    try:
+        assert read.wait(60)
+        touched_ns = last_liveness_ns(generation_folder(tmp_path, 1))
+        while last_liveness_ns(generation_folder(tmp_path, 1)) == touched_ns:
+            time.sleep(0.01)
+        fence.close_nowait()
+        touching = [thread for thread in threading.enumerate() if thread.name == "coterie-signs"]
+        for one_thread in touching:
+            one_thread.join(10)
+            assert not one_thread.is_alive(), "the liveness file is touched although the re-split publishes nothing"
+        assert finisher(tmp_path).create_next_generation(1).generation.number == 2
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def expect_fenced(create_next_generation: Callable[[int], object], number: int) -> None:
+    """The re-split of a worker whose fence was closed."""
+    with pytest.raises((FencedError, SupersededError)):
+        create_next_generation(number)
 
 
 def test_the_layout_without_generations_is_generation_0_and_its_folders_become_files(tmp_path: Path) -> None:

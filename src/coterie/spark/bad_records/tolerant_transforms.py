@@ -27,6 +27,7 @@ from coterie.spark.bad_records.error_columns import (
     with_bad_row_column,
 )
 from coterie.spark.bad_records.keys import TOLERANCE_KEY
+from coterie.spark.plugin_calls import plugin_stage
 from coterie.spark.seams import Sink
 from coterie.spark.transforms import Transform
 
@@ -89,9 +90,9 @@ def apply_tolerant(rows: DataFrame, transforms: Iterable[Transform], sink: Sink 
         step = _TolerantStep(
             config_key="sink.class", stage=STAGE_TASK_PUT, class_name=name, error_message=error_message
         )
-        rows = _TolerantPlan(rows, step).with_error_columns(
-            sink.to_sink_columns(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
-        )
+        with plugin_stage("to_sink_columns"):
+            sink_rows = sink.to_sink_columns(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
+        rows = _TolerantPlan(rows, step).with_error_columns(sink_rows)
     return with_bad_row_column(rows)
 
 
@@ -221,7 +222,8 @@ class _TolerantPlan:
         )
 
     def _tried_value(self, result: Any) -> Any:
-        """The expression's value in ``result``, a column of :meth:`_try_column`."""
+        """The value of the expression whose column ``result`` :meth:`_try_column` has made; null for a row for which
+        the expression failed or was not computed."""
         return self._expression_classes.GetStructField(result, 0, self._scala_none())
 
     def _updated_error_column(self, child: Any, results: Sequence[Any]) -> Any:
@@ -264,7 +266,7 @@ class _TolerantPlan:
         return self._java.PythonUtils.toSeq(list(items))
 
     def _scala_none(self) -> Any:
-        """None of Scala."""
+        """Scala's ``None``."""
         return self._java.scala.Option.empty()
 
 

@@ -163,13 +163,13 @@ class ResplitFinisher:
     position_store: PositionStore
     """Reads the positions of the old checkpoints, and writes them into the new ones."""
     run_batch_in_flight: Callable[[Manifest, int, HeldCheckpoint], None]
-    """Runs the batch in flight of one task of a closed generation: of its manifest, task number and checkpoint. Returns
-    when the batch is committed."""
+    """Runs the batch in flight of one task of a closed generation. The arguments are the generation's manifest, the
+    task's number and the task's checkpoint. Returns when the batch is committed."""
     fence: Fence
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
     remove_commit_markers: RemoveCommitMarkers = no_commit_markers
-    """Used by :class:`GenerationUpdater` when it removes old generations."""
+    """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
 
     def create_first_generation(self, plan: GenerationPlan) -> Manifest:
         """Create generation 1 of a connector without generations: all tasks begin at the initial positions of ``plan``.
@@ -269,7 +269,8 @@ class ResplitFinisher:
         )
 
     def touch_liveness(self, closed_number: int) -> None:
-        """Set the modification time of the liveness file to now, and create the file if it is missing."""
+        """Set the modification time of the liveness file of the closed generation ``closed_number`` to now, and create
+        the file if it is missing: other workers then do not continue this re-split."""
         (generation_folder(self.connector_path, closed_number) / CLOSING_FOLDER / LIVENESS_FILE).touch()
 
     @contextmanager
@@ -279,7 +280,8 @@ class ResplitFinisher:
         is_done = threading.Event()
 
         def touch_repeatedly() -> None:
-            while not is_done.wait(LIVENESS_INTERVAL_MS / 1000):
+            # With a closed fence the block publishes nothing, and it may hang in a plug-in: another worker continues.
+            while not is_done.wait(LIVENESS_INTERVAL_MS / 1000) and not self.fence.is_closed:
                 with suppress(OSError):
                     self.touch_liveness(closed_number)
 
@@ -341,7 +343,7 @@ class ResplitFinisher:
 
 def find_checkpoint(generation_path: Path, task_number: int) -> Path | None:
     """The checkpoint of the task ``task_number`` in the generation's folder ``generation_path``, whether or not the
-    generation is closed. Nothing is taken over. None when no checkpoint is found: it may just be moved."""
+    generation is closed. Nothing is taken over. None when no checkpoint is found: another worker may be moving it."""
     for folder in (generation_path / CLOSING_FOLDER / str(task_number), generation_path / str(task_number)):
         with suppress(FileNotFoundError, NotADirectoryError):
             if (checkpoint := find_checkpoint_directory(folder)) is not None:
