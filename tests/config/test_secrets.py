@@ -1,8 +1,10 @@
 """Secret values in configs."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from coterie.config.secrets import masked_config
+from coterie.config.secrets import follow_secrets, masked_config, remember_secret, unfollow_secrets
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,18 @@ def test_a_reference_to_a_secret_is_not_secret() -> None:
 @pytest.mark.parametrize("value", ["${:hunter2}", "${env:}", "${:}", "${hunter2}"])
 def test_a_text_that_no_provider_resolves_is_hidden(value: str) -> None:
     assert masked_config({"password": value}) == {"password": "[hidden]"}
+
+
+def test_a_follower_receives_all_values_the_longest_first_until_it_is_removed() -> None:
+    received: list[Sequence[str]] = []
+    remember_secret("followed-1")
+    follow_secrets(received.append)
+    assert "followed-1" in received[-1]
+    remember_secret("before followed-1")
+    assert received[-1].index("before followed-1") < received[-1].index("followed-1")
+    remember_secret("followed-1")
+    assert len(received) == 2
+    unfollow_secrets(received.append)
+    unfollow_secrets(received.append)
+    remember_secret("followed-2")
+    assert len(received) == 2

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -22,11 +23,26 @@ ENV_SECRET = 'needle-env-"f00'
 """Has a character that JSON escapes."""
 JVM_SECRET = "needle-jvm-4715"
 """Part of a path, which Spark's plans and the exceptions of its jobs quote."""
+QUERY_SECRET = "needle-query-4716"
+"""Part of a query of Sql."""
+CONDITION_SECRET = "needle-condition-4717"
+"""Part of a condition of Filter."""
+FOLDER_SECRET = "needle-folder-4718"
+"""The name of a folder that a file source reads."""
+TOPIC_SECRET = "needle-topic-4719"
+"""The name of a topic that a Kafka source reads."""
 WRONG_PASSWORD = "needle-file-4711"
 DIRECTORY_SECRET = "needle-directory-4712\n"
 PLAIN_PASSWORD = "needle-plain-4713"
 """Written in a config as it is."""
-REFERENCED = (ENV_SECRET.split('"')[0], WRONG_PASSWORD, DIRECTORY_SECRET.strip())
+HIDDEN = (
+    ENV_SECRET.split('"')[0],
+    WRONG_PASSWORD,
+    DIRECTORY_SECRET.strip(),
+    JVM_SECRET,
+    QUERY_SECRET,
+    CONDITION_SECRET,
+)
 """Texts that only resolved references contain."""
 QUOTING_MODULE = """
 import os
@@ -50,7 +66,7 @@ def postgres() -> Iterator[PostgresServer]:
 class SecretsRig:
     """One worker with the three providers, and the texts of everything that it writes and answers."""
 
-    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, cluster: Cluster, jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cluster = cluster
         self.folder = cluster.folder
         self.ui_port = free_port()
@@ -62,6 +78,10 @@ class SecretsRig:
         monkeypatch.setenv("PYTHONPATH", str(self.folder))
         monkeypatch.setenv("NEEDLE_ENV", ENV_SECRET)
         monkeypatch.setenv("NEEDLE_JVM", JVM_SECRET)
+        monkeypatch.setenv("NEEDLE_QUERY", QUERY_SECRET)
+        monkeypatch.setenv("NEEDLE_CONDITION", CONDITION_SECRET)
+        monkeypatch.setenv("NEEDLE_FOLDER", FOLDER_SECRET)
+        monkeypatch.setenv("NEEDLE_TOPIC", TOPIC_SECRET)
         monkeypatch.setenv("WORKER_NAME_TOO", "by-reference")
         monkeypatch.setenv("OTHER", "other-value")
         self.cluster.start_broker()
@@ -72,6 +92,7 @@ class SecretsRig:
                 "log.level": "DEBUG",
                 "log.jvm.file": str(self.folder / "jvm.log"),
                 "pipeline.modules": "quoting",
+                "jars.dir": str(jars),
                 "spark.ui.enabled": "true",
                 "spark.ui.port": str(self.ui_port),
                 "spark.eventLog.enabled": "true",
@@ -93,17 +114,25 @@ class SecretsRig:
         )
         cluster.wait_ready(self.worker)
         self.answers: list[str] = []
-        """The bodies of all REST answers."""
+        """The bodies of all REST answers but those of :attr:`name_answers`."""
+        self.name_answers: list[str] = []
+        """The bodies of the answers about offsets and used topics, which consist of names of files and topics."""
 
     def ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> httpx.Response:
         answer = httpx.request(method, self.worker.url + path, json=content, timeout=90)
-        self.answers.append(answer.text)
+        (self.name_answers if path.endswith(("/offsets", "/topics")) else self.answers).append(answer.text)
         return answer
 
     def create(self, name: str, config: Mapping[str, str]) -> None:
-        common = {"connector.class": "RateSource", "trigger.interval.ms": "500", "errors.restart.max": "0"}
-        answer = self.ask("POST", "/connectors", {"name": name, "config": {**common, **config}})
-        assert answer.status_code == 201, answer.text
+        common = {"connector.class": "RateSource", "trigger.interval.ms": "1000", "errors.restart.max": "0"}
+
+        def is_created() -> bool:
+            answer = self.ask("POST", "/connectors", {"name": name, "config": {**common, **config}})
+            # The JVM's first request to Kafka takes seconds; on a busy machine it may time out.
+            assert answer.status_code == 201 or "did not answer" in answer.text, answer.text
+            return answer.status_code == 201
+
+        until(is_created, within_s=120, what=f"{name} is created")
 
     def wait_for(self, connector: str, state: str) -> str:
         """Wait until the connector's task has this state; returns its trace."""
@@ -117,6 +146,12 @@ class SecretsRig:
     def restart(self, connector: str) -> None:
         answer = self.ask("POST", f"/connectors/{connector}/restart?includeTasks=true")
         assert answer.status_code in (202, 204), answer.text
+
+    def produce(self, topic: str, value: bytes) -> None:
+        """Write one record to ``topic``, which is created."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": f"127.0.0.1:{self.cluster.broker_port}"})
+        producer.produce(topic, value)
+        assert producer.flush(30) == 0
 
     def topic_text(self, topic: str) -> str:
         """All keys and values of a topic, without compression."""
@@ -153,8 +188,15 @@ class SecretsRig:
                 yield client.get(f"{api}/{path}").text
             for page in ("SQL/", "environment/", "jobs/", "stages/", "StreamingQuery/"):
                 yield client.get(f"/{page}").text
-            for execution in executions.json():
-                yield client.get(f"/SQL/execution/?id={execution['id']}").text
+            # One page of each plan and end: a page takes long.
+            id_by_plan = {
+                (execution["status"], *(node["nodeName"] for node in execution["nodes"])): execution["id"]
+                for execution in executions.json()
+            }
+            for execution_id in id_by_plan.values():
+                yield client.get(f"/SQL/execution/?id={execution_id}").text
+            for job in client.get(f"{api}/jobs?status=failed").json():
+                yield client.get(f"/jobs/job/?id={job['jobId']}").text
 
     def file_texts(self, *names: str) -> str:
         """The files of these names, and of the folders of these names, one after the other."""
@@ -169,9 +211,9 @@ class SecretsRig:
 
 
 def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
-    cluster: Cluster, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, postgres: PostgresServer, spark_jars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = SecretsRig(cluster, monkeypatch)
+    rig = SecretsRig(cluster, spark_jars, monkeypatch)
     flag = rig.folder / "flag"
     rig.secret_file.write_text(f"password={PASSWORD}\n")
     reference = f"${{file:{rig.secret_file}:password}}"
@@ -197,9 +239,41 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
         },
     )
     options = {"sink.option.note": "${env:NEEDLE_ENV}", "sink.option.visible": VISIBLE}
+    transforms = {
+        "transforms": "query,kept",
+        "transforms.query.type": "Sql",
+        "transforms.query.query": "SELECT * FROM source WHERE string(value) <> '${env:NEEDLE_QUERY}'",
+        "transforms.kept.type": "Filter",
+        "transforms.kept.condition": "string(value) <> '${env:NEEDLE_CONDITION}'",
+    }
     rig.create(
         "options",
-        {"sink.class": "SparkSink", "sink.format": "json", "sink.option.path": str(rig.folder / "o")} | options,
+        {"sink.class": "SparkSink", "sink.format": "json", "sink.option.path": str(rig.folder / "o")}
+        | options
+        | transforms,
+    )
+    (rig.folder / FOLDER_SECRET).mkdir()
+    (rig.folder / FOLDER_SECRET / "a.json").write_text('{"a": 1}\n')
+    rig.create(
+        "files",
+        {
+            "connector.class": "FileSource",
+            "source.format": "json",
+            "source.path": f"{rig.folder}/${{env:NEEDLE_FOLDER}}",
+            "source.schema": "a INT",
+            "sink.format": "json",
+            "sink.path": str(rig.folder / "f"),
+        },
+    )
+    rig.produce(TOPIC_SECRET, b"1")
+    rig.create(
+        "topic",
+        {
+            "connector.class": "KafkaSource",
+            "topics": "${env:NEEDLE_TOPIC}",
+            "sink.format": "json",
+            "sink.path": str(rig.folder / "t"),
+        },
     )
     rig.create(
         "jvm",
@@ -216,7 +290,8 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
     )
     for running in ("pg", "raises", "options", "plain"):
         rig.wait_for(running, "RUNNING")
-    until(lambda: list((rig.folder / "o").glob("*.json")), within_s=60, what="the options are used")
+    for folder in ("o", "f", "t"):
+        until(lambda: list((rig.folder / folder).glob("*.json")), within_s=60, what=f"rows arrive in {folder}")  # noqa: B023
     assert MASK in rig.wait_for("jvm", "FAILED")
 
     # A changed secret counts from the next start on, also in the other direction.
@@ -256,7 +331,7 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
     rig.restart("pg")
     assert "has no key password" in rig.wait_for("pg", "FAILED")
 
-    for name in ("pg", "raises", "options", "jvm", "plain"):
+    for name in ("pg", "raises", "options", "jvm", "plain", "files", "topic"):
         for path in ("", "/config", "/tasks", "/status", "/topics", "/offsets", "/tasks/0/status"):
             rig.ask("GET", f"/connectors/{name}{path}")
     for path in ("/connectors?expand=info&expand=status", "/coterie/worker", "/coterie/group"):
@@ -267,6 +342,7 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
     assert rig.worker.wait(within_s=60) == 0
     texts = {
         "answers": "\n".join(rig.answers),
+        "answers with names": "\n".join(rig.name_answers),
         "config topic": rig.topic_text("configs"),
         "status topic": rig.topic_text("statuses"),
         "offset topic": rig.topic_text("offsets"),
@@ -281,9 +357,16 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
     def places_of(needle: str) -> set[str]:
         return {place for place, text in texts.items() if needle in text}
 
-    assert {needle: places_of(needle) for needle in REFERENCED} == {needle: set() for needle in REFERENCED}
-    # What becomes part of a plan, or of the exception of a Spark job, is visible to Spark only (docs/security.md).
-    assert places_of(JVM_SECRET) == {"Spark's UI", "event log"}
+    assert {needle: places_of(needle) for needle in HIDDEN} == {needle: set() for needle in HIDDEN}
+    # The names of files and topics are in the offsets, and a Kafka source's task configs have them (docs/security.md).
+    assert places_of(FOLDER_SECRET) == {"answers with names", "checkpoints"}
+    assert places_of(TOPIC_SECRET) == {
+        "answers",
+        "answers with names",
+        "config topic",
+        "status topic",
+        "checkpoints",
+    }
     # A password that is written out is stored, and is in no log, trace or page.
     assert places_of(PLAIN_PASSWORD) == {"answers", "config topic", "checkpoints"}
     # The search finds what is there: a value that is no secret (the audit log, too, has it), the references, and what
@@ -297,6 +380,11 @@ def test_resolved_references_are_in_no_log_topic_trace_answer_page_or_event_log(
         "event log",
     }
     assert places_of("NEEDLE_ENV}") >= {"answers", "config topic", "checkpoints"}
-    assert places_of(MASK) >= {"answers", "status topic", "worker's log", "JVM's log"}
+    assert places_of(MASK) >= {"answers", "status topic", "worker's log", "JVM's log", "Spark's UI", "event log"}
+    # Spark's UI and event log show the plans and exceptions that contained the secrets.
+    for place in ("Spark's UI", "event log"):
+        assert f" as string) = {MASK})" in texts[place], place
+        assert f"/proc/{MASK}/x" in texts[place]
+        assert f"{rig.folder}/{MASK}" in texts[place]
     assert "nothing can be read with" in texts["worker's log"]
     assert re.search(r"other-value", json.dumps(texts)) is None

@@ -1,6 +1,7 @@
 """Parsing of a task's config, and its refusals."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.pipeline import Pipeline, split_source, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, stored_split, task_configs
 from coterie.spark.plugins import configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.rotation import Rotation
@@ -67,6 +68,30 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
     (kept,) = pipeline.transforms
     assert (kept.error_key, kept.error_key_value) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000
+
+
+def test_task_configs_contain_references_and_not_their_values() -> None:
+    by_reference = {**CONNECTOR, "source.path": "/${env:FOLDER}"}
+    # The manifest was written by a version of Coterie that stored the name of the folder.
+    source = configured_source(CONNECTOR, {})
+    split = split_source(source, source.plugin.list_source_partitions(source.config))
+    plan = GenerationPlan(
+        generation=GenerationId(number=1, id="a"),
+        split=split,
+        config=by_reference,
+        inferred_values={},
+        initial_positions={},
+    )
+    configs = task_configs("c", by_reference, plan.to_manifest({}), CONNECTOR)
+    assert {config["source.path"] for config in configs} == {"/${env:FOLDER}"}
+    assert not [value for config in configs for value in config.values() if "/in" in value]
+    assert stored_split(split, source, CONNECTOR) == split
+    resolved = {**configs[0], "source.path": "/in"}
+    before = Pipeline.of(configs_of(CONNECTOR)[0], {}).source
+    after = Pipeline.of(resolved, {}).source
+    assert isinstance(before, FileSource)
+    assert isinstance(after, FileSource)
+    assert replace(after, task_input=before.task_input) == before
 
 
 def test_a_connector_without_tasks_max_has_one_task() -> None:

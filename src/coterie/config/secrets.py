@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 MASK = "[hidden]"
@@ -11,15 +11,17 @@ MASK = "[hidden]"
 SECRET_NAME_PATTERN = (
     r"(password|passwd|passphrase|secret|token|credential|jaas\.config|(access|private|api|account|shared)[._-]?key)"
 )
-"""Names of keys whose values are secret, in any key: options of Spark's sources and sinks have no definitions. It means
-the same in Python and in Java, without regard to case."""
+"""A pattern that a search finds in the names of all keys whose values are secret. Only the name decides, since options
+of Spark's sources and sinks have no definitions. The pattern means the same in Python and in Java, without regard to
+case."""
 _SECRET_NAME = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
 REFERENCE_PATTERN = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 """A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The reference itself is
 not secret."""
 HIDDEN_SIZE_MIN = 4
-"""Number of characters from which the value of a reference is hidden in texts: a shorter one is in many words."""
+"""The shortest value of a reference, in characters, that is hidden in texts: a shorter value may be a part of many
+words."""
 
 
 def masked_config(config: Mapping[str, str]) -> dict[str, str]:
@@ -37,6 +39,10 @@ def _is_secret(key: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(key)) or bool(_URL_WITH_PASSWORD.search(value))
 
 
+SecretsFollower = Callable[[Sequence[str]], None]
+"""A function that receives all texts that have to be hidden, in the order in which they must be searched for."""
+
+
 class _KnownSecrets:
     """The values of references that this process has resolved. Safe on any thread."""
 
@@ -45,21 +51,39 @@ class _KnownSecrets:
         self._texts: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         """A pattern of all texts; None while there is none."""
+        self._followers: list[SecretsFollower] = []
+
+    def follow(self, follower: SecretsFollower) -> None:
+        """See :func:`follow_secrets`."""
+        with self._lock:
+            follower(self._in_order())
+            self._followers.append(follower)
+
+    def unfollow(self, follower: SecretsFollower) -> None:
+        """See :func:`unfollow_secrets`."""
+        with self._lock:
+            self._followers = [other for other in self._followers if other != follower]
 
     def add(self, texts: Iterable[str]) -> None:
-        """Add the texts that are long enough (:data:`HIDDEN_SIZE_MIN`)."""
+        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`."""
         with self._lock:
             new_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN} - self._texts
             if new_texts:
                 self._texts |= new_texts
-                # The longest first: a text may contain another one.
-                in_order = sorted(self._texts, key=lambda text: (-len(text), text))
+                in_order = self._in_order()
                 self._pattern = re.compile("|".join(map(re.escape, in_order)))
+                # With the lock held: a follower must not receive these texts after those of a later call.
+                for follower in self._followers:
+                    follower(in_order)
 
     def hide(self, text: str) -> str:
-        """``text`` with :data:`MASK` for each of the texts."""
+        """``text`` with :data:`MASK` in place of each known secret in it."""
         pattern = self._pattern
         return text if pattern is None else pattern.sub(MASK, text)
+
+    def _in_order(self) -> Sequence[str]:
+        """The known secrets, the longest first: a secret may contain another one, and must then be found first."""
+        return sorted(self._texts, key=lambda text: (-len(text), text))
 
 
 # One object for the process: the log, which must not contain the secrets, belongs to the process too.
@@ -82,6 +106,17 @@ def hide_secrets(text: str) -> str:
     """``text`` with :data:`MASK` for each value of a reference that this process has resolved. Apply it before a text
     is cut off: a part of a secret is not found."""
     return _known_secrets.hide(text)
+
+
+def follow_secrets(follower: SecretsFollower) -> None:
+    """Call ``follower`` now and, until :func:`unfollow_secrets`, for each new value, before :func:`remember_secret`
+    returns. ``follower`` must not raise."""
+    _known_secrets.follow(follower)
+
+
+def unfollow_secrets(follower: SecretsFollower) -> None:
+    """Do not call ``follower`` any more, if it was given to :func:`follow_secrets`."""
+    _known_secrets.unfollow(follower)
 
 
 def _in_json(text: str) -> str:

@@ -53,9 +53,7 @@ def config_for_batch_in_flight(
         former=configured_sink(former_manifest.config, worker_kafka_properties),
         prefix=SINK_PREFIX,
     )
-    is_same_source_place = existing_partitions.issuperset(
-        partition for partitions_of_task in former_manifest.split.partitions_by_task for partition in partitions_of_task
-    )
+    is_same_source_place = former_manifest.split.is_within(existing_partitions)
     is_same_sink_place = sink_identity(newest_config, worker_kafka_properties) == sink_identity(
         former_manifest.config, worker_kafka_properties
     )
@@ -106,7 +104,7 @@ class _EndInBothConfigs(Generic[EndT]):
 
     @property
     def is_same_plugin(self) -> bool:
-        """Whether both configs name the same class for this end."""
+        """Whether both configs name the same class of source (or, for a sink, of sink)."""
         return self.newest.plugin is self.former.plugin
 
     def may_own_key(self, key: str) -> bool:
@@ -130,11 +128,12 @@ class _EndInBothConfigs(Generic[EndT]):
         return may_lack_prefix and (key in names or key.startswith(key_prefixes))
 
     def values_for_batch(self, *, is_same_place: bool) -> dict[str, str]:
-        """The values of this end for the batch, by key with the prefix.
+        """The values of this source or sink with which the batch is run, by key with the prefix. ``is_same_place``:
+        whether both configs name the same place to read from or to write to.
 
-        If the class is the same, and also the place (``is_same_place``) or the values of the connection keys, these are
-        the newest values, but the former values of the identity keys. Otherwise they are all former values: the newest
-        password belongs to another place.
+        If both configs name the same class, and the same place or the same values of the connection keys, these are the
+        newest values, except that the identity keys have their former values. Otherwise all values are the former ones:
+        the newest password belongs to another place.
         """
         values = _set_values(self.former)
         if self.is_same_plugin and (
@@ -150,12 +149,12 @@ class _EndInBothConfigs(Generic[EndT]):
 
 
 def _end_definition(connector_end: ConfiguredSource | ConfiguredSink) -> ConfigDef:
-    """The definition of an end's keys, with names without the prefix."""
+    """The definition of the keys of ``connector_end``, with names without the prefix."""
     return connector_end.plugin.definition(connector_end.config)
 
 
 def _identity_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
-    """The set or default values of the end's :attr:`Source.identity_keys`, by name without the prefix."""
+    """The set or default values of the source's or sink's :attr:`Source.identity_keys`, by key without the prefix."""
     return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.identity_keys)
 
 
@@ -188,9 +187,8 @@ def _is_dead_letter_key(key: str) -> bool:
 def _may_use_newest_dead_letters(
     newest_config: Mapping[str, str], former_config: Mapping[str, str], sink: _EndInBothConfigs[ConfiguredSink]
 ) -> bool:
-    """Whether bad rows of the batch may be written to the dead letter destination of the ``newest_config`` config: only
-    when no bad row of the batch can have been written to another destination before, with the ``former_config``
-    config."""
+    """Whether bad rows of the batch may be written to the dead letter destination of ``newest_config``: only when no
+    bad row of the batch can have been written before to another destination, with ``former_config``."""
     former_destination, newest_destination = (
         _dead_letter_destination(former_config),
         _dead_letter_destination(newest_config),
@@ -210,9 +208,9 @@ def _may_use_newest_dead_letters(
 
 
 def _former_topic_settings(newest_config: Mapping[str, str], former_config: Mapping[str, str]) -> dict[str, str]:
-    """The values with which the dead letter queue writes to the topic of the ``former_config`` config, by key. These
-    are the newest values, which may have a newer password, with the former ledger topic; or all former values, if the
-    newest ones are for another cluster or the newest destination is not a topic."""
+    """The values with which the dead letter queue writes to the topic of ``former_config``, by key. These are the
+    newest values, which may have a newer password, with the former ledger topic; or all former values, if the newest
+    ones are for another cluster or the newest destination is not a topic."""
     former_settings, newest_settings = (
         dead_letter_topic_settings(former_config),
         dead_letter_topic_settings(newest_config),

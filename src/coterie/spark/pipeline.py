@@ -118,7 +118,9 @@ def task_configs(
 
     :raises ConfigError: when the connector's source is missing or unknown.
     """
-    inferred = configured_source(resolved_config, {}).config.by_user_key(manifest.inferred_values)
+    source = configured_source(resolved_config, {})
+    inferred = source.config.by_user_key(manifest.inferred_values)
+    split = stored_split(manifest.split, source, config)
     return [
         {
             **inferred,
@@ -126,21 +128,29 @@ def task_configs(
             "name": connector,
             "task.class": config["connector.class"],
             "task.index": str(index),
-            "task.count": str(len(manifest.split.partitions_by_task)),
+            "task.count": str(len(split.partitions_by_task)),
             "task.parts": json.dumps(source_partitions),
-            "task.split": manifest.split.function.value,
+            "task.split": split.function.value,
             INFERRED_VALUES_KEY: json.dumps(dict(manifest.inferred_values)),
             GENERATION_KEY: str(manifest.generation),
         }
-        for index, source_partitions in enumerate(manifest.split.partitions_by_task)
+        for index, source_partitions in enumerate(split.partitions_by_task)
     ]
+
+
+def stored_split(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
+    """``split`` as it is stored: with digests (:meth:`Split.with_digests`) if a value that identifies the input of
+    ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
+    keys = (source.config.full_key(name) for name in source.plugin.identity_keys)
+    has_references = any(config.get(key) != source.config.config.get(key) for key in keys)
+    return split.with_digests() if has_references else split
 
 
 def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:
     """The division of the source partitions ``source_partitions`` between the tasks of a connector, at most
-    ``partitions_by_task.max`` tasks.
+    ``tasks.max`` tasks.
 
-    :raises ConfigError: when ``partitions_by_task.max`` is not valid.
+    :raises ConfigError: when ``tasks.max`` is not valid.
     """
     partitions_by_task = source.plugin.divide_partitions(
         source_partitions, common_definition().required_value(source.config.config, "tasks.max", int)

@@ -1,4 +1,5 @@
-"""Keeps the values of references to secrets out of Spark's UI, event log and plans.
+"""Keeps the values of references to secrets that are options of readers and writers out of Spark's plans and settings.
+:mod:`coterie.spark.redacted_events` covers everything else that Spark's UI and event log show.
 
 Spark redacts an option of a reader or writer, or a setting, whose name or value matches one of two patterns: a static
 one of the application, and one of the session. Coterie's static pattern has the names of secrets; the one of a task's
@@ -19,6 +20,9 @@ _SPARK_OPTIONS_PATTERN = "(?i)url"
 REDACTION_SETTINGS: Mapping[str, str] = {
     "spark.redaction.regex": f"(?i){SECRET_NAME_PATTERN}",
     _OPTIONS_PATTERN_KEY: _SPARK_OPTIONS_PATTERN,
+    # Spark cuts off the texts about the files of a plan, by default after 100 characters. A secret that is cut off is
+    # not found.
+    "spark.sql.maxMetadataStringLength": "10000",
 }
 """The settings of a worker's Spark session."""
 _PREFIXES = (SOURCE_PREFIX, SINK_PREFIX, OPTION_PREFIX, "consumer.override.", "producer.override.")

@@ -44,7 +44,8 @@ class TaskInput:
     task_count: int
     """The number of the connector's tasks."""
     source_partitions: tuple[str, ...]
-    """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them."""
+    """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them. With
+    a hash function they may be digests of the names (:meth:`Split.with_digests`)."""
     split_function: SplitFunction
     """The function that divides the input of the source partitions between the tasks."""
 
@@ -150,8 +151,8 @@ class Source(Protocol):
 
     @classmethod
     def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
-        """The positions that ``offsets``, which a client has sent, mean, by key; None: the position is removed. The
-        next start reads what has no position as a new connector does.
+        """The changes of positions that ``offsets``, which a client has sent, request: by key of the position, the new
+        position; None removes the position. The next start reads input without a position as a new connector does.
 
         :raises OffsetsRefusedError: when this source cannot use an offset or a partition; the message is for the
             client.
@@ -176,9 +177,10 @@ class Source(Protocol):
         ...
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
-        """The stream of this task's rows, from the end of the batches in ``checkpoint``, which may have none. Called
-        before each start of the query on ``checkpoint``. A replayed batch has the same rows. The size of every batch is
-        bounded. ``rotation``: how long a batch waits for more rows; None: it does not wait.
+        """The stream of this task's rows, which continues after the last batch in ``checkpoint``, or begins at the
+        initial positions if there is no batch. Called before each start of the query on ``checkpoint``. A replayed
+        batch has the same rows. The size of every batch is bounded. ``rotation``: how long a batch waits for more rows;
+        None: it does not wait.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         :raises WorldError: when the task cannot resume from this checkpoint.

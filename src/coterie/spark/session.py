@@ -19,6 +19,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.class_archive import with_archive_option
 from coterie.spark.java import find_java_home, write_signal_ignoring_launcher
 from coterie.spark.jvm_log import open_jvm_log
+from coterie.spark.redacted_events import EventRedactor, make_event_redactor
 from coterie.spark.redaction import REDACTION_SETTINGS
 from coterie.spark.settings import SparkConfig
 
@@ -104,8 +105,16 @@ class SparkDriver:
     When the JVM ends and :meth:`close` was not called before, ``on_exit(reason)`` is called on a thread of this object.
     """
 
-    def __init__(self, spark: SparkSession, gateway: Any, jvm_log_file: Path, on_exit: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        event_redactor: EventRedactor | None,
+        gateway: Any,
+        jvm_log_file: Path,
+        on_exit: Callable[[str], None],
+    ) -> None:
         self.spark = spark
+        self._event_redactor = event_redactor
         self.jvm_pid: int = gateway.proc.pid
         self._gateway = gateway
         self._closing = threading.Event()
@@ -123,6 +132,8 @@ class SparkDriver:
         """Stop Spark and end the JVM. A JVM that still runs ``timeout_s`` seconds after Spark was stopped is killed.
         The JVM may have ended before; failures of Spark are logged."""
         self._closing.set()
+        if self._event_redactor is not None:
+            self._event_redactor.close()
         try:
             if self._gateway.proc.poll() is None:
                 self.spark.stop()
@@ -172,7 +183,8 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
                 conf.setIfMissing("spark.default.parallelism", str(cores))
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
-            return SparkDriver(SparkSession(context), gateway, jvm_log_file, on_exit)
+            spark = SparkSession(context)
+            return SparkDriver(spark, make_event_redactor(spark), gateway, jvm_log_file, on_exit)
         except Exception as error:
             _end_jvm(gateway, timeout_s=10)
             raise WorldError(f"Spark did not start; see {jvm_log_file}: {error}") from error

@@ -37,7 +37,7 @@ from coterie.spark.generations.updater import (
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, task_configs
+from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, stored_split, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, in_plugin_stage, plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.positions import Positions
@@ -155,7 +155,7 @@ class Splitter:
             has_generation = any(GENERATION_KEY in task for task in checkpointed_task_configs)
             request = GenerationRequest(
                 config=config,
-                split=split,
+                split=stored_split(split, source, config),
                 identify_sink=in_plugin_stage("definition", self._sink_identity),
                 initial_positions=in_plugin_stage(
                     "initial_positions", partial(source.plugin.initial_positions, source.config)
@@ -427,7 +427,7 @@ class Splitter:
         )
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
-            split=split,
+            split=stored_split(split, source, task_configs_[0]),
             config={key: value for key, value in task_configs_[0].items() if not key.startswith("task.")},
             inferred_values={},
             positions={},

@@ -17,7 +17,7 @@ from coterie.config.definition import (
 )
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.secrets import hide_secrets
-from coterie.nouns.errors import ConfigError, WorldError, invalid_value
+from coterie.nouns.errors import ConfigError, WorldError, invalid_value_message
 from coterie.spark import rotation, transforms, unsupported_connect_keys
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
@@ -26,6 +26,7 @@ from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
 from coterie.spark.columns import column_id_by_name
 from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_definition, connector_definition
 from coterie.spark.failures import error_message
+from coterie.spark.generations.split import Split
 from coterie.spark.generations.stores import UnmovablePositions
 from coterie.spark.paths import to_path
 from coterie.spark.plugin_list import version_errors, wrong_type_errors
@@ -221,10 +222,11 @@ def _inferred_values_to_keep(
     inferred: Mapping[str, str] = (
         json.loads(checkpointed_task_configs[0].get(INFERRED_VALUES_KEY, "{}")) if checkpointed_task_configs else {}
     )
-    former_partitions = {
-        partition for task in checkpointed_task_configs for partition in json.loads(task.get("task.parts", "[]"))
-    }
-    if not inferred or former_partitions.isdisjoint(source.plugin.list_source_partitions(source.config)):
+    former_split = Split(
+        function=source.plugin.split_function,
+        partitions_by_task=tuple(tuple(json.loads(task.get("task.parts", "[]"))) for task in checkpointed_task_configs),
+    )
+    if not inferred or not former_split.common_partitions(source.plugin.list_source_partitions(source.config)):
         return {}
     return {name: inferred[name] for name in source.plugin.keys_to_infer(source.config) if name in inferred}
 
@@ -276,7 +278,7 @@ def _tolerance_errors(
             f"duplicated if an expression is not deterministic; set {EXACTLY_ONCE_KEY.name}=requested to accept that "
             "(docs/guarantees.md)"
         )
-        return {EXACTLY_ONCE_KEY.name: [invalid_value(EXACTLY_ONCE_KEY.name, "required", message)]}
+        return {EXACTLY_ONCE_KEY.name: [invalid_value_message(EXACTLY_ONCE_KEY.name, "required", message)]}
     return {}
 
 
@@ -357,8 +359,8 @@ def _may_share_cluster(source: PrefixedConfig, sink: PrefixedConfig) -> bool:
 
 
 def _bootstrap_addresses(config: PrefixedConfig, override_prefix: str) -> set[str]:
-    """The bootstrap addresses of an end: those of its key with the prefix ``override_prefix``, else those of the
-    worker."""
+    """The bootstrap addresses of a Kafka source or sink with this config: those of its key with the prefix
+    ``override_prefix``, else those of the worker."""
     overrides = config.values_under(override_prefix)
     return set(
         split_list(
@@ -436,7 +438,7 @@ def _is_one_edit_away(word: str, other_word: str) -> bool:
 
 
 def _exactly_once_errors(sink: ConfiguredSink) -> dict[str, list[str]]:
-    """An error, by key, if ``exactly.once.support`` is ``is_required`` and the sink with its config does not write rows
+    """An error, by key, if ``exactly.once.support`` is ``required`` and the sink with its config does not write rows
     exactly once."""
     is_required = common_definition().required_value(sink.config.config, EXACTLY_ONCE_KEY.name, str) == "required"
     if not is_required or sink.plugin.is_exactly_once(sink.config):
@@ -534,7 +536,7 @@ def sink_errors(
 
 
 def _changed_source_errors(key: str, source: ConfiguredSource, former_class_or_format: str) -> dict[str, list[str]]:
-    """The error, by ``key``, that the connector's checkpoints were made with another class or format,
+    """The error, by ``key``, that the connector's checkpoints were made with another class or format of the source,
     ``former_class_or_format``."""
     message = (
         f"Invalid value {source.config.config[key]} for configuration {key}: the connector has checkpoints, made with "

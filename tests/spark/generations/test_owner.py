@@ -73,6 +73,24 @@ def test_another_sink_another_split_or_other_parts_create_a_generation(
     assert {**second.positions, **second.absent_partition_positions} == dict.fromkeys(PARTS, 3)
 
 
+@pytest.mark.parametrize("is_name_stored_first", [True, False])
+def test_a_folder_and_its_digest_belong_to_the_same_generation(tmp_path: Path, is_name_stored_first: bool) -> None:
+    files = GenerationUpdater(replace(finisher(tmp_path), position_store=FilePositions()), tasks_stop_timeout_ms=0)
+
+    def updated(folder: str, *, has_digest: bool, known: bool = True) -> Manifest:
+        split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=((folder,),))
+        request = replace(
+            request_of(known=known, keys_to_infer=frozenset(["schema"])),
+            split=split.with_digests() if has_digest else split,
+            initial_positions=lambda *_, **__: {},
+        )
+        return files.update(request)
+
+    first = updated("/in", has_digest=not is_name_stored_first, known=False)
+    assert updated("/in", has_digest=is_name_stored_first) == first
+    assert updated("/other", has_digest=is_name_stored_first).generation.number == 2
+
+
 def test_initial_positions_are_requested_only_for_new_parts(tmp_path: Path) -> None:
     requested: list[str] = []
     for parts in (PARTS[:1], PARTS[:2], PARTS[1:2], PARTS):

@@ -1,5 +1,7 @@
 """The split of files by hash: equal to Spark's own hash, and the same for each form of a path."""
 
+from dataclasses import replace
+
 import pytest
 
 from coterie.spark.generations.split import Split, SplitFunction, merge_positions, spark_hash, task_number_sql, uri_path
@@ -38,6 +40,27 @@ def test_every_file_belongs_to_exactly_one_task(function: SplitFunction) -> None
     shares = [split.positions_of_task(task, files) for task in range(3)]
     assert sorted(uri for share in shares for uri in share) == sorted(files)
     assert all(shares)
+
+
+def test_a_folder_and_its_digest_are_the_same_source_partition() -> None:
+    split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in/secret",),) * 2)
+    stored = split.with_digests()
+    assert "secret" not in str(stored)
+    assert stored.with_digests() == stored
+    assert stored != replace(split, partitions_by_task=(("/in/other",),) * 2).with_digests()
+    for one, other in ((split, stored), (stored, split), (stored, stored)):
+        assert one.is_within(other.source_partitions)
+        assert one.common_partitions(["/in/other", *other.source_partitions])
+    assert not stored.is_within(["/in/other"])
+    assert not stored.common_partitions(["/in/other"])
+
+
+def test_the_names_of_partitions_that_a_task_reads_are_kept() -> None:
+    split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(("a",), ("b",)))
+    assert split.with_digests() == split
+    assert split.is_within("abc")
+    assert not split.is_within("a")
+    assert split.common_partitions("bc") == {"b"}
 
 
 def test_generation_0_hashes_the_uri_with_one_slash() -> None:

@@ -2,15 +2,21 @@
 path. All workers compute the same division.
 """
 
+import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coterie.spark.positions import Positions
 
 _SCHEME_AND_AUTHORITY = "^[^:/]+:(//[^/]*)?"
 """Pattern, for Python and for Java, of the scheme and the authority at the beginning of a URI."""
+
+
+_DIGEST_PREFIX = "sha256:"
+"""The beginning of a digest that replaces the name of a source partition; no name of a source partition begins with
+it."""
 
 
 class SplitFunction(StrEnum):
@@ -35,7 +41,31 @@ class Split:
     function: SplitFunction
     partitions_by_task: tuple[tuple[str, ...], ...]
     """The source partitions of each task, by task number. With a hash function all tasks have the same source
-    partitions."""
+    partitions; their names are only compared, so that a name can be replaced by its digest."""
+
+    @property
+    def source_partitions(self) -> frozenset[str]:
+        """The source partitions of all tasks."""
+        return frozenset(partition for partitions in self.partitions_by_task for partition in partitions)
+
+    def with_digests(self) -> "Split":
+        """With a hash function, this split with a digest in place of the name of each source partition, since the names
+        may contain secrets; otherwise this split. Two splits are equal if the results of this method for both are
+        equal."""
+        if self.function is SplitFunction.PARTS_V1:
+            return self
+        return replace(self, partitions_by_task=tuple(tuple(map(_digest, names)) for names in self.partitions_by_task))
+
+    def common_partitions(self, source_partitions: Iterable[str]) -> frozenset[str]:
+        """The source partitions of this split that are also in ``source_partitions``, named as :meth:`with_digests`
+        names them. With a hash function a name and the digest of this name count as equal."""
+        other_names = source_partitions if self.function is SplitFunction.PARTS_V1 else map(_digest, source_partitions)
+        return self.with_digests().source_partitions.intersection(other_names)
+
+    def is_within(self, source_partitions: Iterable[str]) -> bool:
+        """Whether all source partitions of this split are in ``source_partitions``, compared as
+        :meth:`common_partitions` compares them."""
+        return self.common_partitions(source_partitions) == self.with_digests().source_partitions
 
     def positions_of_task(self, task_number: int, positions: Positions) -> dict[str, int]:
         """The entries of ``positions`` that belong to the input of the task ``task_number``: by source partition or,
@@ -53,13 +83,17 @@ class Split:
         whose positions are those of files."""
         if self.function is not SplitFunction.PARTS_V1:
             return ()
-        partitions = {partition for partitions_of_task in self.partitions_by_task for partition in partitions_of_task}
-        return tuple(sorted(partitions - positions.keys()))
+        return tuple(sorted(self.source_partitions - positions.keys()))
 
     def _task_number_by_hash(self, uri: str) -> int:
         """The number of the task that reads the file ``uri``, with a hash function."""
         text = uri_path(uri) if self.function is SplitFunction.PATH_HASH_V1 else _local_file_uri(uri)
         return spark_hash(text.encode()) % len(self.partitions_by_task)
+
+
+def _digest(name: str) -> str:
+    """The digest of the name of a source partition; ``name`` itself if it is a digest."""
+    return name if name.startswith(_DIGEST_PREFIX) else _DIGEST_PREFIX + hashlib.sha256(name.encode()).hexdigest()
 
 
 def uri_path(uri: str) -> str:

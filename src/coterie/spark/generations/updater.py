@@ -35,7 +35,7 @@ LIVENESS_TIMEOUT_MS = 10_000
 """Liveness timeout of a re-split: when the modification time of its liveness file has not changed for this time,
 another worker continues the re-split."""
 POLL_INTERVAL_MS = 50
-"""How often files of other workers are read while this worker waits for a change."""
+"""The interval, in ms, at which this worker reads files that another worker changes, while it waits for a change."""
 
 
 class InitialPositions(Protocol):
@@ -78,9 +78,7 @@ class GenerationRequest:
         (None for generation 1), if this request has a source partition in common with it; values that are missing there
         are inferred now."""
         kept_values: Mapping[str, str] = {}
-        if previous is not None and not _all_source_partitions(previous.split).isdisjoint(
-            _all_source_partitions(self.split)
-        ):
+        if previous is not None and previous.split.common_partitions(self.split.source_partitions):
             kept_values = {key: value for key, value in previous.inferred_values.items() if key in self.keys_to_infer}
         return (
             kept_values
@@ -267,7 +265,7 @@ class GenerationUpdater:
                     f"{self._connector_path}, which does not match what this worker requires"
                 )
             has_fixed_tasks = request.is_split_fixed and number > 0 and manifest.split.partitions_by_task
-            if has_fixed_tasks and manifest.split != request.split:
+            if has_fixed_tasks and manifest.split.with_digests() != request.split.with_digests():
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), which cannot "
                     "be split again: keep this number of tasks, or create a connector under another name"
@@ -313,12 +311,7 @@ class GenerationUpdater:
             and _has_same_sink(manifest, request)
         ):
             return False
-        existing_partitions = _all_source_partitions(request.split)
-        if any(
-            partition not in existing_partitions
-            for partitions_of_task in manifest.split.partitions_by_task
-            for partition in partitions_of_task
-        ):
+        if not manifest.split.is_within(request.split.source_partitions):
             return False
         log.warning(
             "The connector with the checkpoint folder %s: one of its tasks is FAILED, so the tasks keep their source "
@@ -345,7 +338,7 @@ class GenerationUpdater:
         """The plan of generation ``number``, which matches ``request``; ``previous`` is the manifest of the generation
         before, None for the first one of a connector."""
         known_positions = {} if previous is None else {**previous.positions, **previous.absent_partition_positions}
-        new_partitions = _all_source_partitions(request.split) - known_positions.keys()
+        new_partitions = request.split.source_partitions - known_positions.keys()
         # A generation without tasks only has the positions that a user has set before the first start.
         has_run = previous is not None and bool(previous.split.partitions_by_task)
         later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_run else frozenset()
@@ -408,7 +401,7 @@ def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, values for all
     ``request.keys_to_infer``, and no reset source partitions."""
     return (
-        manifest.split == request.split
+        manifest.split.with_digests() == request.split.with_digests()
         and not manifest.reset_partitions
         and _has_inferred_values(manifest, request)
         and _has_same_sink(manifest, request)
@@ -416,7 +409,7 @@ def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
 
 
 def _has_inferred_values(manifest: Manifest, request: GenerationRequest) -> bool:
-    """Whether the generation has values for all ``keys_to_infer``."""
+    """Whether the generation of ``manifest`` has values for all ``keys_to_infer`` of ``request``."""
     return request.keys_to_infer <= manifest.inferred_values.keys()
 
 
@@ -435,11 +428,6 @@ def _revoke_access_of_others(connector_path: Path) -> None:
             connector_path,
             error,
         )
-
-
-def _all_source_partitions(split: Split) -> frozenset[str]:
-    """The source partitions of all tasks of ``split``."""
-    return frozenset(partition for partitions_of_task in split.partitions_by_task for partition in partitions_of_task)
 
 
 def _has_same_sink(manifest: Manifest, request: GenerationRequest) -> bool:

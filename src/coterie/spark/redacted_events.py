@@ -1,0 +1,73 @@
+"""Hides the values of references to secrets in Spark's UI and event log.
+
+Spark's UI and event log are two consumers of the events of the JVM: plans of queries, settings, results of jobs, and
+their exceptions. Spark's own redaction (:mod:`coterie.spark.redaction`) covers the options of readers and writers, but
+neither all texts of a plan nor exceptions. So a listener of this module stands between Spark and each of its listeners
+for the UI and the event log: it forwards an event unchanged if its JSON contains no secret, else the event that Spark's
+history server would read from the redacted JSON. The listener is written in Java (`EventRedactor.java`), because a call
+from the JVM to Python for each event would be too slow. Janino, with which Spark compiles its queries, compiles it.
+
+Uses Spark's internals: the queues of its listener bus, and the listener of the page of streaming queries.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from coterie.config.secrets import MASK, follow_secrets, unfollow_secrets
+
+log = logging.getLogger(__name__)
+
+_CLASS = "coterie.spark.EventRedactor"
+_JAVA_FILE = "EventRedactor.java"
+
+
+class EventRedactor:
+    """Hides the values of references to secrets in the events that Spark's UI and event log show."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Begin to hide: the values that are known now, and each later one before
+        :func:`coterie.config.secrets.remember_secret` returns. No query of ``spark`` runs yet.
+
+        :raises Py4JError: when this version of Spark has other internals.
+        """
+        context = spark.sparkContext
+        gateway, jvm = context._gateway, spark._jvm
+        assert gateway is not None
+        assert jvm is not None
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+        compiler.cook((resources.files("coterie.spark") / _JAVA_FILE).read_text())
+        arguments = gateway.new_array(jvm.Object, 1)
+        arguments[0] = MASK
+        self._java_redactor: Any = (
+            compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(arguments)
+        )
+        self._java_redactor.install(context._jsc.sc(), spark._jsparkSession.sharedState())
+        follow_secrets(self._set_secrets)
+
+    def close(self) -> None:
+        """Tell the JVM no further values."""
+        unfollow_secrets(self._set_secrets)
+
+    def _set_secrets(self, texts: Sequence[str]) -> None:
+        """Hide ``texts`` from now on, the first of several that match at the same place. If the JVM has ended, it shows
+        nothing any more."""
+        try:
+            self._java_redactor.setSecrets(json.dumps(list(texts)))
+        except (Py4JError, OSError) as error:
+            log.warning("Spark's JVM did not receive the secrets that its UI and event log hide: %s", error)
+
+
+def make_event_redactor(spark: SparkSession) -> EventRedactor | None:
+    """A new redactor of the events of ``spark``; None if Spark has neither UI nor event log.
+
+    :raises Py4JError: see :class:`EventRedactor`.
+    """
+    context = spark.sparkContext._jsc.sc()
+    return EventRedactor(spark) if context.ui().isDefined() or context.eventLogger().isDefined() else None
