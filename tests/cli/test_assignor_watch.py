@@ -193,7 +193,9 @@ async def test_a_later_failure_is_logged_once_and_changes_nothing(
         assert await watched.look() == []
         assert await watched.look() == []
         (line,) = [record.getMessage() for record in caplog.records]
-        assert line.startswith("The metadata of assignor changing stay as they were reported before: ")
+        assert line.startswith(
+            "Assignor changing has returned no valid metadata, so the coordinator keeps those reported before: "
+        )
         assignor.minimum_version = 0
         assignor.offers(b"second")
         assert await watched.look() == [UpdateAssignor(name="changing", version=3, metadata=b"second")]

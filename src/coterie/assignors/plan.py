@@ -260,8 +260,9 @@ class _JobProgress:
 def _note_round(
     progress_by_job: dict[Job, _JobProgress], outcome: RoundOutcome, *, round_number: int, now_ms: int
 ) -> None:
-    """Add the jobs that round ``round_number`` revokes and assigns, ``now_ms`` after the snapshot, to
-    ``progress_by_job``."""
+    """Enter the effects of round ``round_number`` in ``progress_by_job``: for each job that it revokes or assigns, the
+    first round that stops the job, the last one that starts it, and the time without an owner. ``now_ms`` is the time
+    of the round in ms after the snapshot."""
     for member, member_outcome in outcome.assignments.items():
         for reason, jobs in member_outcome.revoked_by_reason.items():
             for job in jobs:

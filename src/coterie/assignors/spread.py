@@ -390,10 +390,13 @@ class _FlowPotentials:
         return arcs, still_not_reached
 
     def _arcs_from_worker_or_extras(self, node: int) -> Iterator[tuple[int, _FlowNode]]:
-        """Yield the arcs (slack, next node) from a worker or from a node of the extras.
+        """Yield the arcs (slack, next node) from a worker or from one of the two extras nodes
+        (:data:`TASK_EXTRAS_NODE`, :data:`CONNECTOR_EXTRAS_NODE`).
 
-        From a worker they lead to the connectors of which it may release a task, and to the nodes of the extras that it
-        can get; from a node of the extras, to the workers that can give up an extra, and to the other node.
+        From a worker they lead to the connectors of which it may release a task, and to the extras nodes from which it
+        can get a task extra (:meth:`extra_sources_of`). From an extras node they lead to the workers that can give up a
+        task extra to it (:meth:`extra_givers_to`), and to the other extras node if some worker can change its connector
+        extra accordingly (:meth:`connector_extra_trader`).
         """
         distribution, offset = self._distribution, self._offset_by_node
         if node >= 0:

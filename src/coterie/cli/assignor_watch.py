@@ -139,7 +139,11 @@ class _WatchedAssignor:
         succeeded."""
         if not self._has_failed:
             self._has_failed = True
-            logger.warning("The metadata of assignor %s stay as they were reported before: %s", self.name, error)
+            logger.warning(
+                "Assignor %s has returned no valid metadata, so the coordinator keeps those reported before: %s",
+                self.name,
+                error,
+            )
 
 
 def _fixed(offered: OfferedAssignor) -> tuple[str, int, int]:

@@ -55,7 +55,8 @@ def apply_round(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
     unchanged. A worker that is leaving accepts no jobs.
 
     If the group has read lines of the config log that this worker has not read, the timer of
-    :func:`on_config_lag_timeout` is set, unless this was already so after the last round.
+    :func:`on_config_lag_timeout` is set, unless this worker has not yet read the lines that the group had read at the
+    last round either.
     """
     herder, place = turn.herder, turn.herder.place
     place.phase = RoundFailed() if has_failed else RoundCompleted()

@@ -147,7 +147,8 @@ def checked_message(data: bytes, position: int, entity_type: Any, *, elements_ma
 
 @cache
 def _entity_walk(entity_type: Any) -> _TypeWalk:
-    """The walk of a message or struct."""
+    """The :class:`_TypeWalk` of a message or struct: it checks the counts and lengths of one value, field by field and
+    without decoding it. Built once for each type."""
     is_flexible: bool = entity_type.__flexible__
     untagged: list[_TypeWalk] = []
     walk_by_tag: dict[int, _WalkFunction] = {}

@@ -230,7 +230,12 @@ class Chores:
         try:
             configs = await self._runtime.finish_checkpoint_generation(chore.connector, chore.incarnation)
         except CoterieError as error:
-            logger.warning("Cannot finish the closed checkpoint generation of connector %s: %s", chore.connector, error)
+            logger.warning(
+                "Connector %s: the checkpoint generation that follows the closed one cannot be created. Tasks that "
+                "wait for it do not start; this worker tries again while they wait: %s",
+                chore.connector,
+                error,
+            )
         except Exception as error:  # noqa: BLE001
             logger.error(
                 "Finishing the closed checkpoint generation of connector %s failed: %s",
@@ -270,7 +275,11 @@ class Chores:
         except PluginVersionError as error:
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
         except Exception as error:  # noqa: BLE001
-            logger.error("Listing or describing this worker's plug-ins failed: %s", _error_type_and_stack(error))
+            logger.error(
+                "A request to list this worker's plug-ins, or the keys of one, is answered with an error, because a "
+                "plug-in raised an exception; correct or uninstall the plug-in: %s",
+                _error_type_and_stack(error),
+            )
             message = f"A plug-in could not be described: {''.join(traceback.format_exception_only(error)).strip()}"
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
 

@@ -183,7 +183,11 @@ class Worker:
         try:
             await asyncio.to_thread(self._check_settings)
         except ConfigError as error:
-            logger.error("This worker could not start again with its current settings file: %s", error)
+            logger.error(
+                "A restart of a worker was requested. This worker could not start again with its present settings "
+                "file, so it runs on with its former settings; correct the file: %s",
+                error,
+            )
             return f"Its settings are invalid ({', '.join(sorted(error.errors))}); its log contains the errors."
         except WorldError as error:
             return str(error)

@@ -531,7 +531,7 @@ def test_any_value_is_decoded_or_refused(name: str, value: bytes) -> None:
         ("ConnectWorkerGroupCurrentMemberAssignment",
          "0000 00000001 00 01 01 00 0000 01 01 02 0f 03 00000002 01 01 00 00000002 01 01 00",
          "two entries for one job epoch"),
-        ("ConnectWorkerGroupConfiguration", "0000 03 0261 0231 00 0261 0232 00 00", "a name twice"),
+        ("ConnectWorkerGroupConfiguration", "0000 03 0261 0231 00 0261 0232 00 00", "the name 'a' twice"),
         ("ConnectWorkerGroupMemberMetadata", "0000 00000001 00 01 01 01 01 07 01 02", "the mark of a nullable struct"),
         ("ConnectWorkerGroupDepartedMember", "0000 00 00", "a string is null"),
         ("ConnectWorkerGroupDepartedMember", "0001", "version 1; the only known version is 0: a newer version of"),

@@ -81,8 +81,9 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return host.ask_nowait(make_request)
 
     def ids(self) -> Sequence[GroupId]:
-        """The ids of the groups that exist, sorted: groups with members, with committed offsets or configs, or that had
-        members and were not deleted."""
+        """The ids of the groups of this kind that exist, sorted: those with any state that must be kept. Besides
+        members, offsets and configs, that is also a record of a group without members that was not deleted, and, in
+        classic groups, offsets of open transactions."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
 
     def owns_id(self, group_id: GroupId) -> bool:

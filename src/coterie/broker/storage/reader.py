@@ -85,8 +85,9 @@ class StoreReader:
     def first_batch_since(
         self, partition_row_id: int, timestamp_ms: int, start_offset: int, end_offset: int
     ) -> bytes | None:
-        """The bytes of the first batch between the two offsets with a record of ``timestamp_ms`` or later; None if
-        there is none."""
+        """The bytes of the first batch, by offset, that has a record of ``timestamp_ms`` or later and whose last offset
+        is at least ``start_offset`` and below ``end_offset``; None if there is none. The batch may begin before
+        ``start_offset``."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1",

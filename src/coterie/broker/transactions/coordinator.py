@@ -258,7 +258,9 @@ class Transactions:
         )
 
     def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
-        """Apply the result of a durable write to the partitions and timers. Called in the order of the writes."""
+        """Apply the result of a durable step of the coordinator: update the offsets of the partitions to which the step
+        wrote, set or cancel the timer of ``transactional_id``, and pass the written markers to ``on_markers``. Called
+        in the order of the writes; not called for a failed write."""
         for grown in written.partitions:
             partition = self._log.partition(*grown.topic_partition)
             if partition is not None and partition.row_id == grown.partition_row_id:

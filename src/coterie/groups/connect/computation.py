@@ -189,8 +189,9 @@ def snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
 
 
 def assignors_part_ms(left_ms: int) -> int:
-    """How long an assignor may compute if the target has to be installed within ``left_ms``: somewhat less, so that its
-    error can arrive in time."""
+    """The time limit of an assignor, in ms, if its target must be installed within ``left_ms``: nine tenths of it, and
+    at least 1. The last tenth is for sending the target, or the assignor's error, to the coordinator
+    (:data:`_SENDING_PART`)."""
     return max(1, left_ms - left_ms // _SENDING_PART)
 
 

@@ -4,6 +4,7 @@ All are flexible: strings and arrays have compact lengths, and each struct ends 
 structs has a tagged field yet; the fields of newer versions are skipped.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from coterie.nouns.connect_groups import Assignor
@@ -175,5 +176,6 @@ def read_configs(reader: Reader) -> dict[str, str]:
     found = reader.compact_array(element, element_size_min=_CONFIG_SIZE_MIN)
     configs = dict(found)
     if len(configs) < len(found):
-        raise WireError("an array of configurations contains a name twice")
+        name = next(name for name, count in Counter(name for name, _ in found).items() if count > 1)
+        raise WireError(f"the configs of a group contain the name {name!r} twice")
     return configs

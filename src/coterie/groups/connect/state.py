@@ -311,7 +311,9 @@ def share_equal_jobs(group: Group) -> None:
 
 
 def index_targets(group: Group) -> None:
-    """Build the index of target owners again: a target that was written in part may have given a job to two members."""
+    """Compute the index of target owners (job to member id) from all targets again. Needed when a group is loaded: a
+    target that was written only in part may have left a job in the targets of two members. The index then names the one
+    whose target comes later."""
     group.target_owner = {job: member_id for member_id, written in group.targets.items() for job in written.target.jobs}
 
 

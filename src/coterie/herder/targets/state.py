@@ -47,7 +47,9 @@ JobsReport: TypeAlias = NotReporting | FindingLogEnd | ReadingToLogEnd | Reporti
 
 
 class Targets:
-    """The state that a worker keeps from one assignment to the next."""
+    """What a worker in a connect group remembers beside its present assignment: the details of that assignment, the
+    jobs announced to listeners, the group's last description, and, if it is the leader, its report of the configured
+    jobs."""
 
     def __init__(self, handover: ConnectPlaceHandover | None) -> None:
         # `following`

@@ -196,8 +196,8 @@ class WorkersScenario(GroupScenario):
             self._report_leader(record)
 
     def _report_leader(self, record: GenerationWritten) -> None:
-        """Print the leader of a generation and, if another worker was the leader before, whether the new leader has
-        received a delay that has not ended."""
+        """Print the leader of a generation and, if another worker was the leader before, whether the scheduled
+        rebalance delay in the last assignment of the new leader is still running."""
         assert record.leader is not None
         name = self._worker_name(record.leader)
         self.print_line(f"{name} becomes leader (generation {record.generation})")

@@ -80,9 +80,9 @@ class MemberSettings:
         return self.lease.duration_ms
 
     def join_hold_ms(self, protocol: ConnectProtocol) -> int:
-        """How long, from an assignment of a group with ``protocol``, the next join waits at most for revoked jobs to
-        stop: at most half of the rebalance timeout, because a member that joins after this timeout loses its
-        membership."""
+        """How long, in ms from an assignment, the next join waits at most for revoked jobs to stop:
+        STATIC_JOIN_HOLD_MAX_MS if the group's ``protocol`` is static, else JOIN_HOLD_MAX_MS; but never more than half
+        of the rebalance timeout, because a member that joins after this timeout loses its membership."""
         hold_max_ms = STATIC_JOIN_HOLD_MAX_MS if protocol is ConnectProtocol.STATIC else JOIN_HOLD_MAX_MS
         return min(hold_max_ms, self.rebalance_timeout_ms // 2)
 

@@ -55,7 +55,8 @@ T = TypeVar("T")
 LEDGER_TABLE = "coterie_ledger"
 """Name of the ledger table."""
 POSTGRES_VERSION_MIN = 14
-"""``pg_terminate_backend`` waits for the end of a session from this version on."""
+"""The oldest supported version of PostgreSQL: from this version on ``pg_terminate_backend`` waits for the end of a
+session."""
 SERVER_ERROR_GRACE_S = 5
 """How long the client waits for the server's error message after the time limit of a statement on the server, in
 seconds."""
@@ -98,11 +99,10 @@ the table."""
 
 class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no wait for the server is longer than :attr:`wait_limit_s`. Another thread can end a wait
-    by
-    :attr:`is_abandoned`."""
+    by :attr:`is_abandoned`."""
 
     wait_limit_s: float = 0
-    """The limit in seconds, from the start of each wait."""
+    """The longest wait for the server, in seconds, counted from the start of each wait."""
     is_abandoned: bool = False
     """Set to True by another thread: then a wait ends with an error within 0.1 s."""
 
@@ -116,7 +116,8 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(self._with_time_limit(gen), *args, **kwargs)
 
     def _with_time_limit(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """``gen``, a wait of psycopg, with the time limit of :meth:`wait`."""
+        """A generator that yields and returns what ``gen``, a wait of psycopg, yields and returns; but it closes the
+        connection and raises the error of :meth:`wait` when the time limit is over or the session is abandoned."""
         deadline_s = time.monotonic() + self.wait_limit_s
         try:
             state = next(gen)
@@ -245,8 +246,8 @@ class PostgresWriter:
         return not self._sessions_of_earlier_starts(session)
 
     def _sessions_of_earlier_starts(self, session: PostgresSession) -> list[tuple[int, str]]:
-        """Process id on the server and application name of each other session of this task and lineage, except those of
-        later starts."""
+        """The other sessions of this task and lineage on the server, except those of later starts: of each, the process
+        id on the server and the application name. Other sessions of this start count, too."""
         statement = (
             "SELECT pid, application_name FROM pg_stat_activity "
             "WHERE starts_with(application_name, %s) AND pid <> pg_backend_pid()"
@@ -350,8 +351,9 @@ class PostgresWriter:
         if ledger_row is None:
             raise WorldError(
                 f"{self._target.server_description}: the row of task {self._ledger_row_key[0]} and lineage "
-                f"{self._ledger_row_key[1]} was removed from {self._ledger}: it is unknown which batches are in the "
-                "table. Before you restart the task, check the newest rows: the restart writes the batch again"
+                f"{self._ledger_row_key[1]} was removed from {self._ledger}, so it is unknown whether the table "
+                f"already has the rows of batch {batch_id}. A restart of the task writes this batch again: before the "
+                "restart, delete the newest rows of the table if they are from this batch"
             )
         if ledger_row[0] != self._start_number:
             raise FencedError
@@ -457,7 +459,8 @@ class PostgresWriter:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def _ensure_tables(self, session: PostgresSession, schema: StructType) -> None:
-        """Create missing tables where this is configured, and compare their columns with those of the rows.
+        """Create missing tables where this is configured, and check that the rows fit into the table of good rows and
+        the dead letters into their table. ``schema``: that of the good rows.
 
         :raises WorldError: when a table is missing and must not be created, or the rows do not fit.
         """
@@ -529,8 +532,9 @@ class PostgresWriter:
         session.close()
 
     def close(self) -> None:
-        """End the idle session. A wait of this writer on another thread ends with an error within 0.1 s; its session
-        ends when the transaction is given back. Every later call that needs a session raises FencedError."""
+        """End the idle session. A wait of this writer on another thread ends with an error within 0.1 s; the session of
+        that wait ends when its transaction was rolled back. Every later call that needs a session raises
+        FencedError."""
         with self._lock:
             self._closed.set()
             session, self._idle_session = self._idle_session, None
@@ -587,7 +591,8 @@ class _RolledBackError(WorldError):
 
 
 class StagedTransaction:
-    """A batch in an open transaction. If the table has the batch already, the transaction contains nothing."""
+    """A batch that was written in a transaction that is still open. If the table has the batch already, the transaction
+    contains nothing."""
 
     def __init__(self, writer: PostgresWriter, session: PostgresSession, batch_id: int, *, is_new: bool) -> None:
         """``is_new``: whether the table does not have the batch, so that there is something to commit."""

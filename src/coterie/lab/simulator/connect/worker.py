@@ -168,7 +168,8 @@ class ConnectWorker(ConnectProcess):
         self._feed(lambda: super(ConnectWorker, self).feed_herder(event))
 
     def feed_member(self, event: member_messages.Event) -> None:
-        """Step the member with ``event`` when the present step is complete, and perform its effects."""
+        """Step the member with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
+        effects of the present step have been performed. Nothing happens after the process has died."""
         self._feed(lambda: self._step_member(event))
 
     def _feed(self, take_step: Callable[[], None]) -> None:

@@ -158,7 +158,12 @@ class FleetChecker(WorkersChecker):
         self._released_by_draining = (self._released_by_draining - round_.owned) | union(released)
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """Check a JoinGroup response that is being sent; count the SyncGroups without an assignment."""
+        """Check a successful JoinGroup response that is being sent: all members of a generation receive the same leader
+        and protocol. Count the SyncGroup requests that are refused with REBALANCE_IN_PROGRESS: their members receive no
+        assignment.
+
+        :raises Violation: GENERATION_RISES.
+        """
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
             self._on_joined(response)
         elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:

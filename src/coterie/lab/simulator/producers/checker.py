@@ -29,8 +29,9 @@ from coterie.wire.errors import ErrorCode
 
 
 class DurableWrite(NamedTuple):
-    """One write of the broker that is durable: ``request``, which the process ``sender`` has sent, and the state of the
-    transactional id before and after it."""
+    """One request that the broker has executed in a committed transaction of its store, also a refused one, which has
+    changed nothing: the request, its sender (a process, or ``timer`` for a time-out of the broker itself), and the
+    state of the transactional id before and after it, None where it has none."""
 
     transactional_id: str
     request: Event | NewBatch

@@ -187,7 +187,8 @@ class ProducerProcess(SimProcess):
         return batch
 
     def _send_batch(self, batch: _Batch) -> None:
-        """Send ``batch``; without a response it is sent again."""
+        """Send ``batch``. :meth:`_on_produced` processes the response; without a response :meth:`_send_again` sends the
+        batch again, or aborts the transaction after `DELIVERY_TIMEOUT_MS`."""
         earlier = self._batches[: self._batches.index(batch)]
         had_earlier = any(
             earlier_batch.partition == batch.partition and not earlier_batch.is_written for earlier_batch in earlier
