@@ -110,8 +110,8 @@ class ConfigKey:
 
     def normalized(self, value: str) -> str:
         """The canonical text of ``value``: two spellings of the same value give the same text. It is computed from the
-        text alone, without a request to any server. An invalid value is only trimmed, except that the items of a LIST
-        are always normalized."""
+        text alone, without a request to any server. An invalid value is only trimmed; but the items of a LIST are
+        always normalized."""
         if self.type is Type.LIST:
             return ",".join(split_list(value))
         if self.normalizer is None or self.error(value) is not None:
@@ -133,8 +133,8 @@ class ConfigKey:
     def errors(self, value: str | None) -> list[str]:
         """All error messages about ``value``; empty when it is valid. None has the same meaning as in :meth:`error`.
 
-        As in Connect, a value that is not of the key's type is a null for the validator, and a validator of numbers
-        rejects a null too.
+        As in Connect, the validator receives a null in place of a value that is not of the key's type. A validator of
+        numbers rejects the null with a second message.
         """
         message = self.error(value)
         if message is None:
@@ -144,7 +144,8 @@ class ConfigKey:
 
     @property
     def null_errors(self) -> tuple[str, ...]:
-        """The error messages of the validator about a null, which a config in JSON may contain."""
+        """The messages with which the key's validator rejects a null; empty if it accepts a null. A config in JSON may
+        contain a null."""
         if not isinstance(self.validator, Range):
             return ()
         return (invalid_value_message(self.name, "null", "Value must be non-null"),)
@@ -174,7 +175,7 @@ class ConfigDef:
     keys: tuple[ConfigKey, ...]
 
     def __add__(self, other: "ConfigDef") -> "ConfigDef":
-        """The keys of both definitions."""
+        """A definition with the keys of this definition, then those of ``other``."""
         return ConfigDef(self.keys + other.keys)
 
     def __getitem__(self, name: str) -> ConfigKey:

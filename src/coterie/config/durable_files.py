@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """fsync ``folder``: the names in it are then durable, the contents of its files are not.
+    """fsync ``folder``: afterwards the names of the files in it survive a crash of the machine. The contents of the
+    files are not synced.
 
     :raises OSError: the folder cannot be opened or synced.
     """

@@ -13,7 +13,7 @@ NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigInfo:
-    """One key of a validated config."""
+    """One key of a validated config: its definition, its value and its errors."""
 
     key: ConfigKey
     """The definition of the key."""
@@ -47,7 +47,8 @@ class ConfigInfos:
 
     @property
     def errors(self) -> dict[str, list[str]]:
-        """The error messages by key. A key without errors is not in the result; it is empty for a valid config."""
+        """The error messages by key. A key without errors is not in the result: for a valid config the result is
+        empty."""
         return {info.key.name: list(info.errors) for info in self.configs if info.errors}
 
     def with_errors(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
@@ -112,7 +113,7 @@ def undefined_key(name: str) -> ConfigKey:
 
 
 def _undefined_infos(errors_by_key: Mapping[str, Sequence[str]], known_keys: Iterable[str]) -> list[ConfigInfo]:
-    """The keys of ``errors_by_key`` that are not among ``known_keys``. Their values are left out: only a definition
-    says whether a value is a password."""
+    """An entry for each key of ``errors_by_key`` that is not among ``known_keys``. Their values are left out: without a
+    definition it is unknown whether a value is a password."""
     names = [name for name in errors_by_key if name not in set(known_keys)]
     return [ConfigInfo(key=undefined_key(name), value=None, errors=tuple(errors_by_key[name])) for name in names]

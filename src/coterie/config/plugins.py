@@ -62,7 +62,8 @@ def in_connects_order(plugins: Iterable[Plugin]) -> Sequence[Plugin]:
 
 
 def find_plugin(plugins: Iterable[Plugin], name: str, version_range: str | None = None) -> Plugin:
-    """The first of ``plugins`` with this name, of a version in ``version_range`` (None: any version).
+    """The first of ``plugins`` that has the name ``name``, after a check that its version is in ``version_range``
+    (None: any version).
 
     :raises UnknownPluginError: when no plug-in has this name.
     :raises PluginVersionError: see :func:`version_error`.
@@ -76,7 +77,8 @@ def find_plugin(plugins: Iterable[Plugin], name: str, version_range: str | None 
 
 
 def version_error(plugin: Plugin, version_range: str) -> str | None:
-    """Why the version of ``plugin`` is not in ``version_range``, in Connect's words; None when it is.
+    """The error message, in Connect's words, when the version of ``plugin`` is not in ``version_range``; None when it
+    is.
 
     ``version_range``: one version, ``latest``, or an interval as Maven writes it: ``[1.0,2.0)``, ``[1.0,)`` (KIP-891).
     """

@@ -10,9 +10,10 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the keys and values of a properties file; of a repeated key the last value counts, as in Java.
+    """Return the keys and values of ``text``, a properties file; of a repeated key the last value counts, as in Java.
 
-    :raises ConfigError: for a `\\u` that four hexadecimal digits do not follow; its key is ``line_number <number>``.
+    :raises ConfigError: for a ``\\u`` that four hexadecimal digits do not follow; the error has ``line <number>`` in
+        place of a key.
     """
     values: dict[str, str] = {}
     line_number = 1

@@ -96,9 +96,9 @@ class AllowedPaths:
         return cls(paths=tuple(Path(os.path.normpath(text)) for text in texts))
 
     def check(self, path: str) -> Path:
-        """The path ``path`` without ``..``.
+        """``path`` as an absolute path without ``..``, after a check that references may read it.
 
-        :raises WorldError: when it is not absolute or not allowed.
+        :raises WorldError: when ``path`` is not absolute or not allowed.
         """
         if not os.path.isabs(path):
             raise WorldError(f"The path {path or '(empty)'} is not absolute")
@@ -111,7 +111,7 @@ class AllowedPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PathConfigProvider:
-    """A provider that reads files."""
+    """The common part of the providers that read files below allowed paths."""
 
     allowed_paths: AllowedPaths
 
@@ -163,7 +163,8 @@ _PROVIDER_CLASSES: Mapping[str, type[EnvVarConfigProvider | FileConfigProvider |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigProviders:
-    """The config providers of a worker."""
+    """The config providers of a worker, by the names with which references name them. Replaces the references in
+    configs."""
 
     by_name: Mapping[str, ConfigProvider] = field(default_factory=dict)
 
@@ -224,7 +225,8 @@ class ConfigProviders:
         return resolved
 
     def _value_of(self, reference: re.Match[str]) -> str:
-        """The value that replaces ``reference``.
+        """The text that replaces ``reference``, a match of :data:`REFERENCE_PATTERN`: the value, or the reference
+        itself, with a warning, if the worker has no provider of its name.
 
         :raises WorldError: see :meth:`ConfigProvider.value_of`.
         """

@@ -23,7 +23,8 @@ class ReloadedFiles(Generic[T]):
     def __init__(self, description: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read the value. Changes are only noticed by :meth:`run`.
 
-        :raises WorldError: raised by ``read``, because a file is missing or invalid: the process does not start so.
+        :raises WorldError: raised by ``read``, because a file is missing or invalid: a process does not start with such
+            a file.
         """
         self._description = description
         self._paths = paths
@@ -32,8 +33,8 @@ class ReloadedFiles(Generic[T]):
         self.value = read()
 
     async def run(self) -> None:
-        """Check the files every `CHECK_INTERVAL_S` until this is cancelled, and read ``value`` again after a change. If
-        a changed file is missing or invalid, ``value`` stays as it is, and an error is logged, once for each change."""
+        """Check the files every :data:`CHECK_INTERVAL_S`, without end, and read ``value`` again after a change. If a
+        changed file is missing or invalid, ``value`` stays as it is, and an error is logged, once for each change."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             # On the event loop: the files are small, and no other asyncio task reads an intermediate state.
@@ -48,7 +49,8 @@ class ReloadedFiles(Generic[T]):
                 logger.error("Cannot reload the %s, the previous ones stay in use: %s", self._description, error)
 
     def _file_stamps(self) -> list[tuple[int, int, int] | None]:
-        """The stamp of each file, None if it is missing: another stamp means that the file has changed."""
+        """The present stamp of each file, in the order of the paths; None for a missing file. A file has changed if its
+        stamp differs from the previous one."""
         return [_file_stamp(path) for path in self._paths]
 
 

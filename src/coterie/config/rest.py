@@ -39,7 +39,7 @@ _Texts = Annotated[
 
 
 class RestScheme(StrEnum):
-    """How a listener serves the REST API."""
+    """The URL scheme of a listener of the REST API."""
 
     HTTP = "http"
     HTTPS = "https"
@@ -149,12 +149,14 @@ class RestSettings(BaseModel):
 
     @property
     def rest_admin_listeners(self) -> tuple[RestListener, ...]:
-        """The addresses that serve only the paths ``/admin/…``."""
+        """The addresses of ``admin.listeners``, which serve the paths ``/admin/…``, and ``/metrics`` too; none when the
+        key is not set."""
         return tuple(map(parse_listener, self.admin_listeners or ()))
 
     @property
     def advertised_listener(self) -> RestListener:
-        """The listener whose address other workers and clients use."""
+        """The listener that other workers and clients use: the first with the scheme of ``rest.advertised.listener``;
+        by default the first http listener, else the first https listener."""
         wanted = [self.rest_advertised_listener] if self.rest_advertised_listener else list(RestScheme)
         return next(listener for scheme in wanted for listener in self.rest_listeners if listener.scheme == scheme)
 
@@ -203,7 +205,8 @@ class RestSettings(BaseModel):
     @field_validator("listeners")
     @classmethod
     def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that each is a listener's address, and that no two have one port; return ``listeners``."""
+        """Check that each of ``listeners`` is the address of a listener, and that no two have the same port, other than
+        0. Return ``listeners``."""
         parsed = [parse_listener(text) for text in listeners]
         ports = [listener.port for listener in parsed if listener.port != 0]
         if len(set(ports)) < len(ports):
@@ -213,7 +216,8 @@ class RestSettings(BaseModel):
     @field_validator("admin_listeners")
     @classmethod
     def _check_admin_listeners(cls, listeners: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Check them as :meth:`_check_listeners`; return ``listeners``."""
+        """Check ``listeners`` as :meth:`_check_listeners` does, and return them. None, for a key that is not set, is
+        returned unchanged."""
         return None if listeners is None else cls._check_listeners(listeners)
 
     @field_validator("rest_advertised_listener")
@@ -288,6 +292,6 @@ def _parse_header_rules(rules: str) -> tuple[ResponseHeader, ...]:
 
 
 def _choices(choices: type[StrEnum]) -> str:
-    """The values of ``choices`` as text: "none, requested or required"."""
+    """The values of ``choices`` as text for a message: "none, requested or required"."""
     *first, last = choices
     return f"{', '.join(first)} or {last}"

@@ -50,7 +50,7 @@ class _KnownSecrets:
         self._lock = threading.Lock()
         self._texts: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
-        """A pattern of all texts; None while there is none."""
+        """A pattern that matches each known secret; None while no secret is known."""
         self._followers: list[SecretsFollower] = []
 
     def follow(self, follower: SecretsFollower) -> None:

@@ -55,7 +55,7 @@ TLS_FILE_KEYS = frozenset(key for key in SECURITY_KEYS if key.startswith("ssl.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files with the certificates of one end of TLS connections."""
+    """The PEM files with the certificates of this process for TLS connections, as their client or as their server."""
 
     ca_location: str | None = None
     """The file with the trusted certificates; None: the certificates that the system trusts."""
@@ -153,12 +153,16 @@ class _SecurityParser:
         return fields
 
     def raise_errors(self) -> None:
-        """:raises ConfigError: when errors were recorded."""
+        """Raise all recorded errors together, if there are any.
+
+        :raises ConfigError: when errors were recorded.
+        """
         if self._errors:
             raise ConfigError(self._errors)
 
     def _sasl_fields(self) -> dict[str, Any]:
-        """The fields for SASL; errors are recorded."""
+        """The fields of a :class:`KafkaSecurity` for SASL: ``mechanism``, ``username`` and ``password``. Errors are
+        recorded."""
         key = "sasl.mechanisms" if "sasl.mechanism" not in self._set_values else "sasl.mechanism"
         mechanism = self._set_values.get(key, "GSSAPI").upper()
         if mechanism not in SASL_MECHANISMS:
@@ -199,7 +203,7 @@ class _SecurityParser:
         return _unquote(options["username"]), _unquote(options["password"])
 
     def tls_fields(self) -> dict[str, Any]:
-        """The fields of a :class:`TlsFiles`; errors are recorded."""
+        """The fields of a :class:`TlsFiles`, from the keys ``ssl.*``. Errors are recorded."""
         truststore = self._set_values.get("ssl.ca.location") or self._pem_location("truststore", "set ssl.ca.location")
         keystore = self._pem_location("keystore", "set ssl.certificate.location and ssl.key.location")
         certificate = self._set_values.get("ssl.certificate.location") or keystore

@@ -110,7 +110,7 @@ class NewestContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Begin a connection; asyncio and httpx call only this method for it."""
+        """Begin a connection with the newest context. asyncio and httpx call only this method for it."""
         return self._contexts.value.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
@@ -141,5 +141,5 @@ def _make_unusable_file_error(what: str, path: Path, error: OSError) -> WorldErr
 
 
 def _error_reason(error: OSError) -> str:
-    """The reason in ``error``, without its numbers and paths where possible."""
+    """The reason in ``error`` as text, without error numbers and paths where possible."""
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)

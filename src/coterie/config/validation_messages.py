@@ -27,12 +27,13 @@ def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> 
 
 
 def _value_text(value: object) -> str:
-    """``value`` as text for a message: a list as in the settings file, two quotes for an empty value."""
+    """``value`` as text for an error message: the items of a list with commas between them, as in the worker's file;
+    two quotes for an empty value."""
     return (",".join(value) if isinstance(value, list | tuple) else str(value).strip()) or "''"
 
 
 def _error_reason(detail: ErrorDetails) -> str:
-    """Why the value is invalid."""
+    """The reason why a value is invalid, as the end of an error message. ``detail``: one of pydantic's errors."""
     limits = detail.get("ctx", {})
     match detail["type"]:
         case "int_parsing" | "int_type" | "int_from_float":

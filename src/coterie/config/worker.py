@@ -300,13 +300,13 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     @field_validator("bootstrap_servers")
     @classmethod
     def _check_bootstrap_servers(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        """Check ``servers``, and return them."""
+        """Check that each of ``servers`` is ``host:port``, and return them."""
         return check_bootstrap_servers(servers)
 
     @field_validator("group_instance_id")
     @classmethod
     def _check_group_instance_id(cls, instance_id: str | None) -> str | None:
-        """Check that Kafka accepts ``instance_id``, and return it."""
+        """Check that Kafka accepts ``instance_id``, and return it. None means that the key is not set."""
         if instance_id is not None and (
             instance_id in (".", "..") or not re.fullmatch(INSTANCE_ID_PATTERN, instance_id)
         ):
@@ -324,7 +324,8 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     @field_validator("static_connectors", "static_tasks", "group_local_assignors", "rebalance_listeners")
     @classmethod
     def _check_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Check that no name in ``names`` is empty, and return ``names``."""
+        """Check that none of ``names`` is empty, and return ``names``. None, for a key that is not set, is returned
+        unchanged."""
         return names if names is None else check_names(names)
 
     @field_validator("static_tasks")
@@ -386,7 +387,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
     @field_validator("jars_mirror")
     @classmethod
     def _check_jars_mirror(cls, url: str) -> str:
-        """Check that ``advertised_url`` is the URL of a Maven repository, and return it."""
+        """Check that ``url`` is the URL of a Maven repository, and return it."""
         return check_repository_url(url)
 
     # -- checks between keys ------------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ def check_repository_url(url: str) -> str:
     return url
 
 
-# -- static.connectors and static.tasks -------------------------------------------------------------------------------
+# -- bootstrap.servers, static.connectors and static.tasks ------------------------------------------------------------
 
 
 def check_bootstrap_servers(servers: tuple[str, ...]) -> tuple[str, ...]:

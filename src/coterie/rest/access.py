@@ -1,6 +1,5 @@
-"""Who may do what: every request of a client passes :meth:`AccessGate.serve`, which knows the caller, compares the
-caller's role with that of the endpoint, and writes the audit line of a mutation.
-"""
+"""Who may do what: every request of a client passes :meth:`AccessGate.serve`, which identifies the caller, compares the
+caller's role with that of the endpoint, and writes the audit line of a mutation."""
 
 import asyncio
 import hmac
@@ -52,7 +51,7 @@ class AccessRules:
 
 
 class AccessGate:
-    """The access of clients to the endpoints of one worker."""
+    """Checks the access of clients to the endpoints of one worker, and serves the requests that are allowed."""
 
     def __init__(self, worker: Worker, rules: AccessRules) -> None:
         self._worker = worker
@@ -126,8 +125,8 @@ class AccessGate:
         return caller
 
     async def _forwarded_caller(self, request: Request) -> Caller | None:
-        """The caller that another worker names in the request; None when it names none, or the signature is not
-        valid."""
+        """The caller that another worker names in the headers of a request that it forwards; None when the headers name
+        no caller, or their signature is not valid."""
         forwarded = await parse_forwarded_caller(request)
         if forwarded is None:
             return None
@@ -135,7 +134,9 @@ class AccessGate:
         return forwarded.caller if isinstance(answer, SignatureCheck) and answer.is_valid else None
 
     async def _own_caller(self, request: Request) -> Caller:
-        """The caller of a request that no worker has forwarded.
+        """The caller of a request that a client has sent to this worker itself. If users need not log in, the caller
+        has no name and the role ADMIN. Otherwise it is the user whose name and password the request contains, or
+        without these the user in the client certificate.
 
         :raises NotLoggedInError: as :meth:`_caller`.
         """
@@ -172,8 +173,8 @@ class _PasswordChecks:
         self._hash_of_unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
 
     async def is_right(self, user: RestUser | None, password: str) -> bool:
-        """Whether ``password`` is the user's. Takes as long for an unknown user (None) as for a wrong password, so that
-        a client cannot find out which users exist."""
+        """Whether ``password`` is the password of ``user``. Takes as long for an unknown user (None) as for a wrong
+        password, so that a client cannot find out which users exist."""
         stored = self._hash_of_unknown_user if user is None or user.password is None else user.password
         digest = hmac.digest(self._secret, password.encode(), "sha256")
         right = self._digest_by_hash.get(stored)

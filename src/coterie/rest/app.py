@@ -42,8 +42,8 @@ def create_app(
     """The web application of ``worker``: Connect's paths and Coterie's own, with error responses for all exceptions.
 
     ``http_client`` sends requests to other workers; ``cluster_id`` is the id that the brokers report for their cluster,
-    ``group_id`` that of the worker's group; ``access`` says who may use the application, by default every client;
-    ``endpoints`` are those that it serves.
+    ``group_id`` that of the worker's group; ``access``: who may use the application, by default every client;
+    ``endpoints``: the endpoints that it serves.
     """
     access = access or AccessRules()
     herder = HerderRequests(worker, http_client)

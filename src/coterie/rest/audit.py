@@ -9,7 +9,8 @@ state and offsets of a creation), offsets (null for a reset), or the level of a 
 refused request has a ``message`` with the first line of the reason, and neither ``before`` nor ``after``.
 
 A worker that has forwarded the request and returns the other worker's response writes no line if that response has
-the header :data:`AUDITED_HEADER`: then the line is written. The response of a Kafka Connect worker has no such header.
+the header :data:`AUDITED_HEADER`: the other worker has then written the line. The response of a Kafka Connect worker
+has no such header.
 """
 
 import json
@@ -36,7 +37,7 @@ logger = logging.getLogger("coterie.audit")
 _CONFIG_OPERATIONS = frozenset(
     {Operation.CREATE_CONNECTOR, Operation.PUT_CONFIG, Operation.PATCH_CONFIG, Operation.DELETE_CONNECTOR}
 )
-"""The operations that change a connector's config: their lines contain the config before and after."""
+"""The operations that change a connector's config: their audit lines contain the config before and after the change."""
 _FIELD_BY_OPERATION = {Operation.CHANGE_OFFSETS: "offsets", Operation.SET_LOGGER_LEVEL: "level"}
 """The field of the request's body that contains what the request sets."""
 _FIELDS_OF_CREATION = ("initial_state", "initial_offsets")
@@ -59,14 +60,16 @@ class Entry:
         return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})
 
     async def read_name(self, request: Request) -> None:
-        """Add the connector's name in the body of a creation, whose path has none."""
+        """For the creation of a connector, add the connector's name to :attr:`parameters`: the name is in the body, and
+        not in the path as for other operations."""
         if self.operation is Operation.CREATE_CONNECTOR:
             name = _masked_json(await bodies.read_body(request)).get("name")
             if isinstance(name, str):
                 self.parameters["connector"] = name
 
     def write(self, request: Request, response: Response) -> None:
-        """Write the line for the ``response``; none if that is another worker's response, and the line is written."""
+        """Write the audit line of ``request``, to which ``response`` is sent. Writes no line if ``response`` is that of
+        another worker, to which this worker has forwarded the request, and that worker has written the line."""
         context = context_of(request)
         context.is_audited = True
         if AUDITED_HEADER in response.headers:
@@ -104,9 +107,9 @@ class Entry:
 
 
 def marked(request: Request, response: Response) -> Response:
-    """``response`` with :data:`AUDITED_HEADER` if another worker has forwarded ``request``, and the line is written;
-    else without. Every response must pass it: `access` calls it for the responses of handlers, `app` for those that
-    Starlette requests for exceptions."""
+    """Return ``response``: with :data:`AUDITED_HEADER` if another worker has forwarded ``request`` and the audit log
+    contains the line of the request, otherwise without this header. Every response must pass this function: ``access``
+    calls it for the responses of handlers, ``app`` for those to exceptions."""
     if context_of(request).is_audited and FORWARD_PARAMETER in request.query_params:
         response.headers[AUDITED_HEADER] = "true"
     else:

@@ -37,11 +37,11 @@ class NewConnector:
     """The connector's name without the characters around it that trim() of Java's strings removes; empty when the body
     contains none."""
     config: Mapping[str, str]
-    """As in the body: the key ``name`` may be missing."""
+    """The config in the body, with all values as strings: the key ``name`` may be missing."""
     initial_state: TargetState | None
-    """None when the body contains no ``initial_state``."""
+    """The target state with which the connector is created; None when the body contains no ``initial_state``."""
     initial_offsets: OffsetChange | None
-    """None when the body contains no ``initial_offsets``."""
+    """The offsets at which the connector begins; None when the body contains no ``initial_offsets``."""
 
 
 async def read_body(request: Request) -> bytes:
@@ -169,7 +169,11 @@ def with_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, st
 
 
 def _check_name(config: Mapping[str, str | None], name: str) -> None:
-    """:raises BadRequestError: when the value of ``name`` in ``config`` is another name."""
+    """Check that the key ``name`` of ``config`` is missing or null, or has the value ``name``, the connector's name in
+    the URL.
+
+    :raises BadRequestError: when its value is another name.
+    """
     name_in_config = config.get("name")
     if name_in_config not in (None, name):
         raise BadRequestError(
@@ -223,7 +227,8 @@ def _as_object(parsed: object, description: str) -> Mapping[str, object]:
 
 
 def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
-    """A list of partitions with their offsets; ``name`` is the name of the field.
+    """The offsets in ``parsed``, which must be a JSON array of objects with ``partition`` and ``offset``. ``name``: the
+    field of the body that contains ``parsed``, for the message.
 
     :raises UnreadableBodyError: when ``parsed`` has another structure.
     :raises BadRequestError: when ``parsed`` contains no offset.
@@ -259,7 +264,7 @@ def _as_config(parsed: object) -> Mapping[str, str]:
 
 
 def _as_text(value: object, key: str) -> str:
-    """A JSON string, number or boolean as a string; ``key`` is named in the error.
+    """``value``, a JSON string, number or boolean, as a string. ``key``: the key of the value, for the message.
 
     :raises UnreadableBodyError: when ``value`` is an object or an array.
     """

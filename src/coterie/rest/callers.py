@@ -31,12 +31,12 @@ from coterie.rest.request_context import Caller
 from coterie.rest.server import CLIENT_CERTIFICATE_NAME
 
 SIGNATURE_AGE_MAX_MS = 60_000
-"""How far the time in a forwarded request may differ from this worker's clock."""
+"""How far the time in a forwarded request may differ from this worker's clock, in ms."""
 _USER, _ROLE, _ADDRESS, _TIME = "X-Coterie-User", "X-Coterie-Role", "X-Coterie-Address", "X-Coterie-Time"
 _SIGNATURE, _ALGORITHM = "X-Coterie-Signature", "X-Coterie-Signature-Algorithm"
 
 Sign = Callable[[bytes], Awaitable[Signature | None]]
-"""Signs a content with the group's session key; None when there is none."""
+"""A function that signs a content with the group's session key; it returns None when the worker has no session key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ def client_address(request: Request) -> str:
 
 
 def certificate_name(request: Request) -> str | None:
-    """The name in the client certificate of the connection; None without a certificate."""
+    """The name in the client certificate of the request's connection (:func:`coterie.config.tls.distinguished_name`);
+    None without a certificate."""
     return getattr(request.state, CLIENT_CERTIFICATE_NAME, None)
 
 
@@ -71,8 +72,8 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
 
 
 async def name_caller(request: httpx.Request, caller: Caller, sign: Sign) -> None:
-    """Add the headers that name ``caller`` to ``request``, which this worker is going to send to another one; none when
-    this worker cannot sign them."""
+    """Add the headers that name ``caller``, with their signature by ``sign``, to ``request``, which this worker is
+    going to send to another one. Adds no header when ``sign`` returns None."""
     now_ms = str(time.time_ns() // 1_000_000)
     fields = (quote(caller.user, safe="") if caller.user is not None else "", caller.role.value, caller.address, now_ms)
     signature = await sign(_signed_content(request.method, request.url.raw_path, fields, request.content))
@@ -108,7 +109,8 @@ async def parse_forwarded_caller(request: Request) -> ForwardedCaller | None:
 
 
 def _signed_content(method: str, path_and_query: bytes, fields: tuple[str, ...], body: bytes) -> bytes:
-    """What the signature of a forwarded request is made of. It begins with a word, so that it is never the JSON array
-    of task configs that Connect's workers sign with the same key."""
+    """The bytes that the signature of a forwarded request is made of: method, path and query, the values of the four
+    headers about the caller (``fields``), and a digest of the body. They begin with a word, so that they are never
+    equal to a JSON array of task configs, which Connect's workers sign with the same key."""
     parts = [method, path_and_query.decode("latin-1"), *fields, hashlib.sha256(body).hexdigest()]
     return b"forwarded " + json.dumps(parts).encode()

@@ -19,7 +19,7 @@ class CrossOriginRules:
     """Which pages of other addresses a browser may let use the REST API."""
 
     allowed_origins: Sequence[str] = ()
-    """``*`` means every origin."""
+    """The origins, such as ``https://ui.example``, whose pages may use the REST API; ``*`` means every origin."""
     allowed_methods: Sequence[str] = ()
 
     def allows_origin(self, origin: str) -> bool:
@@ -31,7 +31,8 @@ class CrossOriginRules:
         return self.allows_origin(origin) and method in self.allowed_methods
 
     def response_headers(self, method: str, request_headers: Headers) -> Mapping[str, str]:
-        """The headers of the response to a request, by which a browser decides; none when no origin is allowed."""
+        """The headers of the response to a request with the method ``method`` and the headers ``request_headers``, from
+        which a browser reads what a page of another origin may do; none when no origin is allowed."""
         if not self.allowed_origins:
             return {}
         headers = {"Vary": "Origin"}

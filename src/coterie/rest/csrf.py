@@ -36,8 +36,8 @@ def check_mutation(request: Request, rules: CrossOriginRules) -> None:
 
 
 def _parse_origin(url: str) -> tuple[str, str, int | None] | None:
-    """Scheme, host and port of ``url``. None when the URL is invalid or contains no host: an ``Origin`` may be
-    ``null``."""
+    """Scheme, host and port of ``url``, with the scheme's default port if ``url`` has none. None when ``url`` is
+    invalid or contains no host: an ``Origin`` may be ``null``."""
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)

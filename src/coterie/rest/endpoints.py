@@ -22,7 +22,7 @@ from coterie.rest import models
 
 
 class Operation(StrEnum):
-    """What an endpoint does. Every row of :data:`ENDPOINTS` has its own operation."""
+    """What an endpoint does. No two rows of :data:`ENDPOINTS` have the same operation."""
 
     DESCRIBE_SERVER = auto()
     DESCRIBE_HEALTH = auto()
@@ -78,7 +78,8 @@ class Role(StrEnum):
     ADMIN = auto()
     """Also change configs and the group."""
     WORKER = auto()
-    """No user: another worker of the group, which signs its requests with the group's session key."""
+    """The sender is not a user: it is another worker of the group, which signs its requests with the group's session
+    key."""
 
     def includes(self, other: "Role") -> bool:
         """Whether a user with this role may do what ``other`` allows. Both are of :data:`USER_ROLES`."""
@@ -96,7 +97,7 @@ class AnsweredBy(StrEnum):
     LEADER = auto()
     """The leader of the group."""
     OWNER = auto()
-    """The worker that has the job, or that the path names."""
+    """The worker to which the connector or task is assigned, or the worker that the path names."""
 
 
 class Listeners(StrEnum):
@@ -104,9 +105,9 @@ class Listeners(StrEnum):
     all."""
 
     MAIN = auto()
-    """``listeners``"""
+    """Only the listeners of the key ``listeners``."""
     ADMIN = auto()
-    """``admin.listeners``"""
+    """Only the listeners of the key ``admin.listeners``."""
     BOTH = auto()
 
 
@@ -116,7 +117,8 @@ TEXT = "text/plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One method of one path."""
+    """An endpoint of the HTTP API: one method of one path, who may use it, which worker answers it, and the types of
+    its bodies."""
 
     method: str
     path: str

@@ -4,8 +4,8 @@ import httpx
 
 
 def error_message(response: httpx.Response) -> str | None:
-    """The value of ``message`` in the body of an error response; None when the body is not such JSON, for example when
-    a proxy has responded."""
+    """The value of ``message`` in the error body of ``response``; None when the body is not JSON with a text there, for
+    example when a proxy has responded."""
     try:
         body = response.json()
     except ValueError:

@@ -44,9 +44,10 @@ def group_json(view: GroupView, member_views: Sequence[Mapping[str, object] | No
 
 
 def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -> Json:
-    """One member of the group: from ``member_view``, its own state; from ``member``, the leader's data of the member.
+    """One member of the group as JSON. ``member``: the leader's data about the member. ``member_view``: the JSON of the
+    member's own ``GET /coterie/worker``; None when the leader received none.
 
-    Where both contain a value, ``member_view`` is used, since it is newer.
+    Where both contain a value, that of ``member_view`` is used, since it is newer.
     """
     own = member_view or {}
     membership, threads, tasks = own.get("group"), own.get("plugin_threads"), own.get("tasks")
@@ -70,7 +71,8 @@ def _member_json(member: MemberInfo, member_view: Mapping[str, object] | None) -
 
 
 def _identity_json(member: MemberInfo) -> Json:
-    """The fields by which a client can name the member in a request."""
+    """The fields of ``member`` that identify the worker. Each of them except ``url`` can name the worker in a client's
+    request."""
     return {
         "name": member.name,
         "worker_id": member.worker_id,
@@ -80,7 +82,7 @@ def _identity_json(member: MemberInfo) -> Json:
 
 
 def _job_json(job: Job) -> Json:
-    """A connector or a task; the ``task`` of a connector is None."""
+    """A connector or a task as JSON; the field ``task`` is null for a connector."""
     if isinstance(job, ConnectorTaskId):
         return {"connector": job.connector, "task": job.task}
     return {"connector": job, "task": None}

@@ -25,8 +25,8 @@ CONNECTORS_PER_PIECE = 50
 
 
 class HerderRequests:
-    """The herder of one worker, and the HTTP client to the other workers: what the resources need to answer
-    requests."""
+    """Sends the requests of clients to the herder of one worker, and forwards them to other workers with its HTTP
+    client."""
 
     def __init__(self, worker: Worker, http_client: httpx.AsyncClient) -> None:
         self.worker = worker
@@ -43,9 +43,10 @@ class HerderRequests:
     async def describe_in_pieces(
         self, connectors: Sequence[ConnectorName]
     ) -> AsyncIterator[Sequence[tuple[ConnectorInfo, ConnectorStatus | None]]]:
-        """The configs and statuses of ``connectors``, in their order, in pieces: the event loop must not stall for as
-        long as thousands of connectors take. Between two pieces it runs what is ready. A connector that does not exist,
-        for example because it was deleted meanwhile, is left out.
+        """The configs and statuses of ``connectors``, in their order, in pieces of :data:`CONNECTORS_PER_PIECE`: to
+        describe thousands of connectors at once would block the event loop for too long. Between two pieces the event
+        loop runs other callbacks. A connector that does not exist, for example because it was deleted meanwhile, is
+        left out.
 
         :raises ProblemRefusal: when the herder refused the request.
         """
@@ -79,7 +80,7 @@ class HerderRequests:
         return to_response(answer)
 
     async def sign(self, content: bytes) -> Signature | None:
-        """The signature of ``content`` with the group's session key; None when there is none."""
+        """The signature of ``content`` with the group's session key; None when this worker has no session key."""
         answer = await self.worker.ask(SignContent(content=content))
         return answer.signature if isinstance(answer, SignedContent) else None
 

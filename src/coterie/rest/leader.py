@@ -30,7 +30,7 @@ RESPONSE_TIMEOUT_S = 95.0
 """How long this worker waits for another worker's response: a little more than 90 s, after which that worker itself
 refuses a request."""
 CONNECT_TIMEOUT_S = 5.0
-"""How long a connection to another worker may take."""
+"""How long it may take to open a connection to another worker, in seconds."""
 
 FORWARD_PARAMETER = "forward"
 """The query parameter that limits how often a request is forwarded; a client's request has none."""
@@ -72,7 +72,7 @@ def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> h
 
 
 class HttpLeaderClient:
-    """`LeaderClient` over HTTP."""
+    """The :class:`coterie.herder.seams.LeaderClient` of a worker: sends task configs to the leader over HTTP."""
 
     def __init__(self, http_client: httpx.AsyncClient) -> None:
         self._http_client = http_client
@@ -172,7 +172,7 @@ async def forward_to_worker(
 
 
 def _selected(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Those of ``headers`` that have one of ``names``, in upper or lower case."""
+    """Those of ``headers`` whose names are in ``names``, without regard to case."""
     return {name: headers[name] for name in names if name in headers}
 
 

@@ -42,8 +42,8 @@ def check_accept(request: Request, media_type: str) -> None:
 
 
 def _is_accepted(media_type: str, media_range: str) -> bool:
-    """Whether ``media_range``, one value of ``Accept``, contains ``media_type``. As in Connect, the quality is
-    ignored. ``*`` alone is accepted because older Java clients send it."""
+    """Whether ``media_range``, one item of an ``Accept`` header, contains ``media_type``. As in Connect, the quality
+    (``;q=``) is ignored. ``*`` alone is accepted because older Java clients send it."""
     type_, _, subtype = media_type.partition("/")
     accepted = media_range.partition(";")[0].strip().lower()
     return accepted in (media_type, f"{type_}/*", f"*/{subtype}", "*/*", "*")

@@ -40,19 +40,19 @@ class WorkerSnapshot:
 
     group_id: GroupId
     connect_version: str
-    """The version of Kafka Connect whose API this is."""
+    """The version of Kafka Connect whose REST API this worker has."""
     coterie_version: str
     started_at_ms: int
     """When the worker was created, in milliseconds since the Unix epoch."""
     longest_stall_ms: float
     """The longest stall of the event loop so far, in ms."""
     lost_threads_max: int
-    """``plugin.lost.threads.max``"""
+    """The value of ``plugin.lost.threads.max``."""
     worker: WorkerView
     connector_types: Mapping[ConnectorName, str]
     """``source``, ``sink`` or ``unknown``, for each connector that is assigned to the worker and still exists."""
     connector_statuses: Mapping[ConnectorName, Status]
-    """The last status of each of these connectors that has one."""
+    """The last status of each connector in ``connector_types`` that has a status."""
     task_statuses: Mapping[ConnectorTaskId, Status]
     """The last status of each task in ``worker.tasks`` that has one."""
 
@@ -66,7 +66,7 @@ def encode_metrics(snapshot: WorkerSnapshot) -> bytes:
 
 
 class _WorkerCollector(Collector):
-    """Makes the metrics of one snapshot."""
+    """Makes Prometheus's metrics from one snapshot of a worker."""
 
     def __init__(self, snapshot: WorkerSnapshot) -> None:
         self._snapshot = snapshot
@@ -228,7 +228,8 @@ class _WorkerCollector(Collector):
         *,
         labels: Sequence[str] = (),
     ) -> Metric:
-        """A metric with these samples: the values of ``labels``, and the sample's value."""
+        """The metric ``name`` with ``samples``: each is the values of ``labels``, in their order, and the value of the
+        metric. Every sample also has the label :data:`GROUP_LABEL`."""
         family = GaugeMetricFamily(name, documentation, labels=(GROUP_LABEL, *labels))
         for label_values, value in samples:
             family.add_metric((self._snapshot.group_id, *label_values), value)

@@ -67,11 +67,11 @@ def encoded_path(segments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathTemplate:
-    """The path of endpoints, with parameters."""
+    """The path of endpoints, in which some segments are parameters."""
 
     segments: tuple[str, ...]
-    """A literal, ``{name}`` (one segment) or ``{name:path}`` (one segment or several, joined by slashes; at most one in
-    a template)."""
+    """The segments, each a literal, ``{name}`` (a parameter of one segment) or ``{name:path}`` (a parameter of one
+    segment or several, joined by slashes; at most one in a template)."""
 
     @classmethod
     def parse(cls, path: str) -> Self:
@@ -79,7 +79,8 @@ class PathTemplate:
         return cls(segments=tuple(segment for segment in path.split("/") if segment))
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
-        """The values of the parameters, by name; None when the template does not match.
+        """The values of the parameters in ``segments``, the segments of a request's path, by name; None when the
+        template does not match.
 
         :raises BadRequestError: when the value of a parameter of one segment contains a slash (``%2F``).
         """

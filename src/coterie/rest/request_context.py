@@ -36,6 +36,7 @@ class RequestContext:
 
 
 def context_of(request: Request) -> RequestContext:
-    """The context of ``request``: the same object for each `Request` of one HTTP request."""
+    """The context of ``request``. It belongs to the HTTP request: two objects ``Request`` of the same HTTP request have
+    the same context."""
     context: RequestContext = request.scope.setdefault(_SCOPE_KEY, RequestContext())
     return context

@@ -25,7 +25,8 @@ def task_in_path(request: Request) -> ConnectorTaskId:
 
 
 def query_value(request: Request, name: str) -> str | None:
-    """The query parameter ``name`` of ``request``; None when it is missing. As in Connect, the first of several."""
+    """The value of the query parameter ``name`` of ``request``; of several values the first one, as in Connect. None
+    when the parameter is missing."""
     return next(iter(request.query_params.getlist(name)), None)
 
 

@@ -24,7 +24,7 @@ Handlers = Mapping[Operation, Handler]
 
 @dataclass(frozen=True, slots=True)
 class _ServedEndpoint:
-    """An endpoint with its handler."""
+    """An endpoint with the function that handles its requests."""
 
     endpoint: Endpoint
     handler: Handler
@@ -37,8 +37,8 @@ class EndpointRoutes(BaseRoute):
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], resources: Iterable[Handlers], gate: AccessGate) -> None:
-        """``resources`` contains the handlers of each resource, which must be one for each endpoint. Every request
-        passes ``gate``."""
+        """``resources`` contains the handlers of each resource: all together exactly one handler for each of
+        ``endpoints``. Every request passes ``gate``."""
         self._gate = gate
         handlers: dict[Operation, Handler] = {}
         for resource in resources:
@@ -73,7 +73,11 @@ class EndpointRoutes(BaseRoute):
         raise NoMatchFound(name, path_params)
 
     async def _response(self, request: Request) -> Response:
-        """:raises HTTPException: with status 404 for an unknown path, 405 for a method that the path does not have."""
+        """The response of the endpoint whose path matches the path of ``request``.
+
+        :raises HTTPException: with status 404 for an unknown path; see also :meth:`_dispatch`.
+        :raises HttpRefusal: see :meth:`_dispatch`.
+        """
         segments = request_segments(request)
         for template, endpoints in self._endpoints_by_path.items():
             if (path_params := template.match(segments)) is not None:

@@ -46,7 +46,7 @@ on new connections too, are received."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundListener:
-    """A listener that is bound to its address."""
+    """A listener of the REST API whose socket is bound to its address and port."""
 
     socket: socket.socket
     tls: ReloadedFiles[ssl.SSLContext] | None = None
@@ -131,18 +131,19 @@ def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
 
 
 class RequestIntake:
-    """The listeners of one worker, which it closes before it ends (:meth:`close`). :func:`serve_while` adds its own."""
+    """The servers of one worker's listeners, which :func:`serve_while` adds. Before a worker ends, it closes them
+    (:meth:`close`), so that it receives no further request."""
 
     def __init__(self) -> None:
         self._servers: list[uvicorn.Server] = []
 
     def add(self, servers: Sequence[uvicorn.Server]) -> None:
-        """Let :meth:`close` close the listeners of ``servers``, too."""
+        """Add ``servers`` to those whose listeners :meth:`close` closes."""
         self._servers += servers
 
     async def close(self) -> None:
-        """Accept no more connections and no more requests, and wait until all requests are answered. A client whose
-        request is refused so can send it to another worker: it was not received."""
+        """Accept no more connections and no more requests, and wait until all received requests are answered. A client
+        whose connection is refused may send its request to another worker: no worker has received it."""
         started = [server for server in self._servers if server.started]
         for server in started:
             for listening in server.servers:
@@ -338,7 +339,8 @@ class _WorkerProtocol(H11Protocol):
 
 
 class _ObservedFlowControl(FlowControl):
-    """Calls ``on_reading_resumed`` when reading from the connection is resumed."""
+    """uvicorn's flow control of a connection, which also calls ``on_reading_resumed`` when reading from the connection
+    is resumed."""
 
     def __init__(self, transport: asyncio.Transport, *, on_reading_resumed: Callable[[], None]) -> None:
         super().__init__(transport)

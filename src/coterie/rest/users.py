@@ -45,7 +45,7 @@ class PasswordHash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestUser:
-    """One user."""
+    """One user of the REST API, whose name is the key in :data:`Users`."""
 
     role: Role
     """One of :data:`USER_ROLES`."""
@@ -100,9 +100,9 @@ def _encode(user: RestUser) -> Mapping[str, str]:
 
 
 def _decode(encoded: Mapping[str, str]) -> RestUser:
-    """The user in JSON values that :func:`_encode` made.
+    """The user in ``encoded``, JSON values that :func:`_encode` made.
 
-    :raises ValueError: when the role is none of a user.
+    :raises ValueError: when ``encoded`` contains a role that no user can have, or salt or hash are not base64.
     """
     role = Role(encoded["role"])
     if role not in USER_ROLES:
@@ -114,5 +114,5 @@ def _decode(encoded: Mapping[str, str]) -> RestUser:
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:
-    """The digest of ``password`` with ``salt``."""
+    """The hash of ``password`` with ``salt``, by scrypt."""
     return hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=_BLOCK_SIZE, p=1, maxmem=1 << 26)

@@ -18,8 +18,8 @@ def etag_headers(info: ConnectorInfo) -> dict[str, str]:
 
 
 def if_match_of(request: Request) -> IfMatch | None:
-    """The condition in the header ``If-Match``; None without the header. A weak tag, or one that is no version of a
-    config, matches no connector."""
+    """The condition in the header ``If-Match`` of ``request``: the versions of the config, one of which the connector
+    must have. None without the header. A weak tag, or a tag that is no version of a config, matches no connector."""
     lines = request.headers.getlist("if-match")
     if not lines:
         return None

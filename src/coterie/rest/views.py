@@ -19,7 +19,7 @@ Json = dict[str, object]
 """A JSON object."""
 OFFSETS_ALTERED_MESSAGE = "The offsets for this connector have been altered successfully"
 OFFSETS_RESET_MESSAGE = "The offsets for this connector have been reset successfully"
-"""Connect's messages for a connector that has changed its offsets."""
+"""Connect's messages in the responses to a change and to a reset of a connector's offsets."""
 ConnectorTypeOf: TypeAlias = Callable[[Mapping[str, str]], str]
 """A function that returns a connector's type for its config: ``source``, ``sink`` or ``unknown``."""
 
@@ -35,7 +35,7 @@ def connector_info_json(connector: ConnectorInfo, connector_type_of: ConnectorTy
 
 
 def written_connector_json(written: WrittenConnector, connector_type_of: ConnectorTypeOf) -> Json:
-    """The JSON of the response to a written connector config."""
+    """The JSON of the response to a request that has created a connector or changed its config."""
     shown = connector_info_json(written.info, connector_type_of)
     return {**shown, "offsets_status": OFFSETS_ALTERED_MESSAGE} if written.has_set_offsets else shown
 
@@ -150,7 +150,8 @@ def _task_view_json(view: TaskView) -> Json:
 
 
 def _status_json(status: Status) -> Mapping[str, object]:
-    """State, worker, and, where there are any, version and trace of a connector or a task."""
+    """The status of a connector or of a task as JSON: state and worker, and version and trace if the status has
+    them."""
     status_json: Json = {"state": status.state.value, "worker_id": status.worker_id}
     if status.version is not None:
         status_json["version"] = status.version

@@ -13,7 +13,8 @@ The time limit of all attempts together is that of the write. What the workers s
     X-Coterie-Time-Left     the time that is left for the write, in milliseconds
     X-Coterie-Repeated      true, if an earlier attempt may have taken effect
 
-A worker believes these headers only of a request that names itself forwarded, and makes its own otherwise.
+A worker uses these headers only in a request with the query parameter ``forward``. For every other request it makes a
+new id, and takes its own time limit.
 """
 
 import asyncio
@@ -36,10 +37,10 @@ from coterie.rest.problems import STATUS_BY_PROBLEM
 from coterie.worker.worker import Worker
 
 RETRY_PAUSE_S = 0.25
-"""The time between two attempts to send a write to the leader."""
+"""The time between two attempts to send a write to the leader, in seconds."""
 RESPONSE_MARGIN_S = 5.0
-"""How much longer than its time limit a worker waits for the response to a write: the leader has the same limit, and
-its response says what it was waiting for."""
+"""How much longer than the time that is left for a write a worker waits for the leader's response, in seconds: the
+leader has the same time limit, and its refusal then contains what it was waiting for."""
 _REQUEST_ID, _TIME_LEFT, _REPEATED = "X-Coterie-Request-Id", "X-Coterie-Time-Left", "X-Coterie-Repeated"
 
 
@@ -93,8 +94,8 @@ async def perform_write(
 
 
 def _with_uncertain_outcome(answer: Answer, last: WriteAttempt) -> Answer:
-    """The client's response to a write whose ``last`` attempt is answered with ``answer``: OUTCOME_UNKNOWN, if an
-    earlier attempt may have taken effect and ``answer`` says only that the last one has not."""
+    """The client's response to a write: ``answer``, the response to its attempt ``last``; or OUTCOME_UNKNOWN, if an
+    earlier attempt may have taken effect, and ``answer`` only means that the last attempt has not."""
     if not last.is_repeat or not isinstance(answer, RequestRefused):
         return answer
     if answer.problem is not Problem.TIMED_OUT and STATUS_BY_PROBLEM[answer.problem] != 503:
@@ -107,8 +108,9 @@ def _with_uncertain_outcome(answer: Answer, last: WriteAttempt) -> Answer:
 
 
 def _first_attempt(request: Request, time_limit_ms: int) -> WriteAttempt:
-    """The first attempt of this worker: as another worker has described it in a forwarded request, else a new one with
-    the time limit ``time_limit_ms``."""
+    """The first attempt of this worker to perform the write in ``request``. In a request that another worker has
+    forwarded, that worker describes the attempt by headers; otherwise it is a new attempt with the time limit
+    ``time_limit_ms``."""
     headers = request.headers
     id_ = headers.get(_REQUEST_ID, "") if FORWARD_PARAMETER in request.query_params else ""
     if not re.fullmatch("[0-9a-f]{32}", id_):

@@ -23,7 +23,8 @@ from typing import NewType, TypeAlias
 COUNTED_AGE_MAX_S = 1
 """How long after its start a call counts as one of the running calls of its queue, in seconds, while none hangs."""
 COUNTED_AGE_MIN_S = 0.1
-"""How long a call counts at least, in seconds, however many calls of its queue hang."""
+"""How long after its start, at least, a call counts as one of the running calls of its queue, in seconds, however many
+calls of the queue hang."""
 
 CallId = NewType("CallId", int)
 """Identifies one call in its ledger. Later calls have higher numbers."""
@@ -31,7 +32,8 @@ CallId = NewType("CallId", int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallQueue:
-    """The calls of one kind. They start in the order in which they were added."""
+    """The calls of one kind, of which a limited number runs at once. They start in the order in which they were
+    added."""
 
     name: str
     concurrent_max: int
@@ -40,7 +42,7 @@ class CallQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a running call does in the plug-in."""
+    """A part of a running call: what the plug-in does in it, and the time limit for it."""
 
     name: str
     """The name of the stage in error messages, such as ``validate``."""
@@ -53,7 +55,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingCall:
-    """The call waits until fewer calls of its queue run."""
+    """State of a call that waits until fewer calls of its queue run."""
 
     queue: CallQueue
     ends_at_s: float | None
@@ -62,7 +64,7 @@ class WaitingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCall:
-    """A thread runs the call."""
+    """State of a call that a thread runs, and whose time limit is not over."""
 
     queue: CallQueue
     counts_until_s: float
@@ -82,7 +84,8 @@ class RunningCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostCall:
-    """The call has exceeded its time limit, and its thread has not ended."""
+    """State of a call that has exceeded its time limit, and whose thread has not ended: its caller gets an error, and
+    its result will not be used."""
 
     queue: CallQueue
 
@@ -128,7 +131,8 @@ class CallLedger:
         return call_id
 
     def start_calls(self, now_s: float) -> list[CallId]:
-        """Change the calls that may start from waiting to running, and return them, the oldest first."""
+        """Change the calls that may start from waiting to running, and return their ids, the oldest first. The caller
+        must start a thread for each."""
         running_by_queue = Counter(call.queue for call in self._counted_calls(now_s))
         started_by_queue = Counter(
             call.queue for call in self._states.values() if isinstance(call, RunningCall | LostCall)
@@ -179,7 +183,8 @@ class CallLedger:
                 pass
 
     def expire_calls(self, now_s: float) -> list[ExpiredCall]:
-        """Return the calls whose time limit is over: a running call becomes lost, a waiting one is removed."""
+        """Return the calls whose time limit is over, and change their state: a running call becomes lost, a waiting one
+        is removed."""
         expired = []
         for call_id, state in list(self._states.items()):
             match state:
@@ -197,18 +202,19 @@ class CallLedger:
         return expired
 
     def end(self, call_id: CallId) -> bool:
-        """Remove a call that has returned. Returns whether its result counts: False for a lost call."""
+        """Remove a call that has returned or will never run. Returns whether its result counts: False for a lost
+        call."""
         return not isinstance(self._states.pop(call_id), LostCall)
 
     def remove_waiting(self) -> list[CallId]:
-        """Remove all waiting calls, and return them."""
+        """Remove all waiting calls, which are never run then, and return their ids."""
         waiting = [call_id for call_id, state in self._states.items() if isinstance(state, WaitingCall)]
         for call_id in waiting:
             del self._states[call_id]
         return waiting
 
     def running(self) -> list[CallId]:
-        """The calls that run and are not lost."""
+        """The ids of the calls that run and are not lost, the oldest first."""
         return [call_id for call_id, state in self._states.items() if isinstance(state, RunningCall)]
 
     def next_due_s(self, now_s: float) -> float | None:
@@ -226,7 +232,8 @@ class CallLedger:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _counted_calls(self, now_s: float) -> Iterator[RunningCall]:
-        """The running calls that count against the limits of their queues."""
+        """The running calls that count against the limits of their queues at the monotonic second ``now_s``: those that
+        have not run for long (:attr:`RunningCall.counts_until_s`)."""
         for state in self._states.values():
             if isinstance(state, RunningCall) and now_s < state.counts_until_s:
                 yield state

@@ -56,7 +56,7 @@ _RENAME_EXCHANGE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCheckpoint:
-    """A checkpoint that this worker has taken over."""
+    """A checkpoint that this worker has taken over for one start of a task, or for a re-split."""
 
     path: Path
     """The checkpoint directory. The query of this start writes to no other checkpoint directory."""
@@ -305,7 +305,7 @@ def _exchange_until_held(folder: Path, own_entry: Path, *, check: Callable[[], N
 
 
 def _entry_names(folder: Path) -> list[str]:
-    """The names in ``folder`` of the starts' entries and of the first checkpoint."""
+    """The names in the task's folder ``folder`` that are entries of starts, or the first checkpoint."""
     return [name for name in os.listdir(folder) if _ENTRY_NAME.fullmatch(name)]
 
 
@@ -319,7 +319,8 @@ def find_checkpoint_directory(folder: Path) -> Path | None:
 
 
 def exchange_names(first_path: Path, second_path: Path) -> None:
-    """Exchange the files or directories at two paths in one atomic step (Linux ``renameat2``).
+    """Exchange the names of the files or directories ``first_path`` and ``second_path`` in one atomic step (Linux
+    ``renameat2``).
 
     :raises ExchangeUnsupportedError: when the kernel or the file system cannot exchange names.
     :raises OSError: when the exchange fails for another reason, for example because a path does not exist.

@@ -192,7 +192,7 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
 def _ignored_key(
     name: str, type_: Type, reason: str, *, default: str | None = None, validator: Validator | None = None
 ) -> ConfigKey:
-    """A key without effect. ``reason``: why, as the end of its documentation."""
+    """A key without effect. ``reason``: why it has none, as the end of its documentation."""
     return ConfigKey(
         name=name,
         type=type_,
@@ -213,8 +213,9 @@ def _ignored_key(
 def connector_definition(
     config: Mapping[str, str], source: ConfiguredSource | None, sink: ConfiguredSink | None
 ) -> ConfigDef:
-    """All keys of a connector with ``config``. ``source`` and ``sink`` are None when ``config`` does not name them
-    correctly; then the keys by which it names them are there instead of theirs."""
+    """All keys of a connector with ``config``. ``source`` or ``sink`` is None when ``config`` does not name it
+    correctly. In place of its own keys the result then contains the keys that name it: ``source.class`` in a sink
+    connector; ``sink.class`` and ``sink.format`` in a source connector."""
     type_ = connector_type(config)
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
     sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()

@@ -52,8 +52,9 @@ _FLAT_COLUMN_PREFIX, _ITEMS_COLUMN_PREFIX, _CORRUPT_RECORD_COLUMN = "coterie_fla
 
 
 def definition(config: PrefixedConfig, side: str) -> ConfigDef:
-    """The config keys of the converter of ``side`` (``key`` or ``value``), without the prefix of ``config``; with the
-    keys for JSON if ``config`` chooses the JsonConverter."""
+    """The config keys of the converter of ``side`` (``key`` or ``value``): ``<side>.converter`` and, if ``config``
+    chooses the JsonConverter, the keys for JSON. The names are without the prefix of ``config``, such as
+    ``source.``."""
     keys = [
         ConfigKey(
             name=f"{side}.converter",
@@ -107,7 +108,7 @@ class Converter:
     ``offset``."""
 
     side: str
-    """``key`` or ``value``."""
+    """The part of the record that is converted: ``key`` or ``value``."""
     format: Format
     columns_ddl: str = ""
     """For JSON: the column definitions, as in CREATE TABLE."""

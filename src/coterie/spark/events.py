@@ -43,7 +43,9 @@ class EventQueue:
         unread event of the same task is removed: the last one if it is of the same class, else the oldest of
         :data:`UNREAD_REPORTS_MAX` such events in a row. A :class:`PluginThreadsLost` replaces an unread one.
 
-        The values of references to secrets are hidden in a trace: it becomes a status."""
+        In the trace of a :class:`TaskDied` or :class:`TaskRetrying`, the values of references to secrets are hidden,
+        because the trace becomes a part of the task's status.
+        """
         if isinstance(event, TaskDied | TaskRetrying):
             event = replace(event, trace=hide_secrets(event.trace))
         with self._lock:

@@ -136,8 +136,8 @@ def java_exception_of(error: BaseException) -> Any | None:
 
 
 def _one_line(message: str) -> str:
-    """``message`` in one line, without the stack trace and the SQLSTATE that some of Spark's messages contain, and cut
-    off after :data:`_MESSAGE_LENGTH_MAX` characters."""
+    """``message`` in one line: without line breaks, and without the stack trace and the SQLSTATE that some of Spark's
+    messages contain; cut off after :data:`_MESSAGE_LENGTH_MAX` characters. Secrets are hidden."""
     text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", hide_secrets(message))[0].split())
     text = re.sub(r" SQLSTATE: \w+$", "", text)
     return text if len(text) <= _MESSAGE_LENGTH_MAX else f"{text[:_MESSAGE_LENGTH_MAX]}…"

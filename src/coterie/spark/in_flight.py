@@ -94,13 +94,13 @@ EndT = TypeVar("EndT", ConfiguredSource, ConfiguredSink)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EndInBothConfigs(Generic[EndT]):
-    """One end of a connector (its source or its sink), by the connector's newest config and by the config of a former
-    checkpoint generation."""
+    """One end of a connector (its source or its sink), as the connector's newest config defines it, and as the config
+    of a former checkpoint generation defines it."""
 
     newest: EndT
     former: EndT
     prefix: str
-    """``source.`` or ``sink.``."""
+    """The prefix of the keys of this end: ``source.`` or ``sink.``."""
 
     @property
     def is_same_plugin(self) -> bool:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jar:
-    """One pinned jar."""
+    """A jar of a fixed version, size and SHA-256, as ``jars.toml`` contains it."""
 
     group: str
     artifact: str
@@ -112,7 +112,7 @@ def default_jar_folder(environment: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundJars:
-    """The jars in a folder."""
+    """The jars that a folder contains: those that Spark may use, and those that it must not use."""
 
     used: tuple[Path, ...]
     """The jars to add to Spark's class path."""

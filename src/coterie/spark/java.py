@@ -64,8 +64,8 @@ def find_java_home(scratch_folder: Path, environment: Mapping[str, str]) -> Path
 
 
 def java_version(java_path: Path) -> int | None:
-    """The feature version (17, 21, ...) that the ``java`` program at ``java_path`` prints; None when the program does
-    not run, fails, does not end within 60 s, or prints no version."""
+    """The feature version (17, 21, ...) that the ``java`` program at ``java_path`` prints; None when the program cannot
+    be started, fails, does not end within 60 s, or prints no version."""
     try:
         # In a separate process group: a signal to the worker's group must not make this Java count as unusable.
         completed = subprocess.run(
@@ -108,7 +108,8 @@ def write_signal_ignoring_launcher(program: Path, scratch_folder: Path, java_hom
 
 
 def _write_program(path: Path, text: str) -> None:
-    """Write an executable file that appears complete, and create its folder if it is missing."""
+    """Write ``text`` as the executable file ``path``, by a rename, so that no process can start an incomplete file.
+    Creates the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Write a temporary file and rename it: another worker may start the same file at this moment.
     temporary_file = path.with_name(f".{path.name}-{os.getpid()}")

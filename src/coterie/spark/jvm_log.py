@@ -18,7 +18,7 @@ from coterie.config.secrets import hide_secrets
 log = logging.getLogger(__name__)
 
 _LINE_SIZE_MAX_BYTES = 1_048_576
-"""Number of bytes after which a line that has not ended is written."""
+"""The longest part of a line, in bytes, that is copied at once: the part is written although the line has not ended."""
 
 
 @contextmanager
@@ -40,8 +40,9 @@ def open_jvm_log(file: Path) -> Iterator[int]:
 
 
 def _copy_lines(pipe: BinaryIO, output: BinaryIO) -> None:
-    """Copy the lines of ``pipe`` to ``output`` until the end of ``pipe``. If the disk refuses a line, it is dropped: a
-    full pipe would stop the JVM."""
+    """Copy the lines of ``pipe`` to ``output``, with secrets hidden, until the end of ``pipe``. A line that cannot be
+    written, for example to a full disk, is dropped: if the copying stopped, the pipe would become full, and the JVM
+    would stop."""
     with pipe, output:
         has_failed = False
         while line := pipe.readline(_LINE_SIZE_MAX_BYTES):

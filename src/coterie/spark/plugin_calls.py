@@ -66,7 +66,8 @@ class PluginCall:
 
     @contextmanager
     def stage(self, name: str, *, has_time_limit: bool = True) -> Iterator[None]:
-        """See :func:`plugin_stage`. Without ``has_time_limit`` only the whole call has a time limit."""
+        """Context manager: the block is the stage ``name`` of this call (:func:`plugin_stage`). Without
+        ``has_time_limit`` the stage has no time limit of its own: only the whole call has one."""
         self._calls.begin_stage(self, name, has_time_limit=has_time_limit)
         try:
             yield

@@ -123,7 +123,7 @@ def _converters() -> Iterator[Plugin]:
 
 
 def _own_plugin(class_name: str, type_: PluginType, aliases: tuple[str, ...]) -> Plugin:
-    """A plug-in that Coterie contains."""
+    """A plug-in that is a part of Coterie: its version is Coterie's."""
     return Plugin(class_name=class_name, type=type_, version=__version__, aliases=aliases)
 
 
@@ -131,7 +131,8 @@ def _own_plugin(class_name: str, type_: PluginType, aliases: tuple[str, ...]) ->
 
 
 def _connector_keys(class_name: str) -> Sequence[ConfigKey]:
-    """The keys of a connector whose config contains only its class."""
+    """The keys of a connector whose config contains only ``connector.class``, with the value ``class_name``. The keys
+    that every connector has come last."""
     config = {"connector.class": class_name}
     keys = connector_definition(config, configured_source(config, {}), configured_sink(config, {})).keys
     common = {key.name for key in common_definition().keys}

@@ -80,7 +80,7 @@ def sink_class_key() -> ConfigKey:
 
 
 def _make_class_key(name: str, documentation: str, names: ClassNames, group: str) -> ConfigKey:
-    """A config key whose value is one of the class names ``names``."""
+    """The config key ``name``, whose value is one of the class names ``names``. ``group``: the group in a form."""
     return ConfigKey(
         name=name,
         type=Type.CLASS,
@@ -95,7 +95,7 @@ def _make_class_key(name: str, documentation: str, names: ClassNames, group: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredSource:
-    """The class, config and keys of a connector's source."""
+    """The source of a connector: its class, its config, and the definition of its keys."""
 
     plugin: type[Source]
     config: PrefixedConfig
@@ -106,7 +106,7 @@ class ConfiguredSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredSink:
-    """The class, config and keys of a connector's sink."""
+    """The sink of a connector: its class, its config, and the definition of its keys."""
 
     plugin: type[Sink]
     config: PrefixedConfig

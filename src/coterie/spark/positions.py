@@ -13,8 +13,8 @@ from typing import TypeAlias
 from coterie.spark.checkpoint import last_batch_id
 
 Positions: TypeAlias = Mapping[str, int]
-"""Positions by key. The source defines the meaning of both: for Kafka, the next offset by partition; for files, the
-modification time by URI."""
+"""How far the input was read: by key, a whole number. The source defines the meaning of both: for Kafka, the next
+offset by partition; for files, the modification time by URI."""
 
 _EMPTY_BATCH_PLAN = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
 """The second line of Spark's file ``offsets/N`` for a batch without rows."""
@@ -70,7 +70,8 @@ def write_source_log(checkpoint: Path, lines: list[str]) -> None:
 
 
 def _write_new_file(path: Path, text: str) -> None:
-    """Write a file that appears complete, and create its folder if it is missing.
+    """Write ``text`` to the new file ``path``, by a rename, so that the file is always complete. Creates the folder if
+    it is missing.
 
     :raises FileExistsError: when the file exists: the checkpoint must then not be initialized.
     """

@@ -19,7 +19,8 @@ SOURCE_PREFIX = "source."
 SINK_PREFIX = "sink."
 """Prefix of the keys of a connector's sink."""
 OPTION_PREFIX = "option."
-"""Prefix, after that of the end, of the keys that are options of Spark's own reader or writer."""
+"""Prefix, after :data:`SOURCE_PREFIX` or :data:`SINK_PREFIX`, of the keys that are options of Spark's own reader or
+writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,8 @@ class PrefixedConfig:
 
     def values_under(self, prefix: str) -> dict[str, str]:
         """The values of all keys whose name starts with ``prefix``, such as :data:`OPTION_PREFIX`, by the rest of the
-        name. If a key is set with and without the end's prefix, the value of the key with the end's prefix is taken."""
+        name. If a key is set both with and without :attr:`prefix`, the value of the key with :attr:`prefix` is
+        taken."""
         values: dict[str, str] = {}
         for full_prefix in (*((prefix,) if self.is_prefix_optional else ()), self.prefix + prefix):
             values |= {
@@ -94,20 +96,19 @@ class PrefixedConfig:
         return replace(self, config={**self.by_user_key(values), **self.config})
 
     def error_by_key(self, name: str, message: str) -> dict[str, list[str]]:
-        """A mapping from the user's key of ``name`` to one error message about its set value. ``message``: what is
-        wrong with the value and what to do."""
+        """A mapping with one entry: under the user's key of ``name``, one error message about the value that the config
+        sets. ``message``: what is wrong with the value and what to do."""
         key = self.full_key(name)
         return {key: [invalid_value_message(key, self.config.get(key), message)]}
 
     def config_error(self, name: str, message: str) -> ConfigError:
-        """A ConfigError with one message about the set value of the key ``name``. It is returned and not raised;
-        ``message`` as in :meth:`error_by_key`."""
+        """A ConfigError with the message of :meth:`error_by_key`; the caller raises it."""
         return ConfigError(self.error_by_key(name, message))
 
     def unknown_key_errors(self, definition: ConfigDef, free_key_prefixes: Iterable[str]) -> dict[str, list[str]]:
-        """An error, by key, for each set key that has the end's prefix, is not in ``definition`` and does not start
-        with one of ``free_key_prefixes``: the user must see a typo. ``definition`` has the user's keys
-        (:meth:`with_user_keys`); ``free_key_prefixes`` are without the end's prefix.
+        """An error, by key, for each set key that starts with :attr:`prefix`, is not in ``definition`` and does not
+        continue with one of ``free_key_prefixes``: the user must see a typo. ``definition`` has the user's keys
+        (:meth:`with_user_keys`); ``free_key_prefixes`` are without :attr:`prefix`.
 
         Keys without a prefix may belong to another program, so Connect and Coterie both ignore unknown ones.
         """
@@ -120,15 +121,15 @@ class PrefixedConfig:
         }
 
     def _with_user_key(self, key: ConfigKey) -> ConfigKey:
-        """``full_key`` with the user's key as its name, and with the user's keys of its dependents."""
+        """``key`` with the user's key (:meth:`full_key`) as its name, and with the user's keys of its dependents."""
         return replace(
             key, name=self.full_key(key.name), dependents=tuple(self.full_key(name) for name in key.dependents)
         )
 
 
 def unsupported_option_errors(config: PrefixedConfig, end_name: str) -> dict[str, list[str]]:
-    """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`) of a source or sink that has no options.
-    ``end_name``: the source or sink, as the first words of the message."""
+    """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`), for a source or sink that has no
+    options. ``end_name``: the name of the source or sink, with which the messages begin."""
     return {
         config.full_key(OPTION_PREFIX + option): [f"{end_name} has no options"]
         for option in config.values_under(OPTION_PREFIX)

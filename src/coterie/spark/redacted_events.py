@@ -56,8 +56,9 @@ class EventRedactor:
         unfollow_secrets(self._set_secrets)
 
     def _set_secrets(self, texts: Sequence[str]) -> None:
-        """Hide ``texts`` from now on, the first of several that match at the same place. If the JVM has ended, it shows
-        nothing any more."""
+        """Make ``texts`` the list of texts that Spark's UI and event log hide from now on, in place of the former list;
+        where several match at the same place, the first is hidden. If the JVM cannot be reached, for example because it
+        has ended, this is only logged."""
         try:
             self._java_redactor.setSecrets(json.dumps(list(texts)))
         except (Py4JError, OSError) as error:

@@ -37,8 +37,8 @@ DEFINITION = ConfigDef(
         ),
     )
 )
-"""The keys of a rotation, with the names in Connect's S3 sink. A sink that benefits from batches of many rows has them
-in its definition."""
+"""The keys of a rotation, with the names in Connect's S3 sink. A sink for which batches of many rows are better adds
+them to its own definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,5 +63,6 @@ class Rotation:
 
 
 def rotation_user_keys(config: PrefixedConfig) -> tuple[str, ...]:
-    """The user's keys (:meth:`PrefixedConfig.full_key`) of the rotation keys, whether or not the user has set them."""
+    """The user's keys (:meth:`PrefixedConfig.full_key`) of the two rotation keys, whether or not the user has set
+    them."""
     return tuple(config.full_key(key.name) for key in DEFINITION.keys)

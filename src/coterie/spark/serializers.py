@@ -97,10 +97,10 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serializer:
-    """Writes the key or the value of records."""
+    """Converts columns to the bytes of the key or the value of Kafka records."""
 
     side: str
-    """``key`` or ``value``."""
+    """The part of the record that is written: ``key`` or ``value``."""
     format: Format
     has_schema_envelope: bool = False
     """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""

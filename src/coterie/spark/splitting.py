@@ -269,7 +269,7 @@ class Splitter:
                     )
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits and changes of offsets of ``connector``, and watch its source partitions no more, as
+        """End the running splits and changes of offsets of ``connector``, and stop watching its source partitions, as
         :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
             self._watched_sources.pop(connector, None)
@@ -338,8 +338,9 @@ class Splitter:
             )
 
     def close_fences_nowait(self) -> None:
-        """Close the fences of all running splits: they commit no checkpoint generation and no batch in flight any more,
-        except in a step that is already running. Does not wait."""
+        """Close the fences of all calls of :meth:`split`, :meth:`finish_checkpoint_generation` and
+        :meth:`change_offsets` that are running or about to begin: they commit no checkpoint generation and no batch in
+        flight any more, except in a commit that has already begun. Does not wait."""
         with self._lock:
             for fence in self._connector_by_fence:
                 fence.close_nowait()

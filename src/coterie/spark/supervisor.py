@@ -68,8 +68,8 @@ CONCURRENT_RESTARTS_MAX = 16
 to the restarts that the herder orders, and separately to those of the supervisor itself. Each restart may wait a minute
 for its server."""
 CONCURRENT_RESTARTS_OF_CONNECTOR_MAX = 4
-"""Maximum number of queries of one connector that are being restarted at the same time: then the supervisor restarts no
-other query of this connector that waits for a server. The threads stay free for connectors whose server is reachable
+"""Number of queries of one connector that are being restarted at the same time from which on the supervisor restarts no
+further query of this connector that waits for a server. So threads stay free for connectors whose server is reachable
 again."""
 CONCURRENT_STOPS_MAX = 64
 """Maximum number of queries that are stopped at the same time. A stop may hang in Spark, and no stop may wait for
@@ -100,7 +100,7 @@ POLL_INTERVAL_MS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStarting:
-    """The run has no query yet."""
+    """State of a run that has no query yet: it waits for a thread, takes over the checkpoint, or starts the query."""
 
     pass
 
@@ -146,7 +146,7 @@ class QueryStopping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryEnded:
-    """The run is no longer among the supervisor's runs."""
+    """State of a run that has ended: the supervisor has removed it from its runs, and it commits nothing any more."""
 
     pass
 
@@ -165,9 +165,9 @@ class QueryRun:
         self.generation_path: Path | None = None
         """The folder of the checkpoint generation that contains the checkpoint; None before the take-over begins."""
         self.has_ended = threading.Event()
-        """An event that is set when the state becomes QueryEnded."""
+        """Set when the state becomes QueryEnded."""
         self.start_call: PluginCall | None = None
-        """The call that starts or restarts the query; None before the first."""
+        """The last call that starts or restarts the query; None before the first."""
         self.config: Mapping[str, str] = {}
         """The task's config, with unresolved references; empty before the start."""
         self.resolved_config: Mapping[str, str] = {}
@@ -243,7 +243,7 @@ class Supervisor:
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Stop the task at the end of its batch, or interrupt the batch after ``grace_ms``, as
         :meth:`coterie.herder.seams.TaskRuntime.stop` describes. If a plug-in prevents the end of the interrupted batch
-        for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is shut, and the run ends."""
+        for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is closed, and the run ends."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
         if (run_and_query := self._mark_stopping(task)) is not None:
@@ -255,8 +255,9 @@ class Supervisor:
         self._events.drop_events_of(task)
 
     def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        """The running start or restart of ``task`` is no longer needed, as
-        :meth:`coterie.herder.seams.TaskRuntime.end_start` describes."""
+        """If the running start or restart of ``task`` has not ended within ``grace_ms``, abandon it: its result is no
+        longer needed. Does nothing when there is none. Never waits. See
+        :meth:`coterie.herder.seams.TaskRuntime.end_start`."""
         with self._lock:
             calls = [
                 run.start_call
@@ -275,8 +276,8 @@ class Supervisor:
             ended_runs = self._end_runs_with_query()
             for run, _ in ended_runs:
                 self._events.put(TaskHalted(task=run.task))
-        # Shut all fences before waiting for one: a run that hangs in its commit must not keep the others running. A run
-        # in QueryStarting finds its fence closed and reports TaskHalted. For a run in QueryStopping this ends the
+        # Close all fences before waiting for one: a run that hangs in its commit must not keep the others running. A
+        # run in QueryStarting finds its fence closed and reports TaskHalted. For a run in QueryStopping this ends the
         # grace, and the run reports nothing.
         for run in halted_runs:
             run.fence.close_nowait()
@@ -322,7 +323,8 @@ class Supervisor:
         return self._submit_stop_call(run, partial(self._stop_run, run, query, deadline_s), deadline_s)
 
     def _submit_query_stop(self, run: QueryRun, query: TaskQuery) -> None:
-        """Stop the query of a run that has ended, without grace, on another thread."""
+        """Stop ``query``, the query of the run ``run`` that has ended, on another thread: without grace, also in the
+        middle of a batch."""
         self._submit_stop_call(run, partial(query.stop, grace_ms=0), time.monotonic())
 
     def _submit_stop_call(
@@ -335,7 +337,7 @@ class Supervisor:
     ) -> PluginCall:
         """Call ``function``, which stops ``run`` with a grace until the monotonic second ``deadline_s``, on another
         thread. If it takes longer than :data:`INTERRUPTED_STOP_TIMEOUT_MS` after the grace, the call is abandoned: the
-        run's fence is shut, and ``end_run`` is called, by default :meth:`_end_run`."""
+        run's fence is closed, and ``end_run`` is called, by default :meth:`_end_run`."""
 
         def abandon_run(_: str) -> None:
             run.fence.close_nowait()
@@ -355,7 +357,8 @@ class Supervisor:
         )
 
     async def _wait_for_stop(self, call: PluginCall) -> None:
-        """Wait until the stop ``call`` has returned, or was abandoned, which is logged."""
+        """Wait until the call ``call``, which stops a run, has returned or was abandoned. An abandoned stop is logged,
+        and raises nothing."""
         try:
             await result_of(call)
         except PluginTimeoutError:
@@ -365,7 +368,8 @@ class Supervisor:
 
     def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:
         """Restart the query of a run in the state ``restarting`` (:meth:`_restart_query`) on another thread. If that
-        takes too long, the run's fence is shut, and the run becomes QueryFailed: no restart can succeed on it."""
+        exceeds the time limit of a plug-in call, the run's fence is closed, and the run becomes QueryFailed: no restart
+        can succeed on this run any more."""
 
         def fail_run(message: str) -> None:
             run.fence.close_nowait()
@@ -382,7 +386,7 @@ class Supervisor:
         return run.start_call
 
     def _abandon_start(self, run: QueryRun) -> None:
-        """Shut the fence of a run whose start was abandoned, and end the run."""
+        """Close the fence of a run whose start was abandoned, and end the run."""
         run.fence.close_nowait()
         with self._lock:
             state = run.state
@@ -710,7 +714,7 @@ class Supervisor:
                     return
         self._submit_query_stop(run, query)
 
-    # -- states; the caller holds the lock, except for _closing_run and _transition -----------------------------------
+    # -- states; the caller holds the lock, except for _find_stopping_run and _transition -----------------------------
 
     def _find_run_with_query(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         """The run of ``task`` that has a query and is not being stopped, and its query; None when there is none."""
@@ -814,10 +818,11 @@ def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
 
 
 def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
-    """The event that another worker has taken over the checkpoint of ``run``."""
+    """The event which reports that another worker has taken over the checkpoint of ``run``."""
     return TaskDied(task=run.task, trace="Another worker has taken over the checkpoint", holds_checkpoint=False)
 
 
 def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
-    """The event that a sink has fenced ``run``, whose own fence is open."""
+    """The event which reports that a later start of the task has fenced ``run`` in a sink. The run's own fence is
+    open."""
     return TaskDied(task=run.task, trace="A later start of the task has taken over in the sink", holds_checkpoint=False)

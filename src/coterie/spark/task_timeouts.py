@@ -7,8 +7,8 @@ from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_leas
 from coterie.spark.bad_records import keys as bad_records
 
 FIRST_RETRY_DELAY_MS = 300
-"""Delay before the first restart after a server could not be reached. As in Connect, the delay doubles with each
-restart, up to ``errors.retry.delay.max.ms``."""
+"""Delay, in ms, before the first restart after a server could not be reached. As in Connect, the delay doubles with
+each restart, up to ``errors.retry.delay.max.ms``."""
 
 BATCH_TIMEOUT_KEY = ConfigKey(
     name="task.batch.timeout.ms",
@@ -48,7 +48,7 @@ class Outage:
     since_s: float
     """The monotonic second of the first failure."""
     planned_restarts: int
-    """Number of restarts of the task's query that were planned since then."""
+    """How many restarts of the task's query were planned since the first failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,8 @@ class TaskTimeouts:
     """The time limits in a task's config."""
 
     retry_timeout_ms: int
-    """How long after the first failure a task is restarted while a server cannot be reached; -1 means without limit."""
+    """How long, from the first failure, a task is restarted while a server cannot be reached; -1 means without
+    limit."""
     retry_delay_max_ms: int
     """Maximum delay between a failure and the restart."""
     batch_timeout_ms: int | None

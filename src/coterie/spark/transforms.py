@@ -113,8 +113,9 @@ _PREDICATE_KEYS = (
 def _keys_of_alias(
     list_key: ConfigKey, alias: str, item_kind: str, validator: object, own_keys: Iterable[ConfigKey]
 ) -> list[ConfigKey]:
-    """The keys of the transform or predicate ``alias``, with their prefix, group and order in a form: ``type``, then
-    ``own_keys``. ``validator``: the validator of ``type``."""
+    """The keys of the transform or predicate ``alias``, with their prefix, and with the group and order in which a form
+    shows them: ``type``, then ``own_keys``. ``validator``: the validator of ``type``. ``item_kind``: ``transform`` or
+    ``predicate``."""
     prefix, group = f"{list_key.name}.{alias}.", f"{list_key.display_name}: {alias}"
     assert callable(validator)
     type_key = ConfigKey(
@@ -174,7 +175,7 @@ def _predicate_errors(config: Mapping[str, str], settings: PrefixedConfig) -> di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """A predicate of a connector, as used by one transform."""
+    """A predicate of a connector, with the way in which one transform uses it."""
 
     predicate_type: PredicateType
     settings: PrefixedConfig
@@ -197,7 +198,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """One transform of a connector."""
+    """One transform of a connector: its type, its keys, and the rows to which it is applied."""
 
     transform_type: TransformType
     side: RecordSide

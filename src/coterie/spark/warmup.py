@@ -29,12 +29,11 @@ from coterie.spark.session import make_spark_settings, start_driver
 from coterie.spark.settings import SparkConfig
 
 FILE_FORMATS = ("json", "parquet")
-"""The formats of the sinks of the two queries that write files: the first is written by Spark's writer, the second by
-Arrow."""
+"""The formats of the files that two of the warm-up queries write: the first by Spark's writer, the second by Arrow."""
 ROWS_PER_FILE = 200
-"""Number of rows in each input file."""
+"""Number of rows in each input file of the warm-up queries."""
 QUERY_TIMEOUT_S = 300
-"""Time limit, in seconds, for each of the queries. Spark's start and these queries have taken up to 102 s on a busy
+"""Time limit, in seconds, for each warm-up query. Spark's start and these queries have taken up to 102 s on a busy
 machine."""
 ARCHIVE_TIMEOUT_S = 600
 """Time limit, in seconds, for the end of the JVM, which writes the archive when it ends."""
@@ -110,8 +109,8 @@ def _rate_config() -> Mapping[str, str]:
 
 
 def _files_config(folder: Path, format_: str) -> Mapping[str, str]:
-    """Write input files into ``folder``; returns the config of a task that writes them to files of the format
-    ``format_``."""
+    """Write two CSV files into a new folder in ``folder``. Returns the config of a task that reads them, and writes
+    their rows to files of the format ``format_``."""
     source_folder = folder / f"{format_}-in"
     source_folder.mkdir()
     for number in range(2):

@@ -31,13 +31,13 @@ from coterie.rest.visible_configs import visible_config, visible_info
 
 
 class ConnectorsResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/connectors``: connectors and their configs."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.LIST_CONNECTORS: self.list_connectors,
             Operation.CREATE_CONNECTOR: self.create_connector,
@@ -49,8 +49,9 @@ class ConnectorsResource:
         }
 
     async def list_connectors(self, request: Request) -> Response:
-        """The connectors' names; with ``expand`` an object by name, in which ``?expand=info`` and ``?expand=status``
-        are the parts. As in Connect, an object has no part for another value of ``expand``."""
+        """The names of all connectors, as a list. With ``?expand=info`` or ``?expand=status``, or both, an object
+        instead: by connector name, an object with these parts. As in Connect, another value of ``expand`` adds no
+        part."""
         connectors = (await self._herder.ask(ListConnectors(), ConnectorNames)).connectors
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions:
@@ -60,8 +61,8 @@ class ConnectorsResource:
     async def _expanded_response(
         self, request: Request, connectors: Sequence[ConnectorName], expansions: frozenset[str]
     ) -> Response:
-        """The response with the parts of all connectors; a connector that is deleted meanwhile is left out, as in
-        Connect."""
+        """The response with the parts ``expansions`` of all ``connectors``. A connector that is deleted meanwhile is
+        left out, as in Connect."""
         entries = []
         async for piece in self._herder.describe_in_pieces(connectors):
             for info, status in piece:

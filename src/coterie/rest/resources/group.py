@@ -41,7 +41,7 @@ CONNECT_NOT_FOUND_BODY = b"HTTP 404 Not Found"
 
 
 class GroupResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/coterie``: the group and its workers."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._worker = herder.worker
@@ -49,7 +49,7 @@ class GroupResource:
         self._http_client = herder.http_client
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.DESCRIBE_WORKER: self.describe_worker,
             Operation.DESCRIBE_GROUP: self.describe_group,
@@ -59,12 +59,12 @@ class GroupResource:
         }
 
     async def describe_worker(self, _: Request) -> Response:
-        """This worker's own state."""
+        """The state of this worker, of its membership and of its tasks."""
         return JSONResponse(self._own_view_json(await self._own_view()))
 
     async def describe_group(self, request: Request) -> Response:
-        """The group's state, as its leader computes it from the last round and from each member's own state. Forwarded
-        to the leader."""
+        """The state of the group: computed by the leader from the last round and from each member's own state. Another
+        worker forwards the request to the leader."""
         answer = await self._worker.ask(DescribeWorkerGroup())
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER):
@@ -83,7 +83,7 @@ class GroupResource:
         return await self._order_worker(request, DrainWorker(worker=_worker_in_path(request)))
 
     async def uncordon_worker(self, request: Request) -> Response:
-        """Cancel the drain of the worker in the path."""
+        """Cancel the drain of the worker in the path: the worker gets jobs again."""
         return await self._order_worker(request, UncordonWorker(worker=_worker_in_path(request)))
 
     async def restart_worker(self, request: Request) -> Response:
@@ -191,7 +191,7 @@ class GroupResource:
         return cast(Mapping[str, object], view_json) if isinstance(view_json, dict) else None
 
     def _own_view_json(self, view: WorkerView) -> Json:
-        """The JSON of this worker's own ``GET /coterie/worker``."""
+        """``view``, the state of this worker, as the JSON of its ``GET /coterie/worker``."""
         return views.worker_json(
             view,
             now_ms=now_ms(),
@@ -203,6 +203,6 @@ class GroupResource:
 
 
 def _worker_in_path(request: Request) -> str:
-    """The worker in the path of ``request``: its name, ``host:port`` or instance id."""
+    """The text in the path of ``request`` that names a worker: the worker's name, ``host:port`` or instance id."""
     worker: str = request.path_params["worker"]
     return worker

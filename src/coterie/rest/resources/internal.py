@@ -16,13 +16,13 @@ from coterie.rest.routing import Handlers
 
 
 class InternalResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for other workers' requests."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {Operation.PUT_TASK_CONFIGS: self.put_task_configs, Operation.FENCE_TASKS: self.fence_tasks}
 
     async def put_task_configs(self, request: Request) -> Response:
@@ -35,7 +35,7 @@ class InternalResource:
         return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))
 
     async def fence_tasks(self, request: Request) -> NoReturn:
-        """Refuse to fence the producers of a connector's tasks.
+        """Refuse to fence the producers of a connector's tasks: in Coterie the start of a task fences its earlier runs.
 
         :raises ProblemRefusal: always.
         """

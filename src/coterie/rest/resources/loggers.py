@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 class LoggersResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/admin/loggers``."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.LIST_LOGGERS: self.list_loggers,
             Operation.DESCRIBE_LOGGER: self.describe_logger,
@@ -35,12 +35,15 @@ class LoggersResource:
         }
 
     async def list_loggers(self, _: Request) -> Response:
-        """All loggers of this worker."""
+        """The level of each logger of this worker, and when a request has last changed it, by the logger's name."""
         states = await self._herder.worker.logger_levels.states()
         return JSONResponse({name: _state_json(state) for name, state in states.items()})
 
     async def describe_logger(self, request: Request) -> Response:
-        """One logger of this worker."""
+        """The level of the logger in the path, on this worker.
+
+        :raises NotFoundError: when this worker has no such logger.
+        """
         name = _logger_in_path(request)
         state = await self._herder.worker.logger_levels.state(name)
         if state is None:

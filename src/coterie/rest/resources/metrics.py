@@ -19,7 +19,7 @@ from coterie.rest.routing import Handlers
 
 
 class MetricsResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/metrics``."""
 
     def __init__(self, herder: HerderRequests, *, group_id: GroupId) -> None:
         """``group_id`` is the id of the worker's group."""
@@ -27,7 +27,7 @@ class MetricsResource:
         self._group_id = group_id
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {Operation.DESCRIBE_METRICS: self.describe_metrics}
 
     async def describe_metrics(self, _: Request) -> Response:
@@ -38,7 +38,7 @@ class MetricsResource:
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def _snapshot(self) -> WorkerSnapshot:
-        """The present values of the metrics.
+        """The present values of all metrics of this worker.
 
         :raises ProblemRefusal: when the herder refused the requests, because the worker starts or shuts down.
         """

@@ -18,13 +18,13 @@ from coterie.rest.routing import Handlers
 
 
 class OffsetsResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/connectors/{connector}/offsets``."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.DESCRIBE_OFFSETS: self.describe_offsets,
             Operation.CHANGE_OFFSETS: self.change_offsets,
@@ -32,12 +32,12 @@ class OffsetsResource:
         }
 
     async def describe_offsets(self, request: Request) -> Response:
-        """How far the committed batches of the connector's tasks have read."""
+        """The connector's offsets: how far the committed batches of its tasks have read."""
         herder_request = DescribeOffsets(connector=connector_in_path(request))
         return JSONResponse(views.offsets_json(await self._herder.ask(herder_request, ConnectorOffsets)))
 
     async def change_offsets(self, request: Request) -> Response:
-        """Change the offsets in the body; the others stay."""
+        """Set the connector's offsets that the body contains; its other offsets stay as they are."""
         body = await bodies.read_body(request)
         change = OffsetChange(offsets=bodies.parse_offsets(body))
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
@@ -45,15 +45,15 @@ class OffsetsResource:
         return await self._herder.ask_or_forward(request, body, herder_request, to_response)
 
     async def reset_offsets(self, request: Request) -> Response:
-        """Remove all offsets."""
+        """Remove all offsets of the connector, so that it reads its input as a new connector does."""
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=RESET_OFFSETS)
         to_response = _message_response(views.OFFSETS_RESET_MESSAGE)
         return await self._herder.ask_or_forward(request, b"", herder_request, to_response)
 
 
 def _message_response(message: str) -> Callable[[Answer], Response]:
-    """A function that returns ``message`` for a :class:`Done`, and raises ProblemRefusal when the herder refused the
-    request."""
+    """A function that makes the HTTP response with ``message`` for a :class:`Done`, and raises ProblemRefusal when the
+    herder refused the request."""
 
     def to_response(answer: Answer) -> Response:
         problems.answer_as(answer, Done)

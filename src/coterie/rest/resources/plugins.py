@@ -23,13 +23,13 @@ _CONNECTOR_SUFFIX = "Connector"
 
 
 class PluginsResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/connector-plugins``."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.LIST_PLUGINS: self.list_plugins,
             Operation.DESCRIBE_PLUGIN: self.describe_plugin,
@@ -37,19 +37,20 @@ class PluginsResource:
         }
 
     async def list_plugins(self, request: Request) -> Response:
-        """Sources and sinks; all plug-ins with ``?connectorsOnly=`` and another value than ``true``."""
+        """The sources and sinks of this worker; all its plug-ins if the query has a value of ``connectorsOnly`` other
+        than ``true``."""
         connectors_only = flag(request, "connectorsOnly", default=True)
         plugins = await self._herder.ask(ListPlugins(connectors_only=connectors_only), PluginList)
         return JSONResponse(plugin_views.plugins_json(plugins.plugins))
 
     async def describe_plugin(self, request: Request) -> Response:
-        """The config keys of a plug-in, of a version in ``?version=`` (KIP-891)."""
+        """The config keys of the plug-in in the path. ``?version=`` requires a version of the plug-in (KIP-891)."""
         question = DescribePlugin(name=request.path_params["plugin"], version_range=query_value(request, "version"))
         keys = await self._herder.ask(question, PluginKeys)
         return JSONResponse(plugin_views.keys_json(keys.keys))
 
     async def validate_config(self, request: Request) -> Response:
-        """The errors of a config, key by key.
+        """The result of the validation of a config: the definition, value and errors of each key.
 
         :raises BadRequestError: when the path and the config name different plug-ins.
         :raises ProblemRefusal: when the config names no plug-in.

@@ -15,13 +15,13 @@ from coterie.rest.routing import Handlers
 
 
 class RestartsResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for restarts of connectors and tasks."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.RESTART_CONNECTOR: self.restart_connector,
             Operation.RESTART_TASK: self.restart_task,

@@ -21,7 +21,7 @@ HEALTH_TIMEOUT_S = 10.0
 
 
 class ServerResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/``, ``/health`` and ``/coterie/openapi.json``."""
 
     def __init__(self, worker: Worker, *, cluster_id: str, endpoints: Sequence[Endpoint]) -> None:
         """``cluster_id`` is the id that the brokers report for their cluster; ``endpoints`` are those of the API."""
@@ -32,7 +32,7 @@ class ServerResource:
         """The OpenAPI document; None before it is requested for the first time."""
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.DESCRIBE_SERVER: self.describe_server,
             Operation.DESCRIBE_HEALTH: self.describe_health,

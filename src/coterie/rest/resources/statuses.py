@@ -20,13 +20,13 @@ from coterie.rest.visible_configs import visible_config
 
 
 class StatusesResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for tasks and statuses of connectors."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.DESCRIBE_STATUS: self.describe_status,
             Operation.DESCRIBE_TASKS: self.describe_tasks,

@@ -12,13 +12,13 @@ from coterie.rest.routing import Handlers
 
 
 class TargetStatesResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for pause, resume and stop of connectors."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.PAUSE_CONNECTOR: self.pause_connector,
             Operation.RESUME_CONNECTOR: self.resume_connector,

@@ -11,20 +11,21 @@ from coterie.rest.routing import Handlers
 
 
 class TopicsResource:
-    """The handlers of one worker."""
+    """The HTTP handlers of one worker for ``/connectors/{connector}/topics``."""
 
     def __init__(self, herder: HerderRequests) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:
-        """The handlers by operation."""
+        """The methods of this object that handle the requests, by operation of the endpoint."""
         return {
             Operation.DESCRIBE_TOPICS: self.describe_topics,
             Operation.RESET_TOPICS: self.reset_topics,
         }
 
     async def describe_topics(self, request: Request) -> Response:
-        """As in Connect, a connector that does not exist has no topics."""
+        """The topics that the connector's tasks have read or written; none for a connector that does not exist, as in
+        Connect."""
         active = await self._herder.ask(DescribeActiveTopics(connector=connector_in_path(request)), ActiveTopics)
         return JSONResponse({active.connector: {"topics": list(active.topics)}})
 

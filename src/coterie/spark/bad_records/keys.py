@@ -67,7 +67,8 @@ def _error_handling_key(
     validator: Validator | None = None,
     width: Width = Width.MEDIUM,
 ) -> ConfigKey:
-    """A config key of the group :data:`ERROR_HANDLING_GROUP`, of medium importance."""
+    """A config key of the group :data:`ERROR_HANDLING_GROUP`, of medium importance, at position ``order`` of the group.
+    ``label``: the key's name in a form."""
     return ConfigKey(
         name=name,
         type=type_,
@@ -219,9 +220,10 @@ class ErrorTolerance:
 
     dead_letter_destination: DeadLetterDestination
     logs_errors: bool
-    """Whether the number of bad records is logged."""
+    """Whether log lines with the number of bad records are written."""
     logs_record_positions: bool
-    """Whether a log line names topic, partition, offset and timestamp of the first bad record that it counts."""
+    """Whether a log line about bad records contains topic, partition, offset and timestamp of the first bad record that
+    it counts."""
 
 
 def error_tolerance_of(config: Mapping[str, str]) -> ErrorTolerance | None:

@@ -105,7 +105,7 @@ class DeadLetterQueue:
 
 
 class _StagedDeadLetters:
-    """A staged batch of bad rows. Errors of its commit name the config key of the destination."""
+    """A staged batch of bad rows, for which errors of the commit contain the config key of the destination."""
 
     def __init__(
         self, staged_batch: StagedBatch, name_key_in_errors: Callable[[], AbstractContextManager[None]]
@@ -200,7 +200,7 @@ def destination_errors(
     worker_kafka_properties: Mapping[str, str],
 ) -> dict[str, list[str]]:
     """Error messages about ``destination``, the destination of a :class:`DeadLetterQueue`, by the key that the user
-    must correct. Empty when bad rows can be written there. Waits some seconds at most for a Kafka cluster.
+    must correct; empty when no error was found. Waits some seconds at most for a Kafka cluster. Nothing is written.
 
     :raises ConfigError: see :func:`make_dead_letter_queue`.
     """

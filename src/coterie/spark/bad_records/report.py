@@ -49,7 +49,8 @@ class BadRecordLogReporter:
             self._unlogged_summary = BadRowSummary()
 
     def _log_line(self) -> str:
-        """The log line about the bad records since the last line."""
+        """The text of the log line: the number of bad records since the last line, and the error of the first of
+        them."""
         first_bad_row = dict(self._unlogged_summary.first_row_fields)
         line = (
             f"{self._unlogged_summary.count} bad records were left out, {self.bad_record_count} since the task "

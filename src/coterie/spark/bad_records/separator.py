@@ -24,7 +24,7 @@ SPOOL_MEMORY_BYTES_MAX = 4 << 20
 """Largest size, in bytes, of a batch's bad rows that stay in memory. When there are more, all bad rows of the batch are
 written to an unnamed temporary file."""
 _METRICS_NAME = "coterie_bad_rows"
-"""Name of the metrics of Spark that :meth:`BadRowSeparator.with_bad_row_metrics` adds."""
+"""The name under which Spark reports the metrics that :meth:`BadRowSeparator.with_bad_row_metrics` adds."""
 _SUMMARY_FIELDS = ("stage", "message", "topic", "partition", "offset", "timestamp")
 """The fields of the first bad row that a :class:`BadRowSummary` contains."""
 
@@ -48,7 +48,8 @@ class SeparatedRows:
         """The bad rows; None while there are none."""
         self._writer: pa.RecordBatchStreamWriter | None = None
         self.bad_row_summary = BadRowSummary()
-        """The bad-row summary of the record batches of :meth:`read_good_rows` that were read."""
+        """The number of bad rows, and the first of them, among the record batches that :meth:`read_good_rows` has read
+        so far."""
 
     def read_good_rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the good rows in their order, without the column ``BAD_ROW_COLUMN``. Can be called once."""
@@ -115,8 +116,8 @@ class BadRowSeparator:
 
     @property
     def bad_row_summary(self) -> BadRowSummary:
-        """The bad-row summary of the last evaluation, as far as its rows were read; count 0 before the first
-        evaluation."""
+        """The number of bad rows and the first of them, according to the last evaluation, as far as its rows were read;
+        count 0 before the first evaluation."""
         return self._counted_summary or (
             BadRowSummary() if self._last_separated_rows is None else self._last_separated_rows.bad_row_summary
         )
@@ -167,8 +168,8 @@ def rows_evaluated_once(classified_rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def summarize_bad_rows(classified_rows: DataFrame) -> BadRowSummary:
-    """The bad-row summary of ``classified_rows``: rows with the column ``BAD_ROW_COLUMN`` that Spark has stored
-    (:func:`rows_evaluated_once`)."""
+    """The number of bad rows in ``classified_rows``, and the first of them. ``classified_rows`` have the column
+    ``BAD_ROW_COLUMN``, and Spark has stored them (:func:`rows_evaluated_once`)."""
     first_summary = F.first(F.struct(*_SUMMARY_FIELDS))
     row = bad_rows(classified_rows).agg(F.count("*").alias("count"), first_summary.alias("first")).collect()[0]
     if not row["count"]:

@@ -46,8 +46,8 @@ def sync_folder_tree(folder: Path) -> None:
 
 
 def replace_folder_by_file(path: Path) -> None:
-    """Replace the folder ``path`` by an empty plain file, and remove the folder. Does nothing to a plain file at
-    ``path``.
+    """Replace the folder ``path`` by an empty plain file of the same name, and remove the folder. Does nothing if a
+    plain file is at ``path`` already.
 
     The path is never free where the file system can exchange two names. Elsewhere it is free for a moment, and a folder
     that another worker creates there in this moment is replaced too.
@@ -75,8 +75,8 @@ def remove_path(path: Path) -> None:
 
 
 def _replace_without_exchange(path: Path, replaced_path: Path) -> None:
-    """Rename the folder ``path`` to ``replaced_path``, and create a plain file at ``path``, until a plain file is
-    there."""
+    """Rename the folder ``path`` to ``replaced_path``, and create a plain file at ``path``. A folder that another
+    worker creates at ``path`` meanwhile is renamed too: repeat this until a plain file is at ``path``."""
     while not path.is_file():
         with contextlib.suppress(FileNotFoundError):
             path.rename(replaced_path)

@@ -46,7 +46,10 @@ class GenerationId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """:raises ValueError: when ``text`` is not ``<number>-<id>``."""
+        """The generation that ``text`` names.
+
+        :raises ValueError: when ``text`` is not ``<number>-<id>``.
+        """
         number, dash, id_ = text.partition("-")
         if not (dash and id_ and number.isascii() and number.isdigit()):
             raise ValueError(f"{text!r} is not a checkpoint generation, which has the form <number>-<id>")

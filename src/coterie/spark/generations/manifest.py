@@ -175,8 +175,8 @@ def _common_json(plan_or_manifest: GenerationPlan | Manifest) -> dict[str, Any]:
 
 
 def _common_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The reverse of :func:`_common_json`: the fields that a plan and a manifest have in common, by field name, from
-    the JSON."""
+    """The fields that a plan and a manifest have in common, by field name, from ``document``, which contains the result
+    of :func:`_common_json`."""
     split = document["split"]
     return {
         "generation": GenerationId.parse(document["generation"]),
@@ -190,14 +190,15 @@ def _common_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document_text(fields: Mapping[str, Any], change_fields: Mapping[str, Any]) -> str:
-    """The content of a file with a plan or a manifest: the JSON ``fields`` and ``change_fields``, and the version of
-    the file's form. ``change_fields`` are those of a change of positions, if there is one."""
+    """The content of a file with a plan or a manifest: JSON with ``fields``, ``change_fields`` and the version of the
+    file's form. ``change_fields``: the fields about a user's change of positions; empty when there is no such
+    change."""
     version = CHANGE_DOCUMENT_VERSION if change_fields else DOCUMENT_VERSION
     return json.dumps({"version": version, **fields, **change_fields}, indent=1, sort_keys=True)
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    """Read the file with a plan or a manifest at ``path``; returns its JSON.
+    """The JSON of a plan or a manifest, from the file ``path``.
 
     :raises OSError: when the file cannot be read.
     :raises WorldError: when the version of the file's form is neither :data:`DOCUMENT_VERSION` nor

@@ -14,7 +14,8 @@ from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
 
 ATTEMPTS_MAX = 40
-"""How often the positions are read, before a file that is missing or changed each time is an error."""
+"""How often the positions are read at most: if a file is still missing or changed at the last attempt, the error is
+raised."""
 RETRY_INTERVAL_MS = 50
 
 
@@ -36,7 +37,11 @@ def read_reached_positions(connector_path: Path, position_store: PositionStore) 
 
 
 def _read_once(connector_path: Path, position_store: PositionStore) -> Positions:
-    """:raises FileNotFoundError: when a checkpoint is just moved."""
+    """The positions as :func:`read_reached_positions` returns them, by one attempt.
+
+    :raises OSError: when a file or a checkpoint is missing, for example because another worker moves the checkpoint.
+    :raises WorldError: as :func:`read_reached_positions`.
+    """
     number = newest_generation_number(connector_path)
     if number is None:
         return {}

@@ -78,7 +78,7 @@ from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
 
 LIVENESS_INTERVAL_MS = 2_000
-"""How often, at least, the worker that performs a re-split sets the modification time of the liveness file."""
+"""The interval, in ms, at which the worker that performs a re-split sets the modification time of the liveness file."""
 
 
 RemoveCommitMarkers: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]

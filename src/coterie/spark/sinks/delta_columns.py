@@ -60,7 +60,7 @@ class DeltaTableLayout:
     """The data about a table that a writer needs. Two versions of a table with equal layouts accept the same files."""
 
     columns: StructType | None
-    """None when deltalake cannot read the table."""
+    """The columns of the table; None when deltalake cannot read the table."""
     partition_columns: tuple[str, ...]
     is_append_only: bool
     """Whether the table has ``delta.appendOnly=true``: then no row may be changed."""
@@ -209,7 +209,7 @@ def check_rows_fit(table_name: str, layout: DeltaTableLayout, rows: StructType, 
 
 
 def _columns_text(rows: StructType) -> str:
-    """The columns of the rows, for messages."""
+    """The end of a message: the names of the columns that the rows have."""
     return f"they have: {', '.join(rows.names)}"
 
 

@@ -165,7 +165,7 @@ class SharedDeltaTable:
 
         :raises UnreachableError: when the table now has another layout or was removed, other commits come first for
             :data:`COMMIT_TIMEOUT_S`, or the server of the file system cannot be reached; see also
-                :meth:`read_newest_layout`.
+            :meth:`read_newest_layout`.
         :raises OSError: when the commit fails for another reason.
         """
         deadline = time.monotonic() + COMMIT_TIMEOUT_S
@@ -198,7 +198,7 @@ class SharedDeltaTable:
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """In the block, hold the table's lock.
+        """Context manager: the block runs while this thread holds the table's lock.
 
         :raises UnreachableError: when other tasks of this process hold the lock for :data:`COMMIT_TIMEOUT_S`.
         """
@@ -245,7 +245,7 @@ def _snapshot_has_batch(table: DeltaTable, application_id: str, batch_id: int) -
 
 
 _shared_tables: WeakValueDictionary[Path, SharedDeltaTable] = WeakValueDictionary()
-"""By path, the tables that tasks of this process use."""
+"""The tables that tasks of this process use, by path. An entry disappears when no task uses its table any more."""
 _shared_tables_lock = threading.Lock()
 
 

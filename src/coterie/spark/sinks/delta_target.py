@@ -102,7 +102,7 @@ class DeltaTarget:
     is_upsert: bool
     """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
-    """Empty unless ``is_upsert``."""
+    """The columns that identify a row for an upsert; empty unless ``is_upsert``."""
     creates_missing_table: bool
     """Whether a missing table is created."""
     partition_columns: tuple[str, ...]
@@ -141,7 +141,7 @@ class DeltaTarget:
 
     @property
     def description(self) -> str:
-        """The table, for messages."""
+        """The table as text, for messages."""
         return f"Delta table {self.path}"
 
 

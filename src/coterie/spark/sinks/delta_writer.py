@@ -243,7 +243,7 @@ class StagedFiles:
 
 
 class StagedMerge:
-    """The last row of each key of a batch, not yet merged into the table."""
+    """A batch that is merged by key: the last row of each key, in memory, not yet merged into the table."""
 
     def __init__(
         self, rows: pa.Table, key_columns: Sequence[str], commit_action: Callable[[CommitAction], None]
@@ -303,7 +303,7 @@ class DirectDeltaWrite:
 
 
 class AlreadyCommitted:
-    """A batch that the table already has."""
+    """A staged batch that the table already has: there is nothing to commit."""
 
     def commit(self) -> None:
         """Does nothing: the batch is committed."""

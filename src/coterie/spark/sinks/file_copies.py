@@ -74,7 +74,8 @@ LAYOUT_FILE = "layout.json"
 REMOVED_PREFIX = "swept"
 """Prefix of the name to which a staged copy is renamed before it is deleted."""
 GENERATION_ZERO_STAGED_FOLDER = "_staging"
-"""The folder, in the readers' folder, in which generation 0 staged copies."""
+"""The folder, in the readers' folder, in which versions of Coterie without checkpoint generations (generation 0) have
+staged copies of batches."""
 
 _EXISTS_ERRNOS = (errno.ENOTEMPTY, errno.EEXIST)
 """Errors of a rename to a folder that exists and is not empty."""
@@ -95,7 +96,8 @@ class FolderLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkFolder:
-    """A folder that readers read (``path``), and the work folder beside it."""
+    """The folder of a file sink: the folder that readers read (``path``), and beside it the work folder, with the
+    copies of batches that are not published yet and the commit marks."""
 
     path: Path
     layout: FolderLayout
@@ -112,7 +114,8 @@ class SinkFolder:
 
     @property
     def staged_folder(self) -> Path:
-        """The folder of all staged copies of batches: written, and not committed."""
+        """The folder of all staged copies of batches: those that are being written, or are written and not
+        committed."""
         return self.work_folder / STAGED_FOLDER
 
     def committed_folder(self, lineage: TaskLineage) -> Path:
@@ -415,12 +418,11 @@ class BatchCopy:
                 raise
 
     def _publish_files(self) -> None:
-        """Move the files of the committed copy to their final names in the sink folder:
-        :meth:`SinkFolder.publish_files`."""
+        """Move the files of the committed copy to the readers' folder: :meth:`SinkFolder.publish_files`."""
         self.sink_folder.publish_files(self._committed_batch_folder)
 
     def _prepare_folders(self) -> None:
-        """Create the folders for staged and committed copies: :meth:`SinkFolder.prepare_folders`."""
+        """Create and check the folders that the copy needs: :meth:`SinkFolder.prepare_folders`."""
         self.sink_folder.prepare_folders()
 
     @property
@@ -480,7 +482,8 @@ def _last_batch_folder(committed_folder: Path) -> Path | None:
 
 
 def _iter_files(folder: Path) -> Iterator[Path]:
-    """The files in ``folder`` and its subfolders; none where a folder does not exist (any more).
+    """The files in ``folder`` and its subfolders; none if ``folder`` does not exist, for example because another owner
+    has moved all files.
 
     :raises OSError: when a folder cannot be listed. Without this error the caller would assume that its files were
         moved.

@@ -138,7 +138,7 @@ def _resolve_partition_columns(rows: DataFrame, columns: Sequence[str]) -> list[
 def _write_by_spark(
     rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
-    """Write the rows by Spark to a folder aside, then rename each file that has rows to its final name."""
+    """Write the rows by Spark to a separate folder, then rename each file that has rows to its final name."""
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -165,8 +165,8 @@ def _spark_files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _has_rows(file: Path, format_: str, *, has_header: bool) -> bool:
-    """Whether the file ``file`` has rows; True if that cannot be read. With ``has_header`` the first line of a CSV file
-    is no row."""
+    """Whether the file ``file`` has rows. True also for a file that is compressed by a codec of Hadoop, such as
+    ``.snappy``, which cannot be read here. With ``has_header`` the first line of a CSV file is no row."""
     match format_:
         case "parquet":
             return bool(pyarrow.parquet.read_metadata(file).num_rows)
@@ -197,7 +197,8 @@ def _is_written_by_arrow(type_: DataType) -> bool:
 
 
 def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], codec: str) -> None:
-    """Write the rows on the driver by Arrow, one Parquet file for each partition folder."""
+    """Write the rows on the driver by Arrow, one Parquet file for each partition folder; without rows no file.
+    ``codec``: Spark's name of the compression."""
     batches = list(read_arrow_batches(rows, is_small=True))
     if not any(batch.num_rows for batch in batches):
         return
@@ -237,5 +238,6 @@ def _split_by_partition(table: pa.Table, partition_columns: Sequence[str]) -> It
 
 
 def _escape_folder_name(text: str) -> str:
-    """``text`` with the characters escaped that Hive and Spark escape in the name of a partition folder."""
+    """``text`` for the name of a partition folder: the characters that Hive and Spark escape there become ``%`` and two
+    hexadecimal digits."""
     return _ESCAPED_CHARACTERS.sub(lambda match_: f"%{ord(match_[0]):02X}", text)

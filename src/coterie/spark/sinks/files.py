@@ -224,7 +224,8 @@ def bad_records_folder(path: Path) -> SinkFolder:
 
 
 def _sink_folder(config: PrefixedConfig) -> SinkFolder:
-    """The sink's folder according to ``config``, with the folder of bad records if the config names one.
+    """The sink's folder that ``config`` names, with the folder of bad records if the config names such a folder.
+    Nothing is created or checked on the file system.
 
     :raises ConfigError: when a value is not valid; the error names the key.
     """

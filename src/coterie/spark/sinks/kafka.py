@@ -146,11 +146,12 @@ class KafkaSink:
 
     def stage(self, batch: Batch) -> StagedBatch:
         """With exactly-once, send the batch in a transaction that stays open: see :meth:`KafkaWriter.stage`. With
-        at-least-once nothing is sent before the commit. With a separator, the records of bad rows are sent together
-        with those of good rows.
+        at-least-once nothing is sent before the commit. If the batch has a separator, the dead letters of its bad rows
+        are sent together with the records of its good rows.
 
-        :raises FencedError: when :meth:`take_over` was not called before.
-        :raises WorldError: when the columns cannot form a record.
+        :raises FencedError: with exactly-once, when :meth:`take_over` was not called before, or as
+            :meth:`KafkaWriter.stage`.
+        :raises WorldError: when the columns cannot form a record, or as :meth:`KafkaWriter.stage`.
         """
         target, separator, topic = self._target, batch.bad_row_separator, self._target.topic
         if separator is None or target.dead_letter_topic is None:
@@ -289,8 +290,8 @@ def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
 
 
 def _topic_creation_error(config: PrefixedConfig, new_topic: NewTopic, error: WorldError) -> dict[str, list[str]]:
-    """The error message about ``new_topic``, which the cluster would not create because of ``error``, by the config key
-    whose value is the cause: the replication factor or the name."""
+    """The error message about ``new_topic``, whose creation the cluster rejects with ``error``, by the config key whose
+    value is the cause: that of the replication factor or that of the topic's name."""
     key_name = new_topic.replication_key if "ReplicationFactor" in str(error) else new_topic.name_key
     # The keys of bad records have no prefix.
     key = key_name if key_name.startswith(DEAD_LETTER_KEY_PREFIX) else config.full_key(key_name)

@@ -66,8 +66,8 @@ class Guarantee(Enum):
 
 
 def _check_count_or_default(value: str) -> str | None:
-    """A validator: the error message for a replication factor or a number of partitions; None when the value is
-    valid."""
+    """A validator: the error message for a replication factor or a number of partitions that is neither -1 nor at least
+    1; None when the value is valid."""
     return None if int(value) == -1 or int(value) >= 1 else "Value must be -1 (the broker's default) or at least 1"
 
 
@@ -144,7 +144,8 @@ DEFINITION = ConfigDef(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreation:
-    """The settings with which a missing topic is created. The number -1 means the broker's default."""
+    """The settings with which a missing topic is created. A number of partitions or a replication factor of -1 means
+    the broker's default."""
 
     partitions: int
     replication_factor: int
@@ -164,8 +165,8 @@ class KafkaTarget:
     key_serializer: Serializer
     value_serializer: Serializer
     key_fields: tuple[str, ...]
-    """The columns that form the key; empty when the key comes from a column ``key_serializer`` or from the record that
-    was read."""
+    """The columns that form the key, from the config key ``key.fields``; empty when the key comes from a column ``key``
+    or from the record that was read."""
     guarantee: Guarantee
     ledger_topic: str
     """The name of the ledger topic, which contains the last batch of each task."""
@@ -261,7 +262,8 @@ class KafkaTarget:
         )
 
     def _record_columns(self, rows: DataFrame) -> dict[str, Column]:
-        """The fields of the records, as columns of ``rows`` by name."""
+        """The fields of the records that ``rows`` become: by name of the field (:data:`RECORD_FIELDS`), a column that
+        is computed from ``rows``."""
         used_metadata = self.metadata_columns_used(rows)
         record_fields = self._visible_record_columns(rows, used_metadata)
         value = self._value_column(rows, [name for name in visible_column_names(rows) if name not in record_fields])

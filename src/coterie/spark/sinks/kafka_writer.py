@@ -85,8 +85,8 @@ AUTHORIZATION_EXCEPTIONS = ("AuthorizationException", "AuthenticationException")
 """Ends of the class names of Kafka's exceptions for a missing right and for a failed login."""
 
 SendFunction = Callable[[Any, Any], None]
-"""Sends the records of a batch. The arguments are a KafkaProducer, and this producer's properties (java.util.Map), by
-which Spark's pool of producers finds it."""
+"""A function that sends the records of a batch. Its arguments are a KafkaProducer, and this producer's properties
+(java.util.Map), by which Spark's pool of producers finds it."""
 
 
 class KafkaWriter:
@@ -103,7 +103,7 @@ class KafkaWriter:
         self._ledger_key = json.dumps([str(lineage.task.connector), lineage.task.task])
         """The key of the task's record in the ledger."""
         self._transactional_id = transactional_id(target, lineage)
-        """The transactional id."""
+        """The task's transactional id: see :func:`transactional_id`."""
         self._lock = threading.Lock()
         self._is_closed = False
         self._pooled_producer: Any = None
@@ -111,7 +111,7 @@ class KafkaWriter:
         self._producer_properties: Any = None
         self._ledger_partition: TopicIdPartition | None = None
         self._last_batch_id = -1
-        """The last batch of the lineage in the ledger; -1 when there is none."""
+        """The id of the lineage's last batch that the ledger contains; -1 when the ledger contains none."""
 
     # -- the take-over ------------------------------------------------------------------------------------------------
 
@@ -327,7 +327,8 @@ class KafkaWriter:
 
 
 class StagedTransaction:
-    """A batch in an open transaction, or a batch for which there is nothing to commit."""
+    """A batch whose records were sent in a transaction that is still open; or a batch for which there is nothing to
+    commit, because the ledger has the batch or the batch has no row."""
 
     def __init__(self, writer: KafkaWriter, batch_id: int, producer: Any, transaction_began_s: float) -> None:
         """``producer``: the producer with the open transaction; None when there is nothing to commit.
@@ -354,7 +355,7 @@ class StagedTransaction:
 
 
 class LedgerReader:
-    """Reads one partition of the ledger topic."""
+    """Finds the last record of a task in one partition of the ledger topic."""
 
     def __init__(self, java: Any, target: KafkaTarget, partition: TopicIdPartition) -> None:
         self._java = java
@@ -461,7 +462,8 @@ def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A missing topic that the sink may create, with its settings. -1 means the broker's default."""
+    """A missing topic that the sink may create, with its settings. A number of partitions or a replication factor of -1
+    means the broker's default."""
 
     name_key: str
     """The config key that contains the topic's name."""
@@ -536,7 +538,8 @@ def missing_topic_message(target: KafkaTarget) -> str:
 
 
 def find_ledger_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> TopicIdPartition:
-    """The partition of the ledger that contains the records of the task with this ``key``.
+    """The partition of the ledger topic that contains the records of the task with the key ``key``: it follows from a
+    hash of the key.
 
     :raises WorldError: when the ledger topic is not compacted, or its records would be deleted by age.
     :raises UnreachableError: when the topic was deleted since :func:`create_missing_topics`.

@@ -107,13 +107,15 @@ class PostgresSink:
         return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _separated_rows(batch))
 
     def close(self) -> None:
-        """End the idle session with the server, and end waits for the server on other threads. Raises nothing."""
+        """End the idle session with the server; a call of another thread that waits for the server then fails. Raises
+        nothing."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _separated_rows(batch: Batch) -> SeparatedRows:
-    """The rows of ``batch`` in Arrow, evaluated while they are read. Without a separator all rows are good."""
+    """The good and the bad rows of ``batch`` as Arrow record batches, which Spark computes while they are read. Without
+    a separator all rows are good."""
     if batch.bad_row_separator is not None:
         return batch.bad_row_separator.separate()
     return SeparatedRows(read_arrow_batches(batch.rows, is_small=batch.is_small))

@@ -20,7 +20,8 @@ from coterie.spark.sinks.postgres_writer import (
 )
 
 VALIDATION_TIMEOUT_MS = 5000
-"""How long the server may take for the connection, and for each query."""
+"""How long the server may take for the connection, and for each query, in ms; the config's own time limits apply if
+they are shorter."""
 
 _HAS_UNIQUE_INDEX_QUERY = """
 SELECT EXISTS (

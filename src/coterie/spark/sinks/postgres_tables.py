@@ -53,7 +53,7 @@ names of all types that store its values without loss. ``enum`` means every enum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """A column of a table."""
+    """A column of an existing PostgreSQL table."""
 
     name: str
     type: str
@@ -65,7 +65,8 @@ class TableColumn:
 
 
 def quote_name(*names: str | None) -> str:
-    """An identifier in SQL: ``names`` with quotes, separated by dots. None is left out."""
+    """``names`` as one identifier in SQL: each name in double quotes, separated by dots. A name that is None is left
+    out."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names if name is not None)
 
 
@@ -145,7 +146,7 @@ def _created_type(name: str, type_: DataType) -> str:
 
 
 def _type_text(type_: DataType) -> str:
-    """The type, for messages."""
+    """Spark's name of the type ``type_``, for messages."""
     return type_.simpleString()
 
 

@@ -76,7 +76,7 @@ class _OneOfSupported(OneOf):
     support."""
 
     error_by_value: Mapping[str, str]
-    """The messages, by value."""
+    """By value: the error message for a value that Connect accepts and Coterie does not support."""
 
     def __call__(self, value: str) -> str | None:
         return self.error_by_value.get(value) or OneOf.__call__(self, value)
@@ -237,9 +237,10 @@ class PostgresTarget:
     connection_timeout_ms: int
     statement_timeout_ms: int
     max_retries: int
-    """How often a batch is retried after a deadlock or a lost connection."""
+    """How often a batch is retried at most, after a deadlock or a lost connection."""
     retry_backoff_ms: int
-    """How long the second and each later retry waits after the server could not be reached."""
+    """How long the second and each later retry waits after the server could not be reached, in ms. The first retry does
+    not wait."""
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> "PostgresTarget":

@@ -118,8 +118,8 @@ class DirectSparkWrite:
 
 
 def _needed_jar_package(format_: str, options: Mapping[str, str]) -> str | None:
-    """The package of jars (:func:`coterie.spark.jars.jar_packages`) that Spark's writer of ``format_`` needs with these
-    options; None when it needs none."""
+    """The name of the package of jars (:func:`coterie.spark.jars.jar_packages`) that Spark's writer of ``format_``
+    needs with these options; None when it needs no package."""
     match format_.lower():
         case "kafka" | "delta" | "avro" as package:
             return package

@@ -2,8 +2,8 @@
 
 A change event is a value with the columns ``before``, ``after`` (structs of the table's columns) and ``op``: ``c``,
 ``u`` and ``r`` (created, updated, read by a snapshot), ``d`` (deleted), ``t`` and ``m`` (truncated, a message; both are
-dropped). After the event of a deletion Debezium also sends a tombstone. Both are handled in one of five modes, which a
-config sets by one key, as for Debezium 3, or by two keys, as for older versions.
+dropped). After the event of a deletion Debezium also sends a tombstone. The event of a deletion and its tombstone are
+handled in one of five modes, which a config sets by one key, as for Debezium 3, or by two keys, as for older versions.
 """
 
 from enum import Enum
@@ -45,9 +45,9 @@ class TombstoneHandling(Enum):
 
 
 TOMBSTONE_HANDLING_MODE = "delete.tombstone.handling.mode"
-"""Debezium 3's key for the mode."""
+"""Debezium 3's key for the handling of deletions and tombstones: a value of :class:`TombstoneHandling`."""
 DELETE_HANDLING_MODE, DROP_TOMBSTONES = "delete.handling.mode", "drop.tombstones"
-"""The two keys for the mode in older versions of Debezium."""
+"""The two keys with which older versions of Debezium set the handling of deletions and tombstones."""
 _MODE_BY_OLD_KEYS = {
     ("drop", True): TombstoneHandling.DROP,
     ("drop", False): TombstoneHandling.TOMBSTONE,
@@ -55,7 +55,8 @@ _MODE_BY_OLD_KEYS = {
     ("rewrite", False): TombstoneHandling.REWRITE_WITH_TOMBSTONE,
     ("none", True): TombstoneHandling.DELETE_TO_TOMBSTONE,
 }
-"""The mode by the values of the two old keys."""
+"""The mode by the values of the two older keys. ``none`` without dropped tombstones has no mode:
+:func:`_key_conflict_errors` rejects it."""
 DELETED_COLUMN = "__deleted"
 """The name of the column that the modes ``rewrite`` and ``rewrite-with-tombstone`` add: ``true`` for a deletion, else
 ``false``."""
@@ -128,8 +129,9 @@ def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Col
 
 
 def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
-    """ExtractNewRecordState: replace each change event by the row after the change. An event with an unknown ``op``
-    fails when the rows are evaluated."""
+    """ExtractNewRecordState: replace each change event by the row after the change. Deletions and tombstones are
+    handled as the config requires (:class:`TombstoneHandling`); truncations and messages are dropped. An event with an
+    unknown ``op`` fails when the rows are evaluated."""
     event_fields = field_types(rows, RecordSide.VALUE)
     after_type = event_fields.get("after")
     if "op" not in event_fields or not isinstance(after_type, StructType) or event_fields.get("before") != after_type:

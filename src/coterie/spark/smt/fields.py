@@ -454,8 +454,8 @@ EXTRACT_FIELD = TransformType(
 
 
 def _innermost_fields(prefix: str, value: Column, type_: DataType, delimiter: str) -> dict[str, Column]:
-    """The innermost fields of ``value``, a column of the type ``type_``, by their flat names, which start with
-    ``prefix``; ``value`` itself by ``prefix`` if it is not a struct."""
+    """The innermost fields of ``value``, a column of the type ``type_``, by flat name: the names of all levels after
+    ``prefix``, joined by ``delimiter``. If ``value`` is not a struct, ``value`` itself under the name ``prefix``."""
     if not isinstance(type_, StructType):
         return {prefix: value}
     fields_by_name: dict[str, Column] = {}

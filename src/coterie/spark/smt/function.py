@@ -17,11 +17,13 @@ from coterie.spark.smt.transform_type import RecordSide, TransformType, transfor
 from coterie.spark.user_code import check_function_name, load_function
 
 BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""A user's function over the Arrow batches of one Spark partition."""
+"""A user's function: it receives the Arrow batches of one Spark partition, and returns the Arrow batches that replace
+them."""
 
 
 def _apply_function(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
-    """Function: replace the rows by those that the user's function returns, without metadata columns."""
+    """Function: replace ``rows`` by the rows that the user's function returns for them. The metadata columns are
+    removed before the call, so neither the function nor the result has them. ``side`` has no effect."""
     if missing_message := missing_extra_message("python"):
         raise ValueError(missing_message)
     definition = FUNCTION.definition

@@ -25,7 +25,7 @@ from coterie.spark.smt.transform_type import (
 
 
 def _always_uses_headers(settings: PrefixedConfig) -> bool:
-    """The :attr:`TransformType.uses_headers` of the transforms of headers: True for every config."""
+    """The :attr:`TransformType.uses_headers` of the transforms of headers: returns True for every config."""
     return True
 
 
@@ -55,7 +55,7 @@ def append_headers(rows: DataFrame, headers: list[Column]) -> DataFrame:
 
 
 def _header_count_errors(settings: PrefixedConfig) -> ErrorsByKey:
-    """An error, by key, if ``headers`` and ``field_columns`` have different numbers of names."""
+    """An error, by key, if the keys ``headers`` and ``fields`` have different numbers of names."""
     definition = HEADER_FROM.definition
     if len(settings.required_value(definition, "fields", tuple)) == len(
         settings.required_value(definition, "headers", tuple)
@@ -171,7 +171,8 @@ REGEX_ROUTER = TransformType(
 
 
 def _apply_timestamp_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
-    """TimestampRouter: the topic becomes ``topic.format``, with the topic and the record's time in it."""
+    """TimestampRouter: the topic becomes the text ``topic.format``, in which ``${topic}`` is replaced by the topic and
+    ``${timestamp}`` by the record's time."""
     definition, topic = TIMESTAMP_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
     topic_format = settings.required_value(definition, "topic.format", str)
     time_text = F.date_format(

@@ -46,7 +46,7 @@ class TransformType:
     """One type of transform: what ``transforms.<alias>.type`` names."""
 
     name: str
-    """The name of the class, without the package and the side."""
+    """The name of the class, without the package and without the suffix for the side (``$Key``, ``$Value``)."""
     package: str | None
     """The package of the Java class that has this name and these keys; None for Coterie's own transforms."""
     keys: tuple[ConfigKey, ...]

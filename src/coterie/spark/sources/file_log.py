@@ -60,8 +60,8 @@ def files_already_read(checkpoint: Path) -> Positions:
 
 
 def write_initial_read_files(checkpoint: Path, files: Positions) -> None:
-    """Record ``files``, modification times by URI, as read in a checkpoint without batches: a query on the checkpoint
-    does not read these files.
+    """Record ``files``, modification times in ms by URI, as read, in a checkpoint without batches: a query on the
+    checkpoint does not read these files.
 
     This commits two batches, the first with all files. Spark plans the last batch again at every start: if this were
     the batch with all files, Spark would check each of them.
@@ -111,12 +111,14 @@ def _last_log_entry_of_batch(checkpoint: Path, batch_id: int) -> int:
 
 
 def _log_entry_number(offset: str) -> int:
-    """The number of a log entry, in the source's offset as Spark wrote it."""
+    """The number of the last entry of the source's log that ``offset`` includes. ``offset`` is an offset of Spark's
+    file source, as Spark wrote it."""
     return int(json.loads(offset)["logOffset"])
 
 
 def _read_log_entry(log_folder: Path, number: int) -> list[dict[str, Any]]:
-    """The lines of entry ``number`` of the log in ``log_folder``, parsed; each line describes one file."""
+    """The lines of entry ``number`` of the log in ``log_folder``, parsed: each describes one file. A compact entry also
+    contains the lines of all entries before."""
     plain_file = log_folder / str(number)
     # Every tenth file is compact: it contains all entries so far, and may have replaced the plain file.
     text = (plain_file if plain_file.exists() else log_folder / f"{number}.compact").read_text()

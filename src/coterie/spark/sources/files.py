@@ -71,7 +71,7 @@ SAMPLED_FILES_MAX = 100
 SAMPLED_BYTES_MAX = 32 << 20
 """The most files from which columns are inferred, and about the most bytes of these files."""
 DECOMPRESSION_FACTOR = 8
-"""The assumed ratio of the size of the rows to the size of their compressed file."""
+"""The assumed ratio of the size of a file's rows in memory to the size of the compressed file."""
 _COMPRESSED_SUFFIXES = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
 """The ends of the names of compressed files that Spark decompresses."""
 
@@ -92,12 +92,14 @@ sentence that begins with ``it``."""
 RESERVED_OPTIONS_WITH_TOLERANCE = dict.fromkeys(
     ("mode", "columnnameofcorruptrecord"), "would hide malformed lines, which errors.tolerance=all makes bad records"
 )
-"""The same for further options, with ``errors.tolerance=all`` and a format of :data:`LINE_FORMATS`."""
+"""Further options that the user cannot set with ``errors.tolerance=all`` and a format of :data:`LINE_FORMATS`, in the
+form of :data:`RESERVED_OPTIONS`."""
 FILE_URI_HEADER_KEY = "file"
 """The key of the header of a bad record that contains the URI of the file from which the record was read."""
 MAX_FILE_AGE_DAYS = 365_000
-"""Spark skips files that are older than the newest file by more. A newest file that is older than this after 1970
-makes Spark skip no file."""
+"""The value of Spark's option ``maxFileAge``: Spark skips a file that is older than the newest file by more than this
+number of days. With a thousand years, Spark skips no file. Also the greatest modification time, in days since 1970,
+that a client may set as an offset."""
 _PARTITION_KEY, _OFFSET_KEY = "filename", "modification_time_ms"
 """The fields of a partition and of an offset in the REST API."""
 _MALFORMED_LINE_COLUMN = "__coterie_malformed"
@@ -191,7 +193,7 @@ class FileSource:
     columns_ddl: str | None
     """The value of ``schema``, column definitions as in CREATE TABLE; None for the format text."""
     batch_limit_option: Mapping[str, str]
-    """The option of Spark that limits the files or the bytes of a batch, by its name, with its value."""
+    """The one option of Spark that limits a batch, by files or by bytes: its value by its name."""
     reader_options: Mapping[str, str]
     """The user's options of Spark's file source."""
     is_tolerant: bool
@@ -244,7 +246,7 @@ class FileSource:
 
     @classmethod
     def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
-        """``schema`` when the config does not set it, else nothing. Nothing for the format text."""
+        """The key ``schema`` when the config does not set it; else nothing. The format text has no such key."""
         own_definition = cls.definition(config)
         is_schema_unset = (
             any(key.name == "schema" for key in own_definition.keys)
@@ -497,9 +499,9 @@ def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
 
 
 def list_sample_files(folder: str) -> list[str]:
-    """The paths of the first files of ``folder`` and its subfolders, by path, that Spark would read: at most
-    :data:`SAMPLED_FILES_MAX` files, and :data:`SAMPLED_BYTES_MAX` bytes together, but at least one file if there is
-    one."""
+    """The paths of the first files that Spark would read in ``folder`` and its subfolders, sorted by name within each
+    folder. At most :data:`SAMPLED_FILES_MAX` files, and :data:`SAMPLED_BYTES_MAX` bytes together, but at least one file
+    if there is one."""
     paths: list[str] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
@@ -538,6 +540,6 @@ def _is_known_option(spark: SparkSession, format_: str, option: str) -> bool:
 
 
 def _paths_text(paths: Sequence[str]) -> str:
-    """The first ten of ``paths``, sorted, as text, and the number of the others."""
+    """The first ten of ``paths``, sorted, as text for a message, followed by the number of the further paths."""
     first_paths = ", ".join(sorted(to_local_path(path) for path in paths)[:10])
     return first_paths if len(paths) <= 10 else f"{first_paths} and {len(paths) - 10} more"

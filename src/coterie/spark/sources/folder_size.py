@@ -27,7 +27,7 @@ class FolderSizeWarning:
         try:
             count = len(os.listdir(to_path(path)))
         except OSError:
-            return  # A pattern, or no folder: Spark reports the latter.
+            return  # The path is a pattern, or the folder does not exist. Spark reports a missing folder.
         if count >= self._next_warning_count:
             self._next_warning_count = 2 * count
             log.warning(

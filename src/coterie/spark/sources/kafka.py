@@ -116,7 +116,7 @@ RESERVED_CONSUMER_PROPERTIES = {
     "interceptor.classes": "Spark's Kafka source runs no interceptors",
     "max.poll.records": "max.offsets.per.trigger determines how many records a batch reads",
 }
-"""By name, the properties of Kafka's consumer that the user cannot set: the reason, as text."""
+"""The properties of Kafka's consumer that the user cannot set: by name, the reason as text."""
 
 
 def _check_column_names(value: str) -> str | None:
@@ -129,8 +129,8 @@ def _check_column_names(value: str) -> str | None:
 
 
 def _check_start_offsets(value: str) -> str | None:
-    """A validator of ``start.offsets``: the error message for a value that is not JSON with offsets by topic and
-    partition; else None."""
+    """A validator of ``start.offsets``: the error message for a value that is not JSON with an offset (0 or more) for
+    each topic and partition number; else None."""
     try:
         offsets = json.loads(value)
         is_valid = all(
@@ -286,8 +286,8 @@ class KafkaSource:
     prefixed_config: PrefixedConfig = field(repr=False)
     task_input: TaskInput
     is_batch_in_flight_incomplete: bool = False
-    """Whether, at the last start of the query, retention had deleted records of the batch in flight. Spark then reads
-    the other records of the batch without an error. :meth:`read` sets this."""
+    """Whether, at the last start of the query, retention had deleted records of the batch in flight (planned and not
+    committed). Spark then reads the other records of the batch without an error. :meth:`read` sets this."""
     mean_record_size_bytes: int = 0
     """The mean size in bytes of the records of the last sample; 0 before the first sample, or when the sample had no
     records."""
@@ -432,8 +432,9 @@ class KafkaSource:
 
     @classmethod
     def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
-        """For each partition the offset of the next record to read, in the form of Connect's sink connectors. Of a
-        topic that was created again, those of its newest partitions that are in ``positions``."""
+        """For each partition the offset of the next record to read, in the form of Connect's sink connectors, sorted by
+        topic and partition number. If a topic was created again, ``positions`` may contain a partition under several
+        topic ids: the last of these entries counts."""
         offsets: dict[tuple[str, int], int] = {}
         for name, offset in positions.items():
             partition = TopicIdPartition.parse(name)
@@ -445,8 +446,13 @@ class KafkaSource:
 
     @classmethod
     def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
-        """Partitions and offsets in the form of Connect's sink connectors. The messages are Connect's, where it has
-        such messages."""
+        """The requested positions, by the text of the :class:`TopicIdPartition`: the offset of the next record to read;
+        None where the client removes the position. ``offsets`` have the form of Connect's sink connectors.
+
+        :raises OffsetsRefusedError: when an offset has another form or is beyond the end of its partition, or the
+            connector does not read the partition. The message is Connect's where Connect has such a message.
+        :raises WorldError: when the cluster cannot be reached or rejects a request.
+        """
         requested = {parse_topic_partition(offset): parse_kafka_offset(offset) for offset in offsets}
         try:
             existing = {
@@ -574,7 +580,11 @@ class KafkaSource:
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the batch's
-        offsets and the sampled size of records."""
+        offsets and the sampled size of records.
+
+        :raises BatchTooLargeError: when, according to a new sample, one Spark partition of the batch has more than
+            twice the records that fit into memory: the query must start again, and then reads smaller Spark partitions.
+        """
         ranges = planned_ranges(checkpoint, batch_id, self._partitions)
         rows = self._count_records_and_sample_size(ranges)
         largest_spark_partition_rows = min(
@@ -684,8 +694,10 @@ class KafkaSource:
             self._skip_deleted_records(admin, checkpoint)
 
     def _check_partitions_exist(self, admin: KafkaAdmin) -> None:
-        """:raises WorldError: when a partition of this task no longer exists, or its topic was deleted and created
-        again."""
+        """Check that the partitions of this task exist, with the topic ids with which the task has read them.
+
+        :raises WorldError: when a partition of this task no longer exists, or its topic was deleted and created again.
+        """
         try:
             existing = set(admin.list_partitions(sorted({partition.topic for partition in self._partitions})))
         except TopicAbsentError as error:
@@ -793,7 +805,10 @@ def _configured_start_offsets(
 
 
 def _check_distinct_names(source: KafkaSource, spark: SparkSession) -> None:
-    """:raises ConfigError: when two columns of a row have the same name."""
+    """Check that no two columns of a row have the same name, without regard to case.
+
+    :raises ConfigError: when two have the same name; the error names the key ``columns``.
+    """
     names = [field.name.lower() for field in source.schema(spark).fields]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise source.prefixed_config.config_error(
@@ -830,8 +845,8 @@ def _read_newest_records(spark: SparkSession, config: PrefixedConfig, partition_
 
 
 def _deleted_offset_counts(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:
-    """By the partition's text: how many offsets there are from the position to the first record that retention has not
-    deleted. Partitions without such offsets are left out."""
+    """How many offsets there are from the position in ``positions`` to the first record that retention has not deleted,
+    by the partition's text. Partitions without such offsets are left out."""
     first_offsets: Any = admin.list_offsets(
         [TopicIdPartition.parse(name) for name in positions], OffsetBoundary.EARLIEST
     )
@@ -841,7 +856,8 @@ def _deleted_offset_counts(admin: KafkaAdmin, positions: Positions) -> dict[str,
 
 
 def _deleted_records_text(deleted_counts: Mapping[str, int]) -> str:
-    """The result of :func:`_deleted_offset_counts` as text."""
+    """A text for messages: the number of deleted records in each partition. ``deleted_counts`` is a result of
+    :func:`_deleted_offset_counts`."""
     counts_text = ", ".join(
         f"{count} in {TopicIdPartition.parse(name).topic_partition}" for name, count in sorted(deleted_counts.items())
     )
@@ -849,5 +865,6 @@ def _deleted_records_text(deleted_counts: Mapping[str, int]) -> str:
 
 
 def _partitions_text(partitions: set[tuple[str, int]] | frozenset[tuple[str, int]]) -> str:
-    """Topics and partition numbers as text; ``none`` when there are none."""
+    """Topics and partition numbers as text for a message: ``<topic>-<number>``, sorted; ``none`` when there are
+    none."""
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions)) or "none"

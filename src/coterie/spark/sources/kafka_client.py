@@ -269,7 +269,7 @@ class KafkaAdmin:
         return {name: offset_by_partition.get(partition).offset() for name, partition in java_partitions.items()}
 
     def _await_result(self, future: Any) -> Any:
-        """The result of a Java future, which is awaited for :data:`RESPONSE_TIMEOUT_MS`.
+        """The result of ``future``, a Java future, which is awaited for at most :data:`RESPONSE_TIMEOUT_MS`.
 
         :raises _UnknownTopicError: when the response is that a topic or a partition does not exist.
         :raises UnreachableError, WorldError: as all methods of this class.

@@ -44,7 +44,10 @@ class TopicIdPartition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """:raises ValueError: when ``text`` is not ``<topic>:<partition>@<topic id>``."""
+        """The partition with the text ``text`` (:meth:`__str__`).
+
+        :raises ValueError: when ``text`` is not ``<topic>:<partition>@<topic id>``.
+        """
         topic_and_partition, _, topic_id = text.partition("@")
         topic, colon, partition = topic_and_partition.partition(":")
         if not (topic and colon and partition.isascii() and partition.isdigit()):
@@ -88,9 +91,10 @@ def parse_topic_partition(offset: ConnectorOffset) -> tuple[str, int]:
 
 
 def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
-    """The Kafka offset of an offset in the form of Connect's sink connectors; None when the offset is null.
+    """The offset of the next record to read, from ``offset``, which has the form of Connect's sink connectors; None
+    when the client has sent null in its place.
 
-    :raises OffsetsRefusedError: when it has another form, or is negative.
+    :raises OffsetsRefusedError: when ``offset`` has another form, or the number is negative.
     """
     if offset.offset is None:
         return None
@@ -110,7 +114,8 @@ def parse_kafka_offset(offset: ConnectorOffset) -> int | None:
 
 
 def _parse_whole_number(value: object) -> int | None:
-    """``value``, a JSON number or a string with a number, which Connect accepts too; None when it is neither."""
+    """``value`` as an integer, if it is a JSON number without a fraction, or a string with such a number, which Connect
+    accepts too, of at most 18 digits; else None."""
     text = str(value)
     return int(text) if not isinstance(value, bool) and re.fullmatch("[+-]?[0-9]{1,18}", text) else None
 
@@ -147,8 +152,9 @@ def write_initial_offsets(checkpoint: Path, positions: Positions) -> None:
 
 
 def committed_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) -> Positions:
-    """By the text of each of ``partitions``: the offset at which the batch after the last committed batch starts.
-    Partitions of which the checkpoint has no offset are left out."""
+    """By the text of each of ``partitions``: the offset at which the last committed batch ends and the next one starts;
+    before the first commit, the offset at which batch 0 starts. Partitions of which the checkpoint has no offset are
+    left out."""
     return _select_partitions(_offsets_after_batch(checkpoint, last_batch_id(checkpoint / "commits")), partitions)
 
 
@@ -209,8 +215,8 @@ def to_spark_offsets_json(positions: Positions) -> str:
 
 
 def _select_partitions(offsets: Mapping[str, Mapping[str, int]], partitions: Iterable[TopicIdPartition]) -> Positions:
-    """By the text of each of ``partitions``, its entry in ``offsets``, which are by topic and partition number.
-    Partitions without an entry are left out."""
+    """The entries of ``offsets``, which are by topic and partition number, for ``partitions``: by the text of the
+    partition. Partitions without an entry are left out."""
     offset_by_text = {
         str(partition): offsets.get(partition.topic, {}).get(str(partition.partition)) for partition in partitions
     }

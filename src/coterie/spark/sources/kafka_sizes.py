@@ -54,9 +54,9 @@ def mean_record_size_bytes(consumer_properties: Mapping[str, str], ranges: Mappi
 
 
 def _partitions_to_sample(ranges: Mapping[TopicIdPartition, range]) -> list[TopicIdPartition]:
-    """The partitions to sample, at most :data:`SAMPLED_PARTITIONS_MAX`, without those whose range is empty: first, of
-    each topic, the partition with most offsets, then the other partitions. Both are ordered by their number of offsets,
-    largest first."""
+    """The partitions to sample, at most :data:`SAMPLED_PARTITIONS_MAX`, without those whose range is empty: first the
+    partition with the most offsets of each topic, then the other partitions. Both groups are ordered by their number of
+    offsets, largest first."""
     by_size = sorted(
         (partition for partition in ranges if ranges[partition]),
         key=lambda partition: (-len(ranges[partition]), partition.topic_partition),
@@ -70,8 +70,8 @@ def _partitions_to_sample(ranges: Mapping[TopicIdPartition, range]) -> list[Topi
 def _open_sampler(
     consumer_properties: Mapping[str, str], partitions: list[TopicIdPartition]
 ) -> Iterator["_RecordSizeSampler"]:
-    """A sampler of ``partitions`` with the properties ``consumer_properties``, closed at the end of the block. Java
-    exceptions in the block are raised as :func:`make_request_error`.
+    """Context manager: a sampler of ``partitions`` with the properties ``consumer_properties``, closed at the end of
+    the block. A Java exception in the block is replaced by the error that :func:`make_request_error` returns for it.
 
     :raises WorldError: when Spark is not running, or no client can be created with the properties.
     """

@@ -6,9 +6,10 @@ from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRef
 
 
 def partition_field(offset: ConnectorOffset, *names: str) -> JsonMap:
-    """The partition of ``offset``, which has exactly the fields ``names``.
+    """The partition of ``offset``, after a check that it has exactly the fields ``names``.
 
-    :raises OffsetsRefusedError: when it has not. The messages are those of Connect's sources.
+    :raises OffsetsRefusedError: when the partition is null or has other fields. The messages are those of Connect's
+        sources.
     """
     if offset.partition is None:
         raise OffsetsRefusedError("Partition objects cannot be null")
@@ -20,9 +21,11 @@ def partition_field(offset: ConnectorOffset, *names: str) -> JsonMap:
 
 
 def whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: int) -> int | None:
-    """The only field ``name`` of the offset, a whole number from 0 to ``maximum``; None when the offset is null.
+    """The value of the field ``name``, the only field of the offset in ``offset``: a whole number from 0 to
+    ``maximum``. None when the client has sent null in place of the offset.
 
-    :raises OffsetsRefusedError: when it is another value. The messages are those of Connect's sources.
+    :raises OffsetsRefusedError: when the offset has other fields, or the value is not such a number. The messages are
+        those of Connect's sources.
     """
     if offset.offset is None:
         return None
@@ -40,7 +43,11 @@ def whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: int) -> 
 
 
 def _refuse_other_fields(kind: str, fields: JsonMap, names: Sequence[str]) -> None:
-    """:raises OffsetsRefusedError: when ``fields`` has another field than ``names``."""
+    """Check that ``fields`` has no other field than ``names``. ``kind``: what has the fields, for the message:
+    ``partition`` or ``offset``.
+
+    :raises OffsetsRefusedError: when there is another field.
+    """
     if unknown := sorted(fields.keys() - set(names)):
         known = " and ".join(f"'{name}'" for name in names)
         raise OffsetsRefusedError(f"A {kind} of this source has the key {known} only, not '{unknown[0]}'")

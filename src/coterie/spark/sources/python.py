@@ -59,7 +59,8 @@ _STATEFUL_PLAN_NODES = frozenset(
         "TransformWithStateInPySpark",
     ]
 )
-"""The names of the nodes of Spark's plan that keep state between batches. A join of two streams keeps state too."""
+"""The names of the nodes of Spark's plan that keep state between batches. A join of two streams keeps state too, and is
+checked separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class PythonSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key: builds the stream without starting it, and returns the error of the function."""
+        """Errors, by the user's key: builds the stream, without starting it, and returns the reason why that failed."""
         try:
             cls.of(
                 config, TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function)

@@ -108,8 +108,8 @@ class RateSource:
 
     @classmethod
     def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """``tasks_max`` tasks, each with one source partition. The number of tasks is in its name: a task of
-        another split cannot use its position."""
+        """``tasks_max`` tasks, each with one source partition, whose name contains the task's number and ``tasks_max``:
+        a task of another split has another source partition, and does not continue at its position."""
         return [[f"task {task} of {tasks_max}"] for task in range(tasks_max)]
 
     @classmethod
@@ -121,7 +121,7 @@ class RateSource:
 
     @classmethod
     def to_offsets(cls, positions: Positions) -> Sequence[ConnectorOffset]:
-        """For each task, the number of seconds whose values it has read."""
+        """For each task an offset with the number of seconds whose values the task has read."""
         offsets: list[ConnectorOffset] = []
         for partition, seconds in sorted(positions.items()):
             _, task, _, task_count = partition.split()  # As divide_partitions names it.
@@ -163,8 +163,9 @@ class RateSource:
         return rows.where(f"value % {self.task_input.task_count} = {self.task_input.task_number}")
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the batch's
-        number of seconds; the rows of the other tasks count, too."""
+        """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the number of
+        seconds that the batch covers; the rows of the other tasks count, too, because Spark generates them before they
+        are filtered."""
         previous_offset = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
         seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
         return seconds * self.rows_per_second <= SMALL_BATCH_ROWS_MAX
