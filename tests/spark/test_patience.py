@@ -22,7 +22,7 @@ from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
-from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
 from coterie.spark.task_timeouts import Outage, TaskTimeouts
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import Fleet
@@ -73,7 +73,7 @@ def endless(pids: Path) -> TransformType:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
     return TransformType(
-        name="Endless", package=None, keys=(transform_key("any", "", "", is_optional=True),), apply=apply
+        name="Endless", package=None, keys=(make_transform_key("any", "", "", is_optional=True),), apply=apply
     )
 
 

@@ -74,7 +74,7 @@ class InterWorkerSettings(BaseModel):
             _canonical_algorithm(algorithm)
         return algorithms
 
-    def signature_errors(self) -> dict[str, list[str]]:
+    def signature_algorithm_errors(self) -> dict[str, list[str]]:
         """The error, by key, if this worker does not accept the algorithm with which it signs; else empty."""
         signing, accepted = self.inter_worker_signature_algorithm, self.inter_worker_verification_algorithms
         if signing in accepted:

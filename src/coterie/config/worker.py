@@ -394,7 +394,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
 
     def _contradiction_errors(self) -> dict[str, list[str]]:
         """The errors, by key, of values that are valid but contradict each other."""
-        errors = self.signature_errors() | self.rest_errors()
+        errors = self.signature_algorithm_errors() | self.rest_errors()
         if self.rest_users_file is not None and not self._has_signed_requests:
             errors["rest.users.file"] = [
                 invalid_value_message(

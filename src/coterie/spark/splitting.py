@@ -383,7 +383,7 @@ class Splitter:
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
-            position_store=_with_time_limits(self._configured_source(config).plugin.position_store),
+            position_store=_time_limited_store(self._configured_source(config).plugin.position_store),
             run_batch_in_flight=partial(
                 self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
             ),
@@ -554,7 +554,7 @@ class _LimitedPositionStore:
             self.store.initialize(checkpoint, positions)
 
 
-def _with_time_limits(store: PositionStore) -> PositionStore:
+def _time_limited_store(store: PositionStore) -> PositionStore:
     """``store`` with a time limit of each call. An :class:`UnmovablePositions` is returned unchanged: it never blocks,
     and is recognised by its class."""
     return store if isinstance(store, UnmovablePositions) else _LimitedPositionStore(store=store)

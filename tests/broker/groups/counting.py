@@ -77,7 +77,7 @@ class CounterMachine:
     def refusal_response(self, request: Add, error: ErrorCode, /) -> Counted:
         return Counted(error=error)
 
-    def creates_group(self, request: Add, /) -> bool:
+    def may_create_group(self, request: Add, /) -> bool:
         return request.amount > 0
 
     def has_state(self, counter: Counter, /) -> bool:

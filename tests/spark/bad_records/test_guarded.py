@@ -20,7 +20,7 @@ from coterie.spark.bad_records.error_columns import (
 )
 from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
 from coterie.spark.transforms import Transform, apply_transforms, parse_transforms
 from tests.spark.conftest import Rig
 
@@ -93,7 +93,7 @@ async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(r
         return rows.groupBy("text").count()
 
     counting = Transform(
-        transform_type=TransformType(name="Count", package=None, keys=(transform_key("by", "", ""),), apply=count),
+        transform_type=TransformType(name="Count", package=None, keys=(make_transform_key("by", "", ""),), apply=count),
         side=RecordSide.VALUE,
         settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
     )

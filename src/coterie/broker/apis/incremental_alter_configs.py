@@ -122,13 +122,13 @@ async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, valida
     _raise_invalid_config(group_config_error(configs, broker.settings))
     if validate_only:
         return
-    await _set_connect_configs(broker, GroupId(name), _connect_configs(before), _connect_configs(configs))
+    await _set_connect_configs(broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs))
     others = {key: value for key, value in configs.items() if not key.startswith(GROUP_PREFIX)}
     if others != broker.log.group_configs.get(name, {}):
         await broker.log.set_group_configs(name, others)
 
 
-def _connect_configs(configs: Mapping[str, str]) -> dict[str, str]:
+def _select_connect_configs(configs: Mapping[str, str]) -> dict[str, str]:
     """Those of ``configs`` whose names begin with ``GROUP_PREFIX``. The coordinator of the connect group stores them;
     the broker's log stores all others."""
     return {key: value for key, value in configs.items() if key.startswith(GROUP_PREFIX)}

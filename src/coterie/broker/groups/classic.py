@@ -70,7 +70,7 @@ class ClassicMachine:
     step = staticmethod(machine.step)
     refusal_response = staticmethod(machine.refusal_response)
     apply = staticmethod(state.apply)
-    creates_group = staticmethod(new_members.creates_group)
+    may_create_group = staticmethod(new_members.may_create_group)
     summary = staticmethod(summarize_event)
 
     def __init__(self, limits: Limits, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:

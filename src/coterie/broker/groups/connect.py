@@ -95,7 +95,7 @@ class ConnectMachine:
     def refusal_response(self, request: Request, error: ErrorCode, /) -> Response:
         return machine.refusal_response(request, ConnectErrorCode(error), _REFUSAL_MESSAGES.get(error))
 
-    def creates_group(self, request: Request, /) -> bool:
+    def may_create_group(self, request: Request, /) -> bool:
         match request:
             case Heartbeat(member_epoch=epoch):
                 return epoch == JOIN

@@ -106,7 +106,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         """The response that refuses ``request`` with ``error``."""
         ...
 
-    def creates_group(self, request: InputRequestT, /) -> bool:
+    def may_create_group(self, request: InputRequestT, /) -> bool:
         """Whether a request of this kind creates its group if the group does not exist. Only the request is
         examined."""
         ...

@@ -61,7 +61,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         host = self._hosts.get(group_id)
         if host is not None:
             return await host.ask(make_request)
-        if len(self._hosts) >= self._groups_max and self._machine.creates_group(request := make_request(ReplyTo(0))):
+        if len(self._hosts) >= self._groups_max and self._machine.may_create_group(request := make_request(ReplyTo(0))):
             return self._machine.refusal_response(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
         pending = host.submit(make_request)

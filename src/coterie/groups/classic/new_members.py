@@ -10,7 +10,7 @@ from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
-def creates_group(request: Request) -> bool:
+def may_create_group(request: Request) -> bool:
     """Whether the request creates its group if there is none: a JoinGroup without a member id, an OffsetCommit, or a
     TxnOffsetCommit. Only the request is examined, not the groups. A broker that has the maximum number of groups
     (`Limits.groups_max`) uses this to refuse requests for further groups."""

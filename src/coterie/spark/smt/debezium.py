@@ -23,8 +23,8 @@ from coterie.spark.smt.transform_type import (
     check_columns_exist,
     field_types,
     filter_rows,
+    make_transform_key,
     replace_fields,
-    transform_key,
 )
 
 
@@ -199,40 +199,44 @@ EXTRACT_NEW_RECORD_STATE = TransformType(
     name="ExtractNewRecordState",
     package="io.debezium.transforms",
     keys=(
-        transform_key(
+        make_transform_key(
             TOMBSTONE_HANDLING_MODE,
             "How deletions and tombstones are handled; by default tombstone.",
             "Deletions and tombstones",
             is_optional=True,
             validator=one_of(way.value for way in TombstoneHandling),
         ),
-        transform_key(
+        make_transform_key(
             DELETE_HANDLING_MODE,
             "How deletions are handled.",
             "Deletions",
             is_optional=True,
             validator=one_of(("drop", "none", "rewrite")),
         ),
-        transform_key(
+        make_transform_key(
             DROP_TOMBSTONES,
             "Whether tombstones are dropped.",
             "Drop tombstones",
             type_=Type.BOOLEAN,
             is_optional=True,
         ),
-        transform_key(
+        make_transform_key(
             "add.fields", "Fields of the event that become columns.", "Added columns", type_=Type.LIST, default=""
         ),
-        transform_key("add.fields.prefix", "Prefix of the columns' names.", "Prefix of added columns", default="__"),
-        transform_key(
+        make_transform_key(
+            "add.fields.prefix", "Prefix of the columns' names.", "Prefix of added columns", default="__"
+        ),
+        make_transform_key(
             "add.headers",
             "Fields of the event that become headers.",
             "Added headers",
             type_=Type.LIST,
             default="",
         ),
-        transform_key("add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"),
-        transform_key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
+        make_transform_key(
+            "add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"
+        ),
+        make_transform_key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
     ),
     apply=_apply_extract_new_record_state,
     value_errors=_key_conflict_errors,

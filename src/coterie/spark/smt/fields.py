@@ -32,9 +32,9 @@ from coterie.spark.smt.transform_type import (
     column_type,
     field_columns,
     field_types,
+    make_transform_key,
     primitive_column,
     replace_fields,
-    transform_key,
 )
 
 CONNECT_TRANSFORMS_PACKAGE = "org.apache.kafka.connect.transforms"
@@ -121,7 +121,7 @@ CAST = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key(
+        make_transform_key(
             "spec",
             "Columns and their new types: column:type,column:type.",
             "Types by column",
@@ -181,7 +181,7 @@ INSERT_FIELD = TransformType(
     has_sides=True,
     keys=(
         *(
-            transform_key(
+            make_transform_key(
                 name,
                 f"The column to which {what} is written.",
                 f"Column of {what}",
@@ -190,10 +190,10 @@ INSERT_FIELD = TransformType(
             )
             for name, (_, what) in _METADATA_BY_INSERT_KEY.items()
         ),
-        transform_key(
+        make_transform_key(
             "static.field", "The column for static.value.", "Column of the text", is_optional=True, validator=not_blank
         ),
-        transform_key("static.value", "The text of static.field.", "Text", is_optional=True),
+        make_transform_key("static.value", "The text of static.field.", "Text", is_optional=True),
         REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_apply_insert_field,
@@ -248,11 +248,11 @@ REPLACE_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key("exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""),
-        transform_key(
+        make_transform_key("exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""),
+        make_transform_key(
             "include", "The only columns that stay; empty means all.", "Kept columns", type_=Type.LIST, default=""
         ),
-        transform_key(
+        make_transform_key(
             "renames",
             "New names: old:new,old:new.",
             "New names",
@@ -331,10 +331,10 @@ MASK_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key(
+        make_transform_key(
             "fields", "Columns that are masked.", "Masked columns", type_=Type.LIST, validator=check_name_list
         ),
-        transform_key(
+        make_transform_key(
             "replacement",
             "A text or number instead of the empty value.",
             "Replacement",
@@ -360,7 +360,7 @@ VALUE_TO_KEY = TransformType(
     name="ValueToKey",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        transform_key(
+        make_transform_key(
             "fields",
             "Columns that form the record's key.",
             "Columns of the key",
@@ -389,7 +389,7 @@ HOIST_FIELD = TransformType(
     name="HoistField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
-    keys=(transform_key("field", "The column that will contain the whole value.", "Column", validator=not_blank),),
+    keys=(make_transform_key("field", "The column that will contain the whole value.", "Column", validator=not_blank),),
     apply=_apply_hoist_field,
 )
 
@@ -439,8 +439,8 @@ EXTRACT_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key("field", "The column that becomes the value.", "Column", validator=not_blank),
-        transform_key(
+        make_transform_key("field", "The column that becomes the value.", "Column", validator=not_blank),
+        make_transform_key(
             "field.syntax.version",
             "With V2 the field is a path, with dots.",
             "Syntax of the field",
@@ -482,7 +482,7 @@ FLATTEN = TransformType(
     name="Flatten",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
-    keys=(transform_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
+    keys=(make_transform_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
     apply=_apply_flatten,
 )
 
@@ -587,12 +587,12 @@ TIMESTAMP_CONVERTER = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key("field", "The column; empty when the whole key or value is the time.", "Column", default=""),
-        transform_key(
+        make_transform_key("field", "The column; empty when the whole key or value is the time.", "Column", default=""),
+        make_transform_key(
             "target.type", "The new type: string, unix, Date or Timestamp.", "Target type", validator=_check_target_type
         ),
-        transform_key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
-        transform_key(
+        make_transform_key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
+        make_transform_key(
             "unix.precision",
             "The unit of whole numbers.",
             "Unit",
@@ -612,10 +612,10 @@ SET_SCHEMA_METADATA = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key(
+        make_transform_key(
             "schema.name", "Without effect: the schema of rows has no name.", "Schema name", is_optional=True
         ),
-        transform_key(
+        make_transform_key(
             "schema.version", "Without effect, as schema.name.", "Schema version", type_=Type.INT, is_optional=True
         ),
         REPLACE_NULL_WITH_DEFAULT,

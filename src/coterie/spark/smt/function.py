@@ -13,7 +13,7 @@ from coterie.config.definition import not_blank
 from coterie.spark.extras import missing_extra_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
-from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
 from coterie.spark.user_code import check_function_name, load_function
 
 BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -64,13 +64,13 @@ FUNCTION = TransformType(
     name="Function",
     package=None,
     keys=(
-        transform_key(
+        make_transform_key(
             "function",
             "package.module:name of a function from an iterator of pyarrow.RecordBatch to another such iterator.",
             "Function",
             validator=check_function_name,
         ),
-        transform_key(
+        make_transform_key(
             "schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", validator=not_blank
         ),
     ),

@@ -10,7 +10,7 @@ from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, not_blan
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, has_metadata_column, metadata_column
 from coterie.spark.smt.patterns import whole_match_pattern
-from coterie.spark.smt.transform_type import transform_key
+from coterie.spark.smt.transform_type import make_transform_key
 
 CONNECT_PREDICATES_PACKAGE = "org.apache.kafka.connect.transforms.predicates"
 """The Java package of Connect's predicates."""
@@ -48,7 +48,7 @@ def _topic_matches_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
 
 TOPIC_NAME_MATCHES = PredicateType(
     name="TopicNameMatches",
-    keys=(transform_key("pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank),),
+    keys=(make_transform_key("pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank),),
     matches_column=_topic_matches_column,
 )
 
@@ -60,7 +60,7 @@ def _has_header_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
 
 HAS_HEADER_KEY = PredicateType(
     name="HasHeaderKey",
-    keys=(transform_key("name", "The header's name.", "Header", validator=not_blank),),
+    keys=(make_transform_key("name", "The header's name.", "Header", validator=not_blank),),
     matches_column=_has_header_column,
     uses_headers=True,
 )

@@ -17,8 +17,8 @@ from coterie.spark.smt.transform_type import (
     check_name_list,
     field_columns,
     filter_rows,
+    make_transform_key,
     replace_fields,
-    transform_key,
 )
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ HEADER_FROM = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        transform_key(
+        make_transform_key(
             "fields", "Columns whose values become headers.", "Columns", type_=Type.LIST, validator=check_name_list
         ),
-        transform_key(
+        make_transform_key(
             "headers",
             "The headers' names, one for each column.",
             "Headers",
             type_=Type.LIST,
             validator=check_name_list,
         ),
-        transform_key(
+        make_transform_key(
             "operation", "With move the columns are removed.", "Operation", validator=one_of(("copy", "move"))
         ),
         REPLACE_NULL_WITH_DEFAULT,
@@ -111,8 +111,8 @@ INSERT_HEADER = TransformType(
     name="InsertHeader",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        transform_key("header", "The header's name.", "Header", validator=not_blank),
-        transform_key("value.literal", "The header's value.", "Value", validator=not_blank),
+        make_transform_key("header", "The header's name.", "Header", validator=not_blank),
+        make_transform_key("value.literal", "The header's value.", "Value", validator=not_blank),
     ),
     apply=_insert_header,
     uses_headers=_always_uses_headers,
@@ -129,7 +129,7 @@ DROP_HEADERS = TransformType(
     name="DropHeaders",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        transform_key(
+        make_transform_key(
             "headers",
             "Names of the headers that are removed.",
             "Headers",
@@ -161,10 +161,10 @@ REGEX_ROUTER = TransformType(
     name="RegexRouter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        transform_key(
+        make_transform_key(
             "regex", "Java regular expression for the whole topic.", "Regular expression", validator=not_blank
         ),
-        transform_key("replacement", "The new topic; $1 is the first group.", "Replacement"),
+        make_transform_key("replacement", "The new topic; $1 is the first group.", "Replacement"),
     ),
     apply=_apply_regex_router,
 )
@@ -190,8 +190,10 @@ TIMESTAMP_ROUTER = TransformType(
     name="TimestampRouter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        transform_key("topic.format", "The new topic.", "Topic", default="${topic}-${timestamp}", validator=not_blank),
-        transform_key(
+        make_transform_key(
+            "topic.format", "The new topic.", "Topic", default="${topic}-${timestamp}", validator=not_blank
+        ),
+        make_transform_key(
             "timestamp.format", "Pattern of ${timestamp}, as of Spark's date_format.", "Time", default="yyyyMMdd"
         ),
     ),
@@ -220,7 +222,7 @@ FILTER = TransformType(
     name="Filter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        transform_key(
+        make_transform_key(
             "condition",
             "SQL condition; rows for which it is true are kept. Without it, rows that match the predicate are dropped.",
             "Condition",

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import not_blank
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import metadata_column_names, without_metadata_columns
-from coterie.spark.smt.transform_type import RecordSide, TransformType, transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
 
 SOURCE_VIEW = "source"
 """The name in queries for the rows to which the transform is applied."""
@@ -130,7 +130,7 @@ def _replace_child(spark: SparkSession, node: Any, child: Any, metadata_columns:
 SQL = TransformType(
     name="Sql",
     package=None,
-    keys=(transform_key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
+    keys=(make_transform_key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
     apply=_apply_query,
     accepts_predicate=False,
 )

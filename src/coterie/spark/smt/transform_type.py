@@ -88,7 +88,7 @@ class TransformType:
         return side_by_short_name | side_by_java_name
 
 
-def transform_key(
+def make_transform_key(
     name: str,
     documentation: str,
     label: str,
@@ -113,7 +113,7 @@ def transform_key(
     )
 
 
-REPLACE_NULL_WITH_DEFAULT = transform_key(
+REPLACE_NULL_WITH_DEFAULT = make_transform_key(
     "replace.null.with.default",
     "Without effect: columns have no default values.",
     "Nulls by default values",

@@ -107,7 +107,7 @@ class SimBroker:
         self._queued_writes: list[_Write] = []
         self._writes_in_progress: list[_Write] = []
         self._open_calls: dict[Call, None] = {}
-        self._timers = SimTimers[str](self._world, self._queue_timeout)
+        self._timers = SimTimers[str](self._world, self._queue_timeout_write)
         self.topic.load_partitions()
         for transactional_id, written in read_transactions(self._store.database):
             due_ms = deadline_ms(written)
@@ -190,7 +190,7 @@ class SimBroker:
     def fire_timer(self, transactional_id: str) -> None:
         """Fire the timer of ``transactional_id`` now: the coordinator must check whether its deadline has passed."""
         if self.is_up:
-            self._queue_timeout(transactional_id)
+            self._queue_timeout_write(transactional_id)
 
     # -- the log's thread ---------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class SimBroker:
         self._open_calls[call] = None
         self._queue_write(write)
 
-    def _queue_timeout(self, transactional_id: str) -> None:
+    def _queue_timeout_write(self, transactional_id: str) -> None:
         """Queue a write that aborts the open transaction of ``transactional_id`` if its deadline has passed. If the
         disk fails, the timer is set again."""
         now_ms, timers = self._world.now_ms, self._timers

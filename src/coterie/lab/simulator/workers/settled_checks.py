@@ -167,7 +167,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     # -- checks of the settled group ----------------------------------------------------------------------------------
 
-    def _wildcard_processes(self) -> Sequence[WorkerT]:
+    def _processes_for_unclaimed_jobs(self) -> Sequence[WorkerT]:
         """The processes that may run all jobs that no worker claims."""
         if not self._has_claims:
             return self._processes
@@ -185,7 +185,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     def _assignable_jobs(self, configured: Jobs) -> Jobs:
         """The jobs of ``configured`` that some worker may run, or that a draining worker keeps because no other worker
         may run them."""
-        if self._wildcard_processes():
+        if self._processes_for_unclaimed_jobs():
             return configured
         jobs_of_draining = union(
             [process.assigned_jobs for process in self._processes if process.herder.lifecycle.is_draining]
@@ -214,7 +214,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
         :raises Violation: BALANCED.
         """
-        loads = [process.assigned_jobs - self._claimed_jobs() for process in self._wildcard_processes()]
+        loads = [process.assigned_jobs - self._claimed_jobs() for process in self._processes_for_unclaimed_jobs()]
         kinds: dict[str, Callable[[Jobs], int]] = {
             "connectors": lambda jobs: len(jobs.connectors),
             "tasks": lambda jobs: len(jobs.tasks),
