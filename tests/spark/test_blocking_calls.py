@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-CALL_TIMEOUT_MS = 8_000
+CALL_TIMEOUT_MS = 12_000
 """``plugin.call.timeout.ms`` of the worker: longer than any call of the tests that does not block takes."""
 LOST_THREADS_MAX = 5
 GOOD = {"connector.class": "RateSource", "trigger.interval.ms": "500", "sink.format": "noop"}
@@ -231,7 +231,9 @@ async def test_a_plugin_that_blocks_while_it_is_validated_or_described_refuses_o
     ]
     described, *answers = await asyncio.gather(worker.ask("GET", "/connector-plugins/BlockingSource/config"), *requests)
     assert described.status_code == 500
-    assert "The plug-in of class BlockingSource has not returned from definition after 8" in described.json()["message"]
+    assert (
+        "The plug-in of class BlockingSource has not returned from definition after 12" in described.json()["message"]
+    )
     for blocked, answer in zip(calls, answers, strict=True):
         assert answer.status_code == 500, answer.text
         assert f"The plug-in of connector {blocked.name} has not returned from validate" in answer.json()["message"]
