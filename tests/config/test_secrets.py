@@ -1,10 +1,18 @@
 """Secret values in configs."""
 
+import threading
 from collections.abc import Sequence
 
 import pytest
 
-from coterie.config.secrets import follow_secrets, masked_config, remember_secret, unfollow_secrets
+from coterie.config.secrets import (
+    MASK,
+    follow_secrets,
+    hide_secrets,
+    masked_config,
+    remember_secret,
+    unfollow_secrets,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +64,27 @@ def test_a_follower_receives_all_values_the_longest_first_until_it_is_removed() 
     unfollow_secrets(received.append)
     remember_secret("followed-2")
     assert len(received) == 2
+
+
+def test_a_follower_that_takes_long_delays_no_known_value_and_no_removal() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(texts: Sequence[str]) -> None:
+        if "slowly-followed" in texts:
+            entered.set()
+            go_on.wait(30)
+
+    remember_secret("known-before")
+    follow_secrets(wait)
+    remember_secret("known-before-the-wait")
+    thread = threading.Thread(target=remember_secret, args=("slowly-followed",))
+    thread.start()
+    try:
+        assert entered.wait(30)
+        remember_secret("known-before-the-wait")
+        unfollow_secrets(wait)
+        assert hide_secrets("slowly-followed") == MASK
+        assert thread.is_alive()
+    finally:
+        go_on.set()
+        thread.join()

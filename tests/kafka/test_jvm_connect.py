@@ -300,7 +300,8 @@ def has_waiting_jobs(one: Composed) -> bool:
 def users_log_in(request: pytest.FixtureRequest) -> bool:
     """Whether users must log in at all workers of the group. Our workers require the protocols with a session key for
     that. With one broker only, so that the groups of that protocol are tested without a log-in, too."""
-    return request.node.callspec.params.get("protocol") == "static" and "kafka" in request.node.callspec.id
+    params: Mapping[str, object] = request.node.callspec.params
+    return (params.get("protocol"), params["bootstrap"]) == ("static", "kafka")
 
 
 @pytest.fixture

@@ -90,6 +90,10 @@ async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugin
     )
     written = await worker.ask("PUT", "/connectors/a/config", config)
     assert (written.status_code, written.json()) == (400, {"error_code": 400, "message": message})
+    # Only the runtime knows the value of a reference: its errors are the response.
+    of_reference = await worker.ask("PUT", "/connectors/a/config", config | {"connector.class": "${env:CLASS}"})
+    assert of_reference.status_code == 400
+    assert of_reference.json()["message"].startswith("Connector configuration is invalid")
     known = {"connector.class": "simulated.Source"}
     assert (await worker.ask("PUT", "/connector-plugins/Source/config/validate", known)).status_code == 200
     assert (await worker.ask("PUT", "/connectors/a/config", known)).status_code == 201

@@ -368,8 +368,8 @@ async def test_a_request_above_the_limit_is_503_in_connects_form_and_is_logged(
             monkeypatch.setattr(server, "REFUSALS_LOG_INTERVAL_S", 0)
             await client.get(url)
             assert [line.partition(". ")[0] for line in caplog.messages] == [
-                f"The REST listener {url} has refused {count} request(s) with 503: it handles 1 requests at the same "
-                "time, the maximum"
+                f"The REST listener {url} has refused {count} request(s) with 503 since it last logged this: it "
+                "handles 1 requests at the same time, the maximum"
                 for count in (1, 3)
             ], "the first refusal, then all since then"
             may_answer.set()

@@ -121,11 +121,10 @@ class Gates:
         infers_columns = blocked.method == "infer_values"
         return keys if infers_columns else {**keys, "source.schema": "row BIGINT, delay DOUBLE, distance INT"}
 
-    def close(self, *, only: Blocked | None = None) -> None:
-        """Close all gates, or that of ``only``."""
+    def close(self) -> None:
+        """Close all gates."""
         for blocked, gate in self.gates.items():
-            if only in (None, blocked):
-                gate.close(passes=blocked.passes)
+            gate.close(passes=blocked.passes)
 
 
 @pytest.fixture
@@ -187,8 +186,10 @@ def long_limit(worker: RestWorker) -> Iterator[None]:
     calls = worker.runtime._calls
     assert calls.timeout_ms == CALL_TIMEOUT_MS
     calls.timeout_ms = 60_000
-    yield
-    calls.timeout_ms = CALL_TIMEOUT_MS
+    try:
+        yield
+    finally:
+        calls.timeout_ms = CALL_TIMEOUT_MS
 
 
 def message_of(blocked: Blocked) -> str:

@@ -120,6 +120,18 @@ def test_a_call_in_no_stage_has_no_time_limit() -> None:
     assert ledger.expire_calls(1e9) == []
 
 
+def test_a_stage_in_a_stage_without_time_limit_has_only_the_limit_of_the_whole_call() -> None:
+    ledger = CallLedger()
+    call = ledger.add(STOPS, ends_at_s=100)
+    ledger.start_calls(0)
+    ledger.begin_stage(call, Stage(name="stop", began_at_s=0, ends_at_s=None))
+    ledger.begin_stage(call, Stage(name="close", began_at_s=1, ends_at_s=11))
+    assert ledger.expire_calls(99) == []
+    (expired,) = ledger.expire_calls(100)
+    assert expired.stage is not None
+    assert (expired.stage.name, expired.has_stage_expired) == ("close", False)
+
+
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_call_that_is_not_needed_gets_a_shorter_time_limit_and_never_a_longer_one(is_running: bool) -> None:
     ledger = CallLedger()

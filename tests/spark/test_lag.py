@@ -1,7 +1,7 @@
 """Offsets that Kafka shows for connectors, if one of their clusters does not respond."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,5 +114,83 @@ async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_
         assert "The plug-in of task hangs-0 has not returned from group_offsets" in caplog.text
     finally:
         go_on.set()
+        calls.close()
+        calls.wait_for_threads(30)
+
+
+class Sources:
+    """Sources whose ``group_offsets`` calls a function of the test."""
+
+    def __init__(self, group_offsets: Mapping[str, Callable[[], GroupOffsets]], calls: PluginCalls) -> None:
+        self.asked: list[str] = []
+        self.queries = [self._query(name, function) for name, function in group_offsets.items()]
+        self.reports = OffsetCommitter(lambda: self.queries, 1000, calls)
+
+    def _query(self, name: str, function: Callable[[], GroupOffsets]) -> TaskQuery:
+        def group_offsets(_: Path) -> GroupOffsets:
+            self.asked.append(name)
+            return function()
+
+        task, held = ConnectorTaskId(ConnectorName(name), 0), SimpleNamespace(path=Path("/nowhere"))
+        source = SimpleNamespace(group_offsets=group_offsets)
+        return cast(
+            TaskQuery, SimpleNamespace(task=task, source=source, held_checkpoint=held, is_checkpoint_lost=False)
+        )
+
+    def read(self) -> list[str]:
+        """The connectors whose offsets one more report has received."""
+        tasks = {query.task: query for query in self.queries}
+        return sorted(task.connector for task in self.reports._read_offsets_of(tasks, threading.Event()))
+
+
+def offsets() -> GroupOffsets:
+    return GroupOffsets(group_id="g", next_offsets={}, client_properties={})
+
+
+async def test_a_source_that_fails_is_logged_once_and_lets_the_calls_of_other_sources_be_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def fail() -> GroupOffsets:
+        raise ValueError("no offsets today")
+
+    def hang() -> GroupOffsets:
+        go_on.wait()
+        return offsets()
+
+    monkeypatch.setattr(offset_committer, "READ_TIMEOUT_S", 0.1)
+    calls = PluginCalls(60_000)
+    sources = Sources({"fails": fail, "hangs": hang}, calls)
+    try:
+        assert [sources.read() for _ in range(3)] == [[], [], []]
+        assert (sources.asked.count("hangs"), sources.asked.count("fails")) == (1, 3)
+        (line,) = [record.getMessage() for record in caplog.records if "does not return the offsets" in record.message]
+        assert line.startswith("Task fails-0: ")
+        assert "no offsets today" in line
+    finally:
+        go_on.set()
+        calls.close()
+        calls.wait_for_threads(30)
+
+
+async def test_the_offsets_of_a_slow_source_are_taken_by_a_later_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = threading.Event()
+
+    def slow() -> GroupOffsets:
+        returns.wait()
+        return offsets()
+
+    monkeypatch.setattr(offset_committer, "READ_TIMEOUT_S", 0.1)
+    calls = PluginCalls(60_000)
+    sources = Sources({"slow": slow, "good": offsets}, calls)
+    try:
+        assert sources.read() == ["good"]
+        returns.set()
+        monkeypatch.setattr(offset_committer, "READ_TIMEOUT_S", 30)
+        assert sources.read() == ["good", "slow"]
+        assert sources.asked.count("slow") == 1
+    finally:
+        returns.set()
         calls.close()
         calls.wait_for_threads(30)

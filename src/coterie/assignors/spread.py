@@ -262,7 +262,8 @@ class _FlowPotentials:
         )
 
     def _may_receive_at_zero_slack(self, worker: int, name: ConnectorName) -> bool:
-        """Whether ``worker`` may receive a task of ``name`` and this arc has the slack 0."""
+        """Whether ``worker`` may receive a task of ``name`` (:meth:`_Distribution.may_receive`), and the arc by which
+        it receives the task has the slack 0."""
         return self._distribution.may_receive(worker, name) and not self._slack_of_receiving(worker, name)
 
     def short_path(self, start: ConnectorName, end: int) -> Sequence[_FlowNode]:

@@ -99,7 +99,8 @@ def make_config_infos(
 
 
 def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapping[str, str]) -> str | None:
-    """The value of ``key`` as :func:`make_config_infos` returns it: a reference to a secret is shown as it was sent."""
+    """The value of ``key`` for :attr:`ConfigInfo.value`: a reference to a secret is shown as it was sent, but the value
+    of a password, also a reference, as ``[hidden]``."""
     written_value = written_config.get(key.name, key.default)
     is_reference = written_value != config.get(key.name, key.default) and key.type is not Type.PASSWORD
     return written_value if is_reference else key.shown_value(written_value)

@@ -48,33 +48,45 @@ class _KnownSecrets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        """Guards all fields. Not held while followers are called, which may take long."""
+        self._calling_lock = threading.Lock()
+        """Held while followers are called: the last call has all texts."""
         self._texts: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         """A pattern that matches each known secret; None while no secret is known."""
-        self._followers: list[SecretsFollower] = []
+        self._followers: tuple[SecretsFollower, ...] = ()
+        self._followed_texts: frozenset[str] = frozenset()
+        """The texts that all followers have received."""
 
     def follow(self, follower: SecretsFollower) -> None:
         """See :func:`follow_secrets`."""
-        with self._lock:
-            follower(self._in_order())
-            self._followers.append(follower)
+        with self._calling_lock:
+            with self._lock:
+                self._followers += (follower,)
+                in_order = self._in_order()
+            follower(in_order)
 
     def unfollow(self, follower: SecretsFollower) -> None:
         """See :func:`unfollow_secrets`."""
         with self._lock:
-            self._followers = [other for other in self._followers if other != follower]
+            self._followers = tuple(other for other in self._followers if other != follower)
 
     def add(self, texts: Iterable[str]) -> None:
         """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`."""
+        long_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN}
         with self._lock:
-            new_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN} - self._texts
-            if new_texts:
-                self._texts |= new_texts
-                in_order = self._in_order()
-                self._pattern = re.compile("|".join(map(re.escape, in_order)))
-                # With the lock held: a follower must not receive these texts after those of a later call.
-                for follower in self._followers:
-                    follower(in_order)
+            if not long_texts <= self._texts:
+                self._texts |= long_texts
+                self._pattern = re.compile("|".join(map(re.escape, self._in_order())))
+            if not self._followers or long_texts <= self._followed_texts:
+                return
+        with self._calling_lock:
+            with self._lock:
+                in_order, followers = self._in_order(), self._followers
+            for follower in followers:
+                follower(in_order)
+            with self._lock:
+                self._followed_texts = frozenset(in_order)
 
     def hide(self, text: str) -> str:
         """``text`` with :data:`MASK` in place of each known secret in it."""
@@ -115,7 +127,8 @@ def follow_secrets(follower: SecretsFollower) -> None:
 
 
 def unfollow_secrets(follower: SecretsFollower) -> None:
-    """Do not call ``follower`` any more, if it was given to :func:`follow_secrets`."""
+    """Do not call ``follower`` any more, if it was given to :func:`follow_secrets`; a call that has begun continues.
+    Never waits."""
     _known_secrets.unfollow(follower)
 
 

@@ -68,7 +68,8 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
     connectors.on_checkpoint_generation_finished(turn, name)
     turn.emit(
         WriteLogMessage(
-            text=f"Connector {name}: this worker publishes the task configs of a split that another worker has begun"
+            text=f"Connector {name}: another worker has split the connector again and has not published its task "
+            "configs, for which tasks of this worker wait; this worker publishes them"
         )
     )
     if herder.place.is_leader:

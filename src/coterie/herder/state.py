@@ -518,8 +518,8 @@ class Herder:
 
     @property
     def kept_jobs(self) -> Jobs | None:
-        """The jobs that this worker keeps while it takes no new ones: those of its jobs that it has started. None: it
-        takes new jobs."""
+        """The jobs that this worker keeps while it takes no new ones (:attr:`.Lifecycle.no_new_jobs_reason`, not a
+        drain): those of its jobs that it has started. None: it takes new jobs."""
         if self.lifecycle.no_new_jobs_reason is None:
             return None
         connectors = frozenset(name for name in self.owned.connectors if self.has_started_connector(name))

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from coterie.config.definition import ClassNames
 from coterie.config.infos import ConfigInfos
+from coterie.config.secrets import REFERENCE_PATTERN
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records, place, signing
 from coterie.herder.config_state import ConfigState
@@ -461,12 +462,13 @@ def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:
 
 def _unknown_class_message(infos: ConfigInfos) -> str | None:
     """Connect's text for a config whose ``connector.class`` is no source or sink, with the names of those that there
-    are instead of Java's objects; None if the class is one."""
+    are instead of Java's objects. None if the class is one, or comes from a reference, whose value only the runtime
+    knows."""
     class_info = next((info for info in infos.configs if info.key.name == "connector.class"), None)
     if class_info is None or not isinstance(class_info.key.validator, ClassNames):
         return None
     names = class_info.key.validator
-    if names(infos.name.strip()) is None:
+    if names(infos.name.strip()) is None or REFERENCE_PATTERN.search(infos.name) is not None:
         return None
     return (
         f"Failed to find any class that implements Connector and which name matches {infos.name}, available connectors "

@@ -80,8 +80,8 @@ _LOGIN_LIFETIME_USED_FRACTION = 0.85
 
 
 class BrokerAccessError(WorldError):
-    """The broker rejects this client, or this client does not trust the broker. A retry changes nothing until a setting
-    is corrected."""
+    """The broker rejects this client, this client does not trust the broker, or the broker sent no valid response for
+    the whole time limit, as with a wrong security.protocol. Not retried: usually a setting has to be corrected."""
 
 
 class NoResponseError(WorldError):

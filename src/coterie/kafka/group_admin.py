@@ -206,7 +206,7 @@ class GroupAdmin:
         try:
             response = describe_response(entity)
         except (WireError, ValueError) as error:
-            raise WorldError(f"the description of group {group_id} is not valid: {error}") from error
+            raise WorldError(f"the broker has sent an invalid description of group {group_id}: {error}") from error
         match response.error:
             case ConnectErrorCode.NONE | ConnectErrorCode.GROUP_ID_NOT_FOUND:
                 return response.description

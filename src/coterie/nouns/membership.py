@@ -352,7 +352,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentDetails:
-    """The ``token`` of `Assigned` in a connect group."""
+    """What a connect group adds to `Assigned`, as its ``token``: the epochs of the leader, of the target assignment and
+    of the jobs, and the assignor's metadata for this worker. It is not returned to the member."""
 
     leader_epoch: LeaderEpoch
     """The number of the leader's appointment."""

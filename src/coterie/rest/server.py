@@ -251,7 +251,8 @@ class _LimitedRequests:
         if self._logged_at_s is not None and now_s - self._logged_at_s < REFUSALS_LOG_INTERVAL_S:
             return
         logger.warning(
-            "The REST listener %s has refused %d request(s) with 503: it handles %d requests at the same time, the "
+            "The REST listener %s has refused %d request(s) with 503 since it last logged this: it "
+            "handles %d requests at the same time, the "
             "maximum. Let clients send fewer requests at the same time, or send a part of them to other workers; if "
             "requests stay open for long, the leader or a plug-in does not respond: see this worker's GET /health and "
             "the log of the leader",

@@ -55,6 +55,8 @@ public final class EventRedactor {
             field.setAccessible(true);
             field.set(sharedState, new scala.Some(new StreamingListener(original.conf(), original.store(), this)));
         }
+        // An event of now would reach the listeners twice: directly, and through the new listener.
+        context.listenerBus().waitUntilEmpty();
         Field field = LiveListenerBus.class.getDeclaredField("queues");
         field.setAccessible(true);
         for (Object each : (List) field.get(context.listenerBus())) {
@@ -112,28 +114,37 @@ public final class EventRedactor {
             for (Object each : names) {
                 String name = (String) each;
                 JsonNode child = object.get(name);
-                Matcher matcher = child.isTextual() ? pattern.matcher(child.asText()) : null;
-                if (matcher == null) {
-                    changed |= redact(child, pattern);
-                } else if (matcher.find()) {
-                    object.set(name, TextNode.valueOf(matcher.replaceAll(mask)));
-                    changed = true;
+                TextNode hidden = isMetric(name, child) ? null : hidden(child, pattern);
+                if (hidden != null) {
+                    object.set(name, hidden);
                 }
+                changed |= hidden != null || redact(child, pattern);
             }
         } else if (node instanceof ArrayNode) {
             ArrayNode array = (ArrayNode) node;
             for (int index = 0; index < array.size(); index++) {
-                JsonNode child = array.get(index);
-                Matcher matcher = child.isTextual() ? pattern.matcher(child.asText()) : null;
-                if (matcher == null) {
-                    changed |= redact(child, pattern);
-                } else if (matcher.find()) {
-                    array.set(index, TextNode.valueOf(matcher.replaceAll(mask)));
-                    changed = true;
+                TextNode hidden = hidden(array.get(index), pattern);
+                if (hidden != null) {
+                    array.set(index, hidden);
                 }
+                changed |= hidden != null || redact(array.get(index), pattern);
             }
         }
         return changed;
+    }
+
+    // Whether the text is the value of a metric, which Spark reads as a number.
+    private static boolean isMetric(String name, JsonNode node) {
+        return (name.equals("Update") || name.equals("Value")) && node.asText().matches("-?[0-9]+");
+    }
+
+    // Returns the text of the node without secrets; null if it is no text, or contains none.
+    private TextNode hidden(JsonNode node, Pattern pattern) {
+        if (!node.isTextual()) {
+            return null;
+        }
+        Matcher matcher = pattern.matcher(node.asText());
+        return matcher.find() ? TextNode.valueOf(matcher.replaceAll(mask)) : null;
     }
 
     static final class Listener extends SparkFirehoseListener {

@@ -151,10 +151,12 @@ class CallLedger:
         return started
 
     def begin_stage(self, call_id: CallId, stage: Stage) -> bool:
-        """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. Returns False, without a
-        change, when the call is lost."""
+        """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. If the outer stage has no time
+        limit, ``stage`` has none either. Returns False, without a change, when the call is lost."""
         match self._states[call_id]:
             case RunningCall(stages=stages) as state:
+                if stages and stages[-1].ends_at_s is None:
+                    stage = replace(stage, ends_at_s=None)
                 self._states[call_id] = replace(state, stages=(*stages, stage))
                 return True
             case _:

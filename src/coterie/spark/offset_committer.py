@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.call_ledger import CallQueue
-from coterie.spark.plugin_calls import PluginCall, PluginCalls
+from coterie.spark.plugin_calls import PluginCall, PluginCalls, PluginTimeoutError, as_exception
 from coterie.spark.query import TaskQuery
 from coterie.spark.sources.kafka import BOOTSTRAP_SERVERS
 from coterie.spark.sources.kafka_client import KafkaAdmin, kafka_admin
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 READ_CALLS = CallQueue(name="group offsets", concurrent_max=4)
 """The calls that read the offsets of one task from its source."""
 READ_TIMEOUT_S = 5
-"""How long :meth:`OffsetCommitter.commit_changed` waits for the sources that it has asked for offsets. The offsets of a
-source that takes longer are read again by a later call."""
+"""How long, in seconds, :meth:`OffsetCommitter.commit_changed` waits for the sources that it has asked for offsets. A
+later call takes the offsets of a source that needs longer."""
 
 PendingOffsets: TypeAlias = Mapping[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]
 """Offsets to be committed, by connector and task."""
@@ -59,8 +59,11 @@ class OffsetCommitter:
         self._running_queries = running_queries
         self._calls = calls
         self._read_calls: dict[ConnectorTaskId, PluginCall] = {}
-        """By task, the calls that have not responded in time. The source is not called again before its call has
-        ended."""
+        """By task, the calls whose results are still to be taken, and those that were abandoned and have not
+        returned."""
+        self._unreadable_tasks: set[ConnectorTaskId] = set()
+        """Tasks whose source has failed to return their offsets. Only the first failure is logged, until one
+        succeeds."""
         self._interval_ms = interval_ms
         self._last_queries: dict[ConnectorTaskId, TaskQuery] = {}
         """The queries that ran at the last call of :meth:`commit_changed`. The offsets of a query that has ended since
@@ -93,7 +96,7 @@ class OffsetCommitter:
         """
         running_queries = {query.task: query for query in self._running_queries()}
         pending: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
-        for task, offsets in self._read_offsets_of({**self._last_queries, **running_queries}).items():
+        for task, offsets in self._read_offsets_of({**self._last_queries, **running_queries}, closing).items():
             if offsets.next_offsets and offsets != self._committed_offsets.get(task):
                 pending[task.connector][task] = offsets
         self._last_queries = running_queries
@@ -120,30 +123,44 @@ class OffsetCommitter:
             ] = pending[connector]
         return pending_by_client
 
-    def _read_offsets_of(self, queries: Mapping[ConnectorTaskId, TaskQuery]) -> Mapping[ConnectorTaskId, GroupOffsets]:
-        """The offsets that ``queries`` have read, by task. Tasks whose source has no offsets in Kafka, does not respond
-        in time or cannot read its checkpoint are missing.
+    def _read_offsets_of(
+        self, queries: Mapping[ConnectorTaskId, TaskQuery], closing: threading.Event
+    ) -> Mapping[ConnectorTaskId, GroupOffsets]:
+        """Ask the sources of ``queries`` for the offsets that they have read, and return those that have arrived, by
+        task: also those of an earlier call, whose source needed longer than :data:`READ_TIMEOUT_S`. A source that still
+        has to return is not asked again. Tasks whose source has no offsets in Kafka, or whose checkpoint cannot be
+        read, are missing. Another failure of a source is logged, once until the source succeeds.
 
         :raises Py4JError: when the JVM has ended.
         """
-        self._read_calls = {task: call for task, call in self._read_calls.items() if not call.has_ended}
-        new_calls = {
-            task: self._calls.submit(
-                READ_CALLS, f"task {task}", partial(self._read_offsets, query, query.source), stage="group_offsets"
-            )
-            for task, query in queries.items()
-            if isinstance(query.source, HasGroupOffsets) and task not in self._read_calls
-        }
-        futures.wait([call.future for call in new_calls.values()], READ_TIMEOUT_S)
+        for task, query in queries.items():
+            if isinstance(query.source, HasGroupOffsets) and task not in self._read_calls:
+                self._read_calls[task] = self._calls.submit(
+                    READ_CALLS, f"task {task}", partial(self._read_offsets, query, query.source), stage="group_offsets"
+                )
+        futures.wait([call.future for call in self._read_calls.values()], READ_TIMEOUT_S)
         offsets_by_task: dict[ConnectorTaskId, GroupOffsets] = {}
-        for task, call in new_calls.items():
-            try:
-                offsets: GroupOffsets | None = call.future.result(timeout=0)
-            except (TimeoutError, WorldError):  # An abandoned call was logged. Or the runtime is being closed.
-                self._read_calls[task] = call
+        for task, call in [(task, call) for task, call in self._read_calls.items() if call.future.done()]:
+            error = call.future.exception()
+            if isinstance(error, PluginTimeoutError) and not call.has_ended:
                 continue
-            if offsets is not None:
-                offsets_by_task[task] = offsets
+            del self._read_calls[task]
+            match error:
+                case None:
+                    self._unreadable_tasks.discard(task)
+                    if (offsets := call.future.result()) is not None:
+                        offsets_by_task[task] = offsets
+                case Py4JError():
+                    raise error
+                case PluginTimeoutError():
+                    pass  # It was logged when the call was abandoned.
+                case _ if task not in self._unreadable_tasks and not closing.is_set():
+                    self._unreadable_tasks.add(task)
+                    log.warning(
+                        "Task %s: its source does not return the offsets that the task has read, so Kafka's tools do "
+                        "not show the lag; the task continues: %s",
+                        task, first_message_line(as_exception(error)),
+                    )  # fmt: skip
         return offsets_by_task
 
     def _read_offsets(self, query: TaskQuery, source: HasGroupOffsets) -> GroupOffsets | None:

@@ -280,9 +280,11 @@ class PluginCalls:
                     continue
                 self._changed.notify_all()
             # First the number: a caller that has received its error finds the lost thread counted.
-            self._report_lost_count()
-            for call, expired in abandoned_calls:
-                self._abandon(call, expired)
+            try:
+                self._report_lost_count()
+            finally:
+                for call, expired in abandoned_calls:
+                    self._abandon(call, expired)
 
     def _abandon(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Let the caller of ``call`` get a PluginTimeoutError, and log where the thread of the call is."""

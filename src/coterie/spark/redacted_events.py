@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from coterie.config.secrets import MASK, follow_secrets, unfollow_secrets
+from coterie.nouns.errors import WorldError
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,15 @@ class EventRedactor:
 def make_event_redactor(spark: SparkSession) -> EventRedactor | None:
     """A new redactor of the events of ``spark``; None if Spark has neither UI nor event log.
 
-    :raises Py4JError: see :class:`EventRedactor`.
+    :raises WorldError: when this version of Spark has other internals.
     """
     context = spark.sparkContext._jsc.sc()
-    return EventRedactor(spark) if context.ui().isDefined() or context.eventLogger().isDefined() else None
+    if not context.ui().isDefined() and not context.eventLogger().isDefined():
+        return None
+    try:
+        return EventRedactor(spark)
+    except Py4JError as error:
+        raise WorldError(
+            "Spark's UI and event log cannot hide secrets with this version of Spark; set spark.ui.enabled=false and "
+            f"spark.eventLog.enabled=false: {error}"
+        ) from error

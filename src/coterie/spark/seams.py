@@ -169,10 +169,11 @@ class Source(Protocol):
         ...
 
     def schema(self, spark: SparkSession) -> StructType:
-        """The columns that the rows of :meth:`read` have, with the hidden ones of
-        :mod:`coterie.spark.record_columns`, without error columns.
+        """The columns that the rows of :meth:`read` have, with the hidden ones of :mod:`coterie.spark.record_columns`,
+        without error columns.
 
-        :raises ConfigError: when Spark cannot parse the columns in the config.
+        :raises ConfigError: when a function of the user that builds the rows is not allowed, does not exist, or fails.
+        :raises PySparkException: when Spark cannot parse the columns in the config, which the validation rejects.
         """
         ...
 

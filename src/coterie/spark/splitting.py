@@ -534,8 +534,9 @@ class Splitter:
                     "the connector"
                 )
             raise WorldError(
-                f"Connector {connector}: batch {held_checkpoint.batch_id_in_flight} of task {task_number} was not "
-                "committed"
+                f"Connector {connector}: batch {held_checkpoint.batch_id_in_flight} of task {task_number}, which "
+                "must be finished before the connector is split again, has ended without an error and is not "
+                "committed; restart the connector to try again"
             )
 
 

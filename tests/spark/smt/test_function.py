@@ -10,6 +10,7 @@ from coterie.herder.seams import TaskDied
 from coterie.nouns.errors import ConfigError
 from coterie.spark.settings import PythonSettings
 from coterie.spark.user_code import python_session_settings
+from tests.spark import user_functions
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.spark.smt.records import config_of, records, through, values
 
@@ -55,7 +56,8 @@ async def test_a_function_runs_in_the_python_that_the_worker_names(rig: Rig, tmp
 
 
 FAILURES = {
-    "raises": "LookupError: no rate for the currency XYZ (user_functions.py, line 26, in raises)",
+    "raises": "LookupError: no rate for the currency XYZ (user_functions.py, line "
+    f"{user_functions.raises.__code__.co_firstlineno + 2}, in raises)",
     "exits": "A function's Python process ended",
     "leaves": "SystemExit: enough",
     "renames": f"{MODULE}:renames returned the columns number, and the schema in the config has row, twice",

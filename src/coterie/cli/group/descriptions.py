@@ -129,7 +129,8 @@ class GroupDescription(Description):
 
 
 class OrderResponse(Description):
-    """The response of a worker that has accepted an order; see :class:`MemberDescription` for the fields."""
+    """The response of a worker that has accepted an operator's order, such as to drain or to restart; see
+    :class:`MemberDescription` for the fields."""
 
     worker_id: str
     name: str

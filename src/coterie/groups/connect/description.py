@@ -80,8 +80,9 @@ def described_member(group: Group, member_id: MemberId) -> DescribedMember:
 
 
 def member_state(group: Group, member_id: MemberId) -> MemberState:
-    """How far the member is in the rebalance: UNJOINED while it is away, PREPARING_REBALANCE before its first target
-    and while it has jobs to give back, COMPLETING_REBALANCE while it waits for jobs of its target."""
+    """How far the member is in the rebalance: UNJOINED while it has left for a short time (LEAVE_BRIEFLY),
+    PREPARING_REBALANCE before its first target and while it has jobs to give back, COMPLETING_REBALANCE while it waits
+    for jobs of its target, otherwise STABLE."""
     current = group.currents[member_id]
     if current.member_epoch < JOIN:
         return MemberState.UNJOINED

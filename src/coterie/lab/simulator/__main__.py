@@ -67,7 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; ``arguments`` None: those of the process. Returns the exit code: 1 if an invariant is broken or
     a digest differs, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
-    parser.add_argument("--seeds", help="3, 1-40, or several of both (default: 1-40, or those of --compare)")
+    parser.add_argument(
+        "--seeds",
+        help="the seeds, such as 3, 1-40 or 1-3,7 (default: 1-40, or those of --compare)",
+    )
     parser.add_argument(
         "--play", choices=sorted(SIMULATE_BY_PLAY), default="fleet", help="the simulation (default: %(default)s)"
     )

@@ -51,8 +51,8 @@ class ServerResource:
         )
 
     async def describe_api(self, _: Request) -> Response:
-        """The OpenAPI document of this API. It is made once, on a thread: this takes longer than the event loop may
-        stall."""
+        """The OpenAPI document of this API. It is made on a thread, because that takes longer than the event loop may
+        stall, and kept after the first request."""
         if self._api is None:
             document = await asyncio.to_thread(openapi_document, self._endpoints)
             self._api = bytes(JSONResponse(document).body)

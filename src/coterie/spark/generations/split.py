@@ -12,8 +12,6 @@ from coterie.spark.positions import Positions
 
 _SCHEME_AND_AUTHORITY = "^[^:/]+:(//[^/]*)?"
 """Pattern, for Python and for Java, of the scheme and the authority at the beginning of a URI."""
-
-
 _DIGEST_PREFIX = "sha256:"
 """The beginning of a digest that replaces the name of a source partition; no name of a source partition begins with
 it."""

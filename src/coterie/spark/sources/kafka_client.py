@@ -47,7 +47,7 @@ def kafka_jvm() -> Any:
     """
     spark = SparkSession._instantiatedSession
     if spark is None:
-        raise WorldError("Spark is not running in this worker's process")
+        raise WorldError("Spark is not running on this worker; try again when the worker has started")
     if (missing_jars := missing_package_message(spark, "kafka")) is not None:
         raise WorldError(missing_jars)
     return spark._jvm

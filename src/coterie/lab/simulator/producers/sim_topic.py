@@ -42,8 +42,8 @@ class SimTopic:
         """The partitions since the broker's last start; empty before its first start."""
 
     def load_partitions(self) -> None:
-        """Create the partitions at a start of the broker, with the first offset of an open transaction in each of
-        them."""
+        """Create the partitions at a start of the broker, each with its first unstable offset: where the earliest of
+        its open transactions begins; None if none is open."""
         (stored,) = self._store.topics()
         self.partitions = Topic(stored).partitions
         first_unstable_offsets = read_first_unstable_offsets(self._store.database)
