@@ -52,6 +52,14 @@ async def running(cluster: ServedCluster) -> tuple[ServedWorker, SimulatedRuntim
     return worker, runtime
 
 
+async def until_no_task_is_assigned(worker: ServedWorker) -> None:
+    async def is_so() -> bool:
+        view = (await worker.get("/coterie/worker")).json()
+        return bool(view["group"]["settled"]) and view["assigned"]["tasks"] == []
+
+    await until(is_so)
+
+
 def assert_refused(answer: httpx.Response) -> None:
     assert (answer.status_code, answer.json()["error_code"]) == (400, 400)
     message = answer.json()["message"]
@@ -73,6 +81,8 @@ async def test_another_number_of_tasks_is_a_400_and_the_tasks_keep_running(clust
 async def test_a_stopped_connector_still_has_its_checkpoints(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     assert (await worker.ask("PUT", "/connectors/a/stop")).status_code == 204
+    # Until the group has taken the tasks away from the worker, a resume would start them once more.
+    await until_no_task_is_assigned(worker)
     assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
     assert (await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "other": "1"})).status_code == 200
     assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))

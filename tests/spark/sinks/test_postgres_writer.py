@@ -400,7 +400,7 @@ def test_a_ledger_row_that_was_removed_stops_the_task(
     writer = own()
     write(writer, 0)
     server.run("DELETE FROM coterie_ledger")
-    with pytest.raises(WorldError, match="it is unknown which batches are in the table"):
+    with pytest.raises(WorldError, match="it is unknown whether the table already has the rows of batch 1"):
         write(writer, 1)
 
 
