@@ -1,5 +1,6 @@
 """Simulated workers whose REST API is served on real ports."""
 
+import json
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -9,6 +10,7 @@ import httpx
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
+from coterie.herder.session_keys import decode_base64
 from coterie.nouns.ids import GroupId
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
@@ -34,6 +36,12 @@ class ServedCluster(Cluster):
     async def __aexit__(self, *exception: object) -> None:
         await super().__aexit__(*exception)
         await self.client.aclose()
+
+    def session_key(self) -> bytes:
+        """The newest key that the group's leader has written."""
+        value = self.config_log.latest()[b"session-key"]
+        assert value is not None
+        return decode_base64(json.loads(value)["key"])
 
     async def serve(
         self,

@@ -22,7 +22,7 @@ from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestSc
 from coterie.config.security import TlsFiles
 from coterie.config.tls import server_context
 from coterie.herder.requests.signatures import SignContent, SignedContent
-from coterie.herder.session_keys import SigningKey, decode_base64
+from coterie.herder.session_keys import SigningKey
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.callers import name_caller
@@ -169,12 +169,6 @@ def connects_signature(body: bytes, key: bytes) -> Mapping[str, str]:
     return signature_headers(SigningKey(key=key, algorithm="HmacSHA256").signature(body))
 
 
-def session_key(workers: ServedCluster) -> bytes:
-    value = workers.config_log.latest()[b"session-key"]
-    assert value is not None
-    return decode_base64(json.loads(value)["key"])
-
-
 @asynccontextmanager
 async def served_listeners(worker: Worker, rules: AccessRules, authority: Authority) -> AsyncIterator[list[str]]:
     """The URLs of :data:`LISTENERS`, at which ``worker`` is served."""
@@ -209,7 +203,7 @@ async def test_each_role_may_use_exactly_the_endpoints_of_the_table_at_each_list
 ) -> None:
     worker = await workers.serve(access=rules)
     await until_keys(worker)
-    own_key = session_key(workers)
+    own_key = workers.session_key()
     key_of = {WORKERS_SIGNATURE: own_key, WRONG_SIGNATURE: b"another key"}
     contexts: dict[Role | None, ssl.SSLContext] = {}
     for role in (None, *USER_ROLES):
@@ -243,7 +237,7 @@ async def test_each_role_may_use_exactly_the_endpoints_of_the_table_at_each_list
                         served.add(endpoint.operation)
     assert differences == []
     assert served == set(Operation), "every operation is served for a caller"
-    assert session_key(workers) == own_key
+    assert workers.session_key() == own_key
 
 
 async def test_task_configs_need_a_good_signature_and_no_log_in(workers: ServedCluster, rules: AccessRules) -> None:
@@ -251,7 +245,7 @@ async def test_task_configs_need_a_good_signature_and_no_log_in(workers: ServedC
     await until_keys(leader, follower)
     paused = json.dumps({**NEW, "initial_state": "PAUSED"}).encode()
     assert (await leader.ask("POST", "/connectors", raw=paused, headers=login("admin"))).status_code == 201
-    body, key = b'[{"share":"0 of 1"}]', session_key(workers)
+    body, key = b'[{"share":"0 of 1"}]', workers.session_key()
     statuses = [
         (await worker.ask("POST", "/connectors/a/tasks", raw=body, headers={**JSON, **signature})).status_code
         for worker in (leader, follower)

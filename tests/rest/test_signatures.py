@@ -37,13 +37,6 @@ def recorded_key() -> SessionKey:
     )
 
 
-def fresh_key(cluster: ServedCluster) -> bytes:
-    """The key that the group's leader wrote."""
-    value = cluster.config_log.latest()[b"session-key"]
-    assert value is not None
-    return decode_base64(json.loads(value)["key"])
-
-
 def written_keys(cluster: ServedCluster) -> list[tuple[str, int]]:
     """All session keys that were written, each with its time."""
     values = [json.loads(line.value) for line in cluster.config_log.lines if line.key == b"session-key" and line.value]
@@ -109,7 +102,7 @@ async def test_invalid_internal_requests_get_connects_errors_in_connects_order(s
     worker = await sessioned.serve()
     await worker.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
     await until_key_is_read(sessioned)
-    good = headers(fresh_key(sessioned))
+    good = headers(sessioned.session_key())
     cases: list[tuple[Mapping[str, str], bytes, str, int, str]] = [
         ({}, b"{", "orders", 400, "The body is not JSON"),
         (good, b"{}", "orders", 400, "Cannot read a list of task configs"),
@@ -143,7 +136,7 @@ async def test_a_request_to_fence_tasks_needs_a_signature_and_is_refused(session
     workers = [await sessioned.serve() for _ in range(2)]
     await workers[0].ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
     await until_key_is_read(sessioned)
-    good = headers(fresh_key(sessioned), b"")
+    good = headers(sessioned.session_key(), b"")
     cases: list[tuple[Mapping[str, str], str, int, str]] = [
         ({}, "orders", 400, UNSIGNED),
         (headers(b"k", b""), "orders", 403, "Internal request contained invalid signature."),
@@ -165,7 +158,7 @@ async def test_a_leader_without_a_session_key_returns_503(sessioned: ServedClust
     assert "has not been able to read a session key from the config topic yet" in answer.json()["message"]
     sessioned.config_log.broken = False
     await until_key_is_read(sessioned)
-    assert (await post(worker, headers(fresh_key(sessioned)))).status_code == 404
+    assert (await post(worker, headers(sessioned.session_key()))).status_code == 404
 
 
 async def test_a_follower_forwards_a_signed_request_unchanged(sessioned: ServedCluster) -> None:
@@ -174,7 +167,7 @@ async def test_a_follower_forwards_a_signed_request_unchanged(sessioned: ServedC
     await follower.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
     await until_key_is_read(sessioned)
     odd = b'[ {"share" : "0 of 1"} ]'  # Encoding the parsed body again gives other bytes.
-    assert (await post(follower, headers(fresh_key(sessioned), odd), odd)).status_code == 204
+    assert (await post(follower, headers(sessioned.session_key(), odd), odd)).status_code == 204
     assert len((await follower.get("/connectors/orders/tasks")).json()) == 1
     assert (await post(follower, {})).json()["message"] == UNSIGNED
 
@@ -244,7 +237,7 @@ async def test_a_key_renewed_during_a_request_causes_one_retry_without_a_warning
         for name in ("a", "b"):  # One for each worker; the follower's needs the leader.
             await workers[0].ask("POST", "/connectors", {"name": name, "config": CONFIG})
         await cluster.held.blocked.wait()
-        older = fresh_key(cluster)
+        older = cluster.session_key()
         newer = SessionKey(key=b"newer newer newer newer newer ne", algorithm="HmacSHA256", created_at_ms=2**42)
         await cluster.config_log.append([config_records.session_key_line(newer)])
         await until_key_is_read(cluster)

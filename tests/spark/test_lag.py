@@ -84,40 +84,6 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
     assert [line.partition(": committing")[0].rpartition(" ")[2] for line in messages] == ["dead-1", "dead-2"]
 
 
-async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_and_is_not_asked_again_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    go_on, asked = threading.Event(), list[str]()
-
-    def query(name: str) -> TaskQuery:
-        def group_offsets(checkpoint: Path) -> GroupOffsets:
-            asked.append(name)
-            if name == "hangs":
-                go_on.wait()
-            return GroupOffsets(group_id=f"connect-{name}", next_offsets={}, client_properties={})
-
-        task, held = ConnectorTaskId(ConnectorName(name), 0), SimpleNamespace(path=Path("/nowhere"))
-        source = SimpleNamespace(group_offsets=group_offsets)
-        return cast(
-            TaskQuery, SimpleNamespace(task=task, source=source, held_checkpoint=held, is_checkpoint_lost=False)
-        )
-
-    monkeypatch.setattr(offset_committer, "READ_TIMEOUT_S", 0.1)
-    queries = [query("hangs"), query("good")]
-    calls = PluginCalls(50)
-    reports = OffsetCommitter(lambda: queries, 1000, calls)
-    try:
-        for _ in range(3):
-            reports.commit_changed(threading.Event())
-        assert sorted(asked) == ["good", "good", "good", "hangs"]
-        assert calls.lost_count == 1
-        assert "The plug-in of task hangs-0 has not returned from group_offsets" in caplog.text
-    finally:
-        go_on.set()
-        calls.close()
-        calls.wait_for_threads(30)
-
-
 class Sources:
     """Sources whose ``group_offsets`` calls a function of the test."""
 
@@ -145,6 +111,30 @@ class Sources:
 
 def offsets() -> GroupOffsets:
     return GroupOffsets(group_id="g", next_offsets={}, client_properties={})
+
+
+async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_and_is_not_asked_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def hang() -> GroupOffsets:
+        go_on.wait()
+        return offsets()
+
+    monkeypatch.setattr(offset_committer, "READ_TIMEOUT_S", 0.1)
+    calls = PluginCalls(50)
+    sources = Sources({"hangs": hang, "good": offsets}, calls)
+    try:
+        for _ in range(3):
+            sources.reports.commit_changed(threading.Event())
+        assert sorted(sources.asked) == ["good", "good", "good", "hangs"]
+        assert calls.lost_count == 1
+        assert "The plug-in of task hangs-0 has not returned from group_offsets" in caplog.text
+    finally:
+        go_on.set()
+        calls.close()
+        calls.wait_for_threads(30)
 
 
 async def test_a_source_that_fails_is_logged_once_and_lets_the_calls_of_other_sources_be_kept(

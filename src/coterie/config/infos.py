@@ -5,7 +5,8 @@ value and its errors. User interfaces for Connect make their forms from it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coterie.config.definition import ConfigDef, ConfigKey, Type
+from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Type
+from coterie.config.secrets import REFERENCE_PATTERN
 
 NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
 """Connect's message about a key whose value is null in JSON."""
@@ -50,6 +51,22 @@ class ConfigInfos:
         """The error messages by key. A key without errors is not in the result: for a valid config the result is
         empty."""
         return {info.key.name: list(info.errors) for info in self.configs if info.errors}
+
+    @property
+    def unknown_class_message(self) -> str | None:
+        """Connect's message for a config whose ``connector.class`` is no source or sink. It lists the names of all
+        sources and sinks, where Connect lists Java's objects. None if the class is a source or sink, and if the config
+        contains a reference instead of a class: only the runtime knows the value of a reference."""
+        class_info = next((info for info in self.configs if info.key.name == "connector.class"), None)
+        if class_info is None or not isinstance(class_info.key.validator, ClassNames):
+            return None
+        names = class_info.key.validator
+        if names(self.name.strip()) is None or REFERENCE_PATTERN.search(self.name) is not None:
+            return None
+        return (
+            f"Failed to find any class that implements Connector and which name matches {self.name}, available "
+            f"connectors are: {', '.join(names.values)}"
+        )
 
     def with_errors(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
         """A copy in which the keys of ``errors_by_key`` have these errors instead of their own. A key that is not among
@@ -99,8 +116,8 @@ def make_config_infos(
 
 
 def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapping[str, str]) -> str | None:
-    """The value of ``key`` for :attr:`ConfigInfo.value`: a reference to a secret is shown as it was sent, but the value
-    of a password, also a reference, as ``[hidden]``."""
+    """The value of ``key`` for :attr:`ConfigInfo.value`. For a password, this is always ``[hidden]``. For any other key
+    whose value has a reference to a secret, it is the value as the client sent it."""
     written_value = written_config.get(key.name, key.default)
     is_reference = written_value != config.get(key.name, key.default) and key.type is not Type.PASSWORD
     return written_value if is_reference else key.shown_value(written_value)

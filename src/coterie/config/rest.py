@@ -198,7 +198,7 @@ class RestSettings(BaseModel):
         in :meth:`advertised_address`."""
         host, port = self.advertised_address(bound_port=bound_port)
         scheme = self.advertised_listener.scheme
-        return WorkerUrl(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
+        return WorkerUrl(f"{scheme}://{host_in_url(host)}:{port}/")
 
     # -- checks of one key --------------------------------------------------------------------------------------------
 
@@ -295,3 +295,8 @@ def _choices(choices: type[StrEnum]) -> str:
     """The values of ``choices`` as text for a message: "none, requested or required"."""
     *first, last = choices
     return f"{', '.join(first)} or {last}"
+
+
+def host_in_url(host: str) -> str:
+    """``host`` as a URL contains it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host

@@ -19,9 +19,6 @@ does not contain it. The leader that does so has read the log to its end since i
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coterie.config.definition import ClassNames
-from coterie.config.infos import ConfigInfos
-from coterie.config.secrets import REFERENCE_PATTERN
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records, place, signing
 from coterie.herder.config_state import ConfigState
@@ -297,7 +294,7 @@ def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> Non
     if isinstance(event, ConfigNotValidated):
         _answer(turn, write, not_validated(event.failure))
         return
-    if (message := _unknown_class_message(event.infos)) is not None:
+    if (message := event.infos.unknown_class_message) is not None:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
         return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
@@ -457,20 +454,4 @@ def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:
             "You can also find the above list of errors at the endpoint "
             "`/connector-plugins/{connectorType}/config/validate`",
         )
-    )
-
-
-def _unknown_class_message(infos: ConfigInfos) -> str | None:
-    """Connect's text for a config whose ``connector.class`` is no source or sink, with the names of those that there
-    are instead of Java's objects. None if the class is one, or comes from a reference, whose value only the runtime
-    knows."""
-    class_info = next((info for info in infos.configs if info.key.name == "connector.class"), None)
-    if class_info is None or not isinstance(class_info.key.validator, ClassNames):
-        return None
-    names = class_info.key.validator
-    if names(infos.name.strip()) is None or REFERENCE_PATTERN.search(infos.name) is not None:
-        return None
-    return (
-        f"Failed to find any class that implements Connector and which name matches {infos.name}, available connectors "
-        f"are: {', '.join(names.values)}"
     )

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.config.reloaded_files import ReloadedFiles
-from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
+from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls, host_in_url
 from coterie.config.tls import distinguished_name, server_context
 from coterie.nouns.errors import WorldError
 from coterie.rest.problems import RETRY_LATER, error_json
@@ -63,7 +63,7 @@ class BoundListener:
         """The scheme, the address and the port, for log lines."""
         host = self.socket.getsockname()[0]
         scheme = RestScheme.HTTP if self.tls is None else RestScheme.HTTPS
-        return f"{scheme.value}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{scheme.value}://{host_in_url(host)}:{self.port}"
 
 
 @contextlib.contextmanager

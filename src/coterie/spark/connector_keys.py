@@ -213,9 +213,12 @@ def _ignored_key(
 def connector_definition(
     config: Mapping[str, str], source: ConfiguredSource | None, sink: ConfiguredSink | None
 ) -> ConfigDef:
-    """All keys of a connector with ``config``. ``source`` or ``sink`` is None when ``config`` does not name it
-    correctly. In place of its own keys the result then contains the keys that name it: ``source.class`` in a sink
-    connector; ``sink.class`` and ``sink.format`` in a source connector."""
+    """All keys of a connector with ``config``. ``source`` or ``sink`` is None when ``config`` names no known source or
+    sink.
+
+    Without ``source``, the result for a sink connector contains ``source.class`` instead of the keys of a source.
+    Without ``sink``, the result for a source connector contains ``sink.class`` and ``sink.format`` instead of the keys
+    of a sink."""
     type_ = connector_type(config)
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
     sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()

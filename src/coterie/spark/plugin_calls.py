@@ -66,8 +66,8 @@ class PluginCall:
 
     @contextmanager
     def stage(self, name: str, *, has_time_limit: bool = True) -> Iterator[None]:
-        """Context manager: the block is the stage ``name`` of this call (:func:`plugin_stage`). Without
-        ``has_time_limit`` the stage has no time limit of its own: only the whole call has one."""
+        """Context manager: the block is the stage ``name`` of this call (:func:`plugin_stage`). If ``has_time_limit``
+        is False, only the time limit of the whole call applies in the stage, and in stages within it."""
         self._calls.begin_stage(self, name, has_time_limit=has_time_limit)
         try:
             yield

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -198,9 +198,8 @@ class Splitter:
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             if (newest_document := read_newest_plan_or_manifest(folder)) is None:
                 return None
-            source_partitions = [partition for task in newest_document.split.partitions_by_task for partition in task]
             resplit_finisher = self._make_resplit_finisher(
-                fence, connector, incarnation, newest_document.config, source_partitions
+                fence, connector, incarnation, newest_document.config, newest_document.split.source_partitions
             )
             manifest = GenerationUpdater(
                 resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS
@@ -242,10 +241,8 @@ class Splitter:
                 positions = source.plugin.parse_offsets(source.config, change.offsets) if needs_source else {}
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             newest_document = read_newest_plan_or_manifest(folder)
-            partitions_by_task = () if newest_document is None else newest_document.split.partitions_by_task
-            resplit_finisher = self._make_resplit_finisher(
-                fence, connector, incarnation, config, [partition for task in partitions_by_task for partition in task]
-            )
+            source_partitions = frozenset[str]() if newest_document is None else newest_document.split.source_partitions
+            resplit_finisher = self._make_resplit_finisher(fence, connector, incarnation, config, source_partitions)
             GenerationUpdater(resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS).change_positions(
                 PositionChangeRequest(
                     change=PositionChange(positions=positions, removes_others=change.removes_others),
@@ -377,7 +374,7 @@ class Splitter:
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        source_partitions: Sequence[str],
+        source_partitions: Iterable[str],
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
