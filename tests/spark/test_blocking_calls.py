@@ -32,6 +32,7 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark import user_functions
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.spark.gated_plugins import Gate, gated, gated_member
+from tests.spark.installed_plugins import installed_blocking_source
 from tests.spark.rest_worker import RestWorker, rest_worker, until_true
 
 pytestmark = [
@@ -45,8 +46,6 @@ CALL_TIMEOUT_MS = 12_000
 """``plugin.call.timeout.ms`` of the worker: longer than any call of the tests that does not block takes."""
 LOST_THREADS_MAX = 5
 GOOD = {"connector.class": "RateSource", "trigger.interval.ms": "500", "sink.format": "noop"}
-CACHED = (source_by_name, source_class_key, sink_class_key, common_definition, all_plugins)
-"""The functions that remember which plug-ins are installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +99,7 @@ class Gates:
             config["connector.class"] = blocked.class_name
             if blocked.plugin is FileSource:
                 config |= self.file_keys(blocked)
-        for function in CACHED[1:]:
+        for function in (source_class_key, sink_class_key, common_definition, all_plugins):
             function.cache_clear()
         return config
 
@@ -129,16 +128,8 @@ class Gates:
 
 @pytest.fixture
 def gates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gates]:
-    blocking_source.install(tmp_path / "packages")
-    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    for function in CACHED:
-        function.cache_clear()
-    blocking_source.go_on.clear()
-    yield Gates(monkeypatch, tmp_path)
-    blocking_source.end_all_calls()
-    monkeypatch.undo()
-    for function in CACHED:
-        function.cache_clear()
+    with installed_blocking_source(tmp_path / "packages", monkeypatch):
+        yield Gates(monkeypatch, tmp_path)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -16,9 +16,7 @@ from coterie.herder.seams import TaskEvent, TaskSpec
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import supervisor
-from coterie.spark.connector_keys import common_definition
 from coterie.spark.plugin_calls import PluginTimeoutError
-from coterie.spark.plugins import source_by_name, source_class_key
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
 from coterie.worker.worker import Worker
@@ -28,6 +26,7 @@ from tests.spark import user_functions
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.spark.connector_tasks import Tasks
 from tests.spark.gated_plugins import Gate, gated_member
+from tests.spark.installed_plugins import installed_blocking_source
 from tests.worker.fleet import Fleet
 from tests.worker.simulated import until
 
@@ -45,22 +44,9 @@ GOOD = {"connector.class": "RateSource", "trigger.interval.ms": "500", "sink.for
 @pytest.fixture(autouse=True)
 def short_limits(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The source is installed, calls have a short time limit, and no call blocks after the test."""
-    blocking_source.install(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    forget_installed_sources()
-    monkeypatch.setattr(rig.spark_runtime._calls, "timeout_ms", CALL_TIMEOUT_MS)
-    blocking_source.go_on.clear()
-    yield
-    blocking_source.end_all_calls()
-    monkeypatch.undo()
-    forget_installed_sources()
-
-
-def forget_installed_sources() -> None:
-    """The sources that are installed are looked up again. No call into a plug-in may run: it would store the sources
-    that it has found before."""
-    for function in (source_by_name, source_class_key, common_definition):
-        function.cache_clear()
+    with installed_blocking_source(tmp_path, monkeypatch):
+        monkeypatch.setattr(rig.spark_runtime._calls, "timeout_ms", CALL_TIMEOUT_MS)
+        yield
 
 
 async def all_threads_returned(rig: Rig) -> None:

@@ -123,6 +123,14 @@ class Stage:
                     break
             assert self.steps < limit, "the actors do not end:\n" + "\n".join(self.story)
 
+    def kill_all(self) -> None:
+        """Kill the remaining actors: their threads, and the threads that they have started, have ended."""
+        while self.actors:
+            actor = self.actors.pop()
+            actor.is_killed = True
+            while not actor.has_ended:
+                actor.go_on()
+
     def _turn(self, actor: Actor) -> None:
         self.steps += 1
         actor.go_on()
@@ -142,6 +150,13 @@ def install(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
             actor.pause()
             stage.story.append(f"{actor.name}: {what}")
 
+    def pause_or_sleep(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        # Threads of Spark that an earlier test has left must not spin.
+        if getattr(LOCAL, "actor", None) is None:
+            sleep(seconds)
+        else:
+            step("sleep")
+
     def stepped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **keys: Any) -> Any:
             step(f"{name} {' '.join(_shown(arg) for arg in args[:2])}")
@@ -159,7 +174,7 @@ def install(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
     # Then a seed gives the same names in each run.
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.uuid5(uuid.NAMESPACE_OID, str(next(numbers))))
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(time, "sleep", lambda _: step("sleep"))
+    monkeypatch.setattr(time, "sleep", pause_or_sleep)
     exchange = stepped("exchange_names", checkpoint.exchange_names)
     for module in (checkpoint, durable):
         monkeypatch.setattr(module, "exchange_names", exchange)
