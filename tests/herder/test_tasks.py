@@ -340,7 +340,9 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     assert herder.herder.lifecycle.no_new_jobs_reason is None
     herder.feed(PluginThreadsLost(count=lost_threads_max + 1))
     assert [line.is_error for line in herder.pop_effects(WriteLogMessage) if "hang in plug-ins" in line.text] == [True]
-    assert [rejoin.reason for rejoin in herder.pop_effects(Rejoin)] == ["this worker takes no new jobs"]
+    assert [rejoin.reason for rejoin in herder.pop_effects(Rejoin)] == [
+        "too many threads hang in plug-ins: this worker starts no new jobs"
+    ]
     assert herder.pop_effects(SetWorkerState)[-1].kept_jobs == jobs_of(TASKS[0])
     herder.herder.work.task_runs.pop(TASKS[1], None)
     herder.assign(assigned=jobs_of(TASKS[1]))

@@ -73,7 +73,10 @@ def test_jars_of_the_user_replace_ours_and_that_is_logged(
     write_jars(tmp_path, "postgresql-42.7.8.jar")
     with caplog.at_level(logging.WARNING):
         assert jar_settings(tmp_path, {key: "mine"}) == {}
-    assert caplog.messages == [f"{key} is set, so the 1 jars in {tmp_path} are not added"]
+    assert caplog.messages == [
+        f"{key} is set for this worker, so the 1 jars in {tmp_path} are not added to Spark; remove the setting to use "
+        "them"
+    ]
 
 
 def test_of_two_versions_of_a_jar_the_pinned_one_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

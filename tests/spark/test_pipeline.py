@@ -121,7 +121,7 @@ def test_an_invalid_value_is_refused_by_its_key(changes: dict[str, str], key: st
 
 
 def test_a_connector_of_an_unknown_class_is_not_split() -> None:
-    with pytest.raises(ConfigError, match="No such connector: Nothing"):
+    with pytest.raises(ConfigError, match="no source or sink of the class Nothing"):
         configs_of(CONNECTOR | {"connector.class": "Nothing"})
 
 

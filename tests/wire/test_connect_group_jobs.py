@@ -62,7 +62,7 @@ def test_a_job_of_two_structs_is_repeated() -> None:
     [
         (struct([""]), "the name of a connector is empty"),
         (struct(["a"], ("", [])), "the name of a connector is empty"),
-        (struct([], ("a", [3, -1])), "connector 'a' has the task number -1; the lowest one is 0"),
+        (struct([], ("a", [3, -1])), "connector 'a' has the task number -1; the lowest allowed number is 0"),
         (struct([], ("a" * 30_000, [-(2**31)])), f"connector '{'a' * 100}' has the task number -2147483648"),
     ],
 )

@@ -76,7 +76,7 @@ def test_an_api_versions_response_with_unsupported_version_is_decoded_as_version
 def test_the_header_of_an_unknown_api_or_version_can_be_read() -> None:
     for key, version in ((11, 99), (11, -1), (999, 0), (-3, 0)):
         frame = key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True) + bytes.fromhex("0000000f 0001 63")
-        with pytest.raises(UnknownApiError, match=f"no API {key} of version {version}"):
+        with pytest.raises(UnknownApiError, match=f"API {key} does not exist, or has no version {version}"):
             decode_request(frame)
         header = decode_request_header(frame)
         assert (header.correlation_id, header.client_id) == (15, "c")

@@ -25,5 +25,5 @@ def test_every_served_version_has_both_schemas(api_key: int, version: int) -> No
 @pytest.mark.parametrize("look_up", [request_schema, response_schema])
 def test_an_unknown_api_or_version_is_refused_each_time(look_up: Callable[[int, int], type[Any]]) -> None:
     for api_key, version in ((11, 99), (11, -1), (999, 0), (-3, 0)) * 2:
-        with pytest.raises(UnknownApiError, match=f"no API {api_key} of version {version}"):
+        with pytest.raises(UnknownApiError, match=f"API {api_key} does not exist, or has no version {version}"):
             look_up(api_key, version)

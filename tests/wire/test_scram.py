@@ -85,7 +85,7 @@ def test_a_malformed_first_message_is_refused(first: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("first", "reason"),
-    [(b"p=tls-unique,,n=u,r=c", "requests channel binding"), (b"n=u,r=c", "does not begin with n, or y,")],
+    [(b"p=tls-unique,,n=u,r=c", "requests channel binding"), (b"n=u,r=c", 'does not begin with "n," or "y,"')],
 )
 def test_the_reason_names_channel_binding_only_if_the_client_requests_it(first: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=reason):

@@ -30,7 +30,7 @@ class MemberOutcome(NamedTuple):
 
     @property
     def revoked(self) -> Jobs:
-        """The jobs that the member must stop and release before it joins again."""
+        """All jobs that the member must stop and release, whatever the reason."""
         return union(self.revoked_by_reason.values())
 
     @property

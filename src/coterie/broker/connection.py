@@ -288,8 +288,8 @@ class Connection:
             principal_budget.take_unchecked(size)
             return
         logger.warning(
-            "Connection %s is not read until responses are sent: the requests and responses of its principal that are "
-            "in flight have %d bytes",
+            "Connection %s is not read until responses are sent: with its next request, the requests and responses in "
+            "flight of its principal would exceed the maximum; they have %d bytes",
             self.peer,
             principal_budget.bytes_in_flight,
         )

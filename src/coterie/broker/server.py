@@ -69,9 +69,9 @@ async def serve(
     settings: BrokerSettings, *, ready: Callable[[str, int], None], assignors: Mapping[str, Assign] | None = None
 ) -> None:
     """Run a broker until this call is cancelled. ``ready`` is called once, with host and port, when the broker accepts
-    connections. ``assignors`` as in :func:`running_broker`.
+    connections. ``assignors`` compute target assignments of connect groups in the broker, by name.
 
-    :raises WorldError: as :func:`running_broker`.
+    :raises WorldError: when the broker cannot start, for the reasons of :func:`running_broker`.
     """
     async with running_broker(settings, assignors=assignors) as broker:
         ready(broker.host, broker.port)
@@ -243,7 +243,9 @@ def _used_assignors(settings: BrokerSettings, assignors: Mapping[str, Assign]) -
     names = assignors.keys() if settings.connect_assignors is None else settings.connect_assignors
     if unknown := sorted(set(names) - assignors.keys()):
         known = ", ".join(sorted(assignors)) or "none"
-        raise WorldError(f"group.connect.assignors: there is no assignor {unknown[0]}; there are: {known}")
+        raise WorldError(
+            f"group.connect.assignors names the assignor {unknown[0]}, which does not exist; there are: {known}"
+        )
     return {name: assignors[name] for name in names}
 
 

@@ -55,7 +55,7 @@ app.command()(plan)
 DataFolder = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
 GroupProtocolOption = Annotated[
     GroupProtocolName,
-    typer.Option("--group-protocol", help="The workers' group.protocol: Kafka's (classic), or the new one (connect)."),
+    typer.Option("--group-protocol", help="The workers' group.protocol: classic (Kafka's), or connect (Coterie's)."),
 ]
 ConnectorNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
 JarsFolder = Annotated[
@@ -114,7 +114,7 @@ def up(
     data: DataFolder = Path("coterie-data"),
     broker_port: Annotated[int, typer.Option("--broker-port", min=1, max=65535, help="Port of the broker.")] = 9092,
     rest_port: Annotated[
-        int, typer.Option("--rest-port", min=1, max=65535, help="REST port of worker 0; worker i serves on this + i.")
+        int, typer.Option("--rest-port", min=1, max=65535, help="REST port of worker 0; worker N has this port + N.")
     ] = 8083,
     group_protocol: GroupProtocolOption = GroupProtocolName.CLASSIC,
 ) -> None:
@@ -140,11 +140,19 @@ def demo(
         typer.Option("--data", help="Empty or new folder to work in; by default a temporary one, kept on failure."),
     ] = None,
     broker_port: Annotated[
-        int | None, typer.Option("--broker-port", min=1, max=65535, help="Default: 9092, or the next free port.")
+        int | None,
+        typer.Option(
+            "--broker-port", min=1, max=65535, help="Port of the broker. Default: 9092, or the next free port."
+        ),
     ] = None,
     rest_port: Annotated[
         int | None,
-        typer.Option("--rest-port", min=1, max=65535, help="First REST port. Default: 8083, or the next free ports."),
+        typer.Option(
+            "--rest-port",
+            min=1,
+            max=65535,
+            help="REST port of worker 0; worker N has this port + N. Default: 8083, or the next free ports.",
+        ),
     ] = None,
     group_protocol: GroupProtocolOption = GroupProtocolName.CLASSIC,
 ) -> None:
@@ -260,12 +268,17 @@ def restart_workers(
             metavar="[ID]...", help="Only these workers: names, host:port or group.instance.id.", show_default=False
         ),
     ] = None,
-    rolling: Annotated[bool, typer.Option("--rolling", help="One after the other, the leader last.")] = False,
+    rolling: Annotated[
+        bool, typer.Option("--rolling", help="Restart one worker after the other, the leader last; required.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     timeout: Annotated[
         int,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=1, help="How long each worker may take until its tasks run again."
+            "--timeout",
+            metavar="SECONDS",
+            min=1,
+            help="How long each worker may take, in seconds, until its tasks run again.",
         ),
     ] = 300,
 ) -> None:
@@ -369,7 +382,8 @@ def fetch_jars(
             "--to",
             metavar="FOLDER",
             parser=parse_folder,
-            help="By default coterie/jars in the user's cache folder. For another folder, set jars.dir of the workers.",
+            help="Folder for the jars; by default coterie/jars in the user's cache folder. For another folder, set "
+            "jars.dir of the workers.",
             show_default=False,
         ),
     ] = None,

@@ -95,8 +95,10 @@ class AssignorWatch:
     async def _read(self, watched: "_WatchedAssignor") -> OfferedAssignor:
         """Read the assignor's name, versions and metadata, on the assignor's thread.
 
-        :raises Exception: when the plug-in raises it; WorldError when the plug-in does not return in time, or the
-            metadata are invalid or too large, or the name or the range of versions has changed.
+        :raises WorldError: when the plug-in raises an exception or does not return in time, the versions or the
+            metadata are invalid, the metadata of all assignors together are too large, or the name or the range of
+            versions has changed.
+        :raises RuntimeError: when the plug-in raises an exception that is no :class:`Exception`, such as SystemExit.
         """
         offered = await watched.thread.call(lambda: offered_assignor(watched.assignor), timeout_ms=self._timeout_ms)
         before = watched.offered
@@ -105,7 +107,10 @@ class AssignorWatch:
         others = [one.offered for one in self._assignors if one is not watched and one.offered is not None]
         size = sum(len(one.metadata) for one in (offered, *others))
         if size > METADATA_SIZE_MAX:
-            raise WorldError(f"the metadata of this worker's assignors have {size} bytes; at most {METADATA_SIZE_MAX}")
+            raise WorldError(
+                f"the metadata of this worker's assignors together have {size} bytes; at most {METADATA_SIZE_MAX} "
+                "are allowed"
+            )
         return offered
 
 

@@ -94,8 +94,9 @@ def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
 
 
 def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
-    """Functions that run the assignors, by the assignor's name. Each calls its assignor on a separate thread, and
-    raises WorldError when the snapshot's time limit is over."""
+    """Functions that run the assignors, by the assignor's name. Each calls its assignor on a separate thread. It raises
+    WorldError when the snapshot's time limit is over, or an earlier call of the same assignor has not returned; also
+    the exceptions of the assignor, and TypeError when the assignor returns no target."""
     return {assignor.name: _assign_on_thread(assignor) for assignor in assignors}
 
 

@@ -125,14 +125,14 @@ class ListenerThread:
         """Looks for a slow call; None if all calls were done when it last fired."""
 
     def notify(self, news: RebalanceNews) -> None:
-        """Let the thread call the plug-ins. If too many news wait already, ``news`` is dropped, with an error in the
-        log."""
+        """Let the thread call the plug-ins for ``news``; does not wait for the calls. If too many news wait already,
+        ``news`` is dropped, with an error in the log."""
         if not self._listeners and not self._assignor_by_name:
             return
         if self._news.qsize() >= NEWS_MAX:
             logger.error(
-                "The listeners of rebalances are not called for %s of %d jobs: %d calls wait already, because %s has "
-                "not returned",
+                "The listeners of rebalances are not called for the news %s of %d jobs: %d news wait already, because "
+                "%s has not returned; if it never returns, restart this worker",
                 type(news).__name__,
                 len(news.jobs),
                 NEWS_MAX,

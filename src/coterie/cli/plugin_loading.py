@@ -13,10 +13,12 @@ logger = logging.getLogger(__name__)
 
 
 def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: Callable[[Any], PluginT]) -> PluginT:
-    """The plug-in that is registered under ``name``: the result of ``create`` with its class. ``kind`` names the kind
-    of plug-in in messages, such as ``assignor``, and ``key`` is the config key that contains the name.
+    """The plug-in that is registered under ``name`` in the entry points ``found``: the result of ``create`` with its
+    class. ``kind`` names the kind of plug-in in messages, such as ``assignor``, and ``key`` is the config key that
+    contains the name.
 
-    :raises ConfigError: as :func:`registered_entry`; or when the class cannot be imported or ``create`` fails.
+    :raises ConfigError: when no entry point, or several, have this name, the class cannot be imported, or ``create``
+        fails.
     """
     entry = registered_entry(found, name, kind=kind, key=key)
     try:
@@ -31,9 +33,9 @@ def load_plugin(found: EntryPoints, name: str, *, kind: str, key: str, create: C
 
 def check_registered(group: str, names: Sequence[str], *, kind: str, key: str) -> None:
     """Check that exactly one installed package registers each of ``names`` in the entry points ``group``. Nothing is
-    imported.
+    imported. ``kind`` and ``key`` are for the message: the kind of plug-in, and the config key that contains the names.
 
-    :raises ConfigError: as :func:`registered_entry`.
+    :raises ConfigError: when no package, or several, register one of ``names``.
     """
     found = entry_points(group=group)
     for name in names:
@@ -41,7 +43,8 @@ def check_registered(group: str, names: Sequence[str], *, kind: str, key: str) -
 
 
 def registered_entry(found: EntryPoints, name: str, *, kind: str, key: str) -> EntryPoint:
-    """The entry point with this name. Nothing is imported.
+    """The entry point of ``found`` with this name. Nothing is imported. ``kind`` and ``key`` are for the message: the
+    kind of plug-in, and the config key that contains the name.
 
     :raises ConfigError: when ``found`` has no entry point with this name, or several.
     """

@@ -56,7 +56,8 @@ def unreachable_message(url: str, error: Exception) -> str:
 
 
 def error_message(response: httpx.Response) -> str:
-    """The error message in a worker's response; else the beginning of its text, or the name of its status."""
+    """The error message in a worker's response; else the beginning of its text, or the name of its status. For status
+    401, an advice to log in."""
     if response.status_code == 401:
         return "The worker needs a log-in: use --user NAME with the right password"
     return error_body.error_message(response) or response.text[:500] or response.reason_phrase

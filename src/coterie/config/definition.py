@@ -291,7 +291,7 @@ class Range:
 
 
 def at_least(minimum: int) -> Validator:
-    """A validator that accepts numbers from ``minimum`` on."""
+    """A validator that accepts numbers that are at least ``minimum``."""
     return Range(minimum)
 
 
@@ -334,7 +334,7 @@ def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -
 
 
 def not_blank(value: str) -> str | None:
-    """A validator that accepts every text that is not blank."""
+    """A validator: the error message when ``value`` is blank, else None."""
     return None if value.strip() else "String must be non-empty"
 
 

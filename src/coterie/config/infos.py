@@ -55,8 +55,9 @@ class ConfigInfos:
     @property
     def unknown_class_message(self) -> str | None:
         """Connect's message for a config whose ``connector.class`` is no source or sink. It lists the names of all
-        sources and sinks, where Connect lists Java's objects. None if the class is a source or sink, and if the config
-        contains a reference instead of a class: only the runtime knows the value of a reference."""
+        sources and sinks, where Connect lists Java's objects. None if the class is a source or sink, if the definition
+        of ``connector.class`` does not list the classes, and if the config contains a reference instead of a class:
+        only the runtime knows the value of a reference."""
         class_info = next((info for info in self.configs if info.key.name == "connector.class"), None)
         if class_info is None or not isinstance(class_info.key.validator, ClassNames):
             return None
@@ -116,8 +117,9 @@ def make_config_infos(
 
 
 def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapping[str, str]) -> str | None:
-    """The value of ``key`` for :attr:`ConfigInfo.value`. For a password, this is always ``[hidden]``. For any other key
-    whose value has a reference to a secret, it is the value as the client sent it."""
+    """The value of ``key`` for :attr:`ConfigInfo.value`: ``[hidden]`` for a password. For any other key whose value has
+    a reference to a secret, it is the value as the client sent it; else the parsed value as text. None when the key has
+    neither a value nor a default, or the value is not of the key's type or names an unknown class."""
     written_value = written_config.get(key.name, key.default)
     is_reference = written_value != config.get(key.name, key.default) and key.type is not Type.PASSWORD
     return written_value if is_reference else key.shown_value(written_value)

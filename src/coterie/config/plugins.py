@@ -66,7 +66,7 @@ def find_plugin(plugins: Iterable[Plugin], name: str, version_range: str | None 
     (None: any version).
 
     :raises UnknownPluginError: when no plug-in has this name.
-    :raises PluginVersionError: see :func:`version_error`.
+    :raises PluginVersionError: when the plug-in's version is not in ``version_range``, or ``version_range`` is invalid.
     """
     plugin = next((plugin for plugin in plugins if name in plugin.names), None)
     if plugin is None:

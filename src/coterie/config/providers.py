@@ -117,8 +117,10 @@ class _PathConfigProvider:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> Self:
-        """The provider with Kafka's parameter ``allowed.paths``. Raises the exceptions of
-        :meth:`AllowedPaths.from_parameters`."""
+        """The provider with Kafka's parameter ``allowed.paths``, by default all paths.
+
+        :raises ValueError: when a path is not absolute or does not exist.
+        """
         return cls(allowed_paths=AllowedPaths.from_parameters(parameters))
 
 
@@ -228,7 +230,7 @@ class ConfigProviders:
         """The text that replaces ``reference``, a match of :data:`REFERENCE_PATTERN`: the value, or the reference
         itself, with a warning, if the worker has no provider of its name.
 
-        :raises WorldError: see :meth:`ConfigProvider.value_of`.
+        :raises WorldError: when the provider has no value for the reference, or may not read it.
         """
         name, path, key = reference[1], reference[2] or "", reference[3]
         if (provider := self.by_name.get(name)) is None:

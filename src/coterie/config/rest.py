@@ -83,7 +83,8 @@ class RestTls:
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """The settings from the keys and values of a worker file; other keys are ignored.
 
-        :raises ConfigError: lists each invalid or missing key, with the reason.
+        :raises ConfigError: when a key is invalid or missing. Lists all such keys of the certificates' files; if these
+            are valid, an invalid ``ssl.client.auth``, or a truststore that ``ssl.client.auth`` needs.
         """
         prefix = HTTPS_PREFIX if any(key.startswith(HTTPS_PREFIX) for key in properties) else ""
         files = TlsFiles.from_properties(properties, prefix=prefix)

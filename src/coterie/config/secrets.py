@@ -31,7 +31,8 @@ def masked_config(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_secret(key: str, value: str) -> bool:
-    """Whether the value of ``key`` is secret."""
+    """Whether ``value``, the value of ``key``, is secret: the key has the name of a secret, or the value contains a URL
+    with a password. A value that is only a reference (``${env:NAME}``) is not secret."""
     reference = REFERENCE_PATTERN.fullmatch(value.strip())
     # Without a provider or a key, no provider resolves the text: it may itself be the secret.
     if reference is not None and reference[1] and reference[3]:
@@ -59,7 +60,7 @@ class _KnownSecrets:
         """The texts that all followers have received."""
 
     def follow(self, follower: SecretsFollower) -> None:
-        """See :func:`follow_secrets`."""
+        """Call ``follower`` with all known secrets now and, until :meth:`unfollow`, again after each new secret."""
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)
@@ -67,7 +68,8 @@ class _KnownSecrets:
             follower(in_order)
 
     def unfollow(self, follower: SecretsFollower) -> None:
-        """See :func:`unfollow_secrets`."""
+        """Do not call ``follower`` any more; does nothing if :meth:`follow` was not called with it. A call of
+        ``follower`` that has begun continues."""
         with self._lock:
             self._followers = tuple(other for other in self._followers if other != follower)
 
@@ -121,8 +123,9 @@ def hide_secrets(text: str) -> str:
 
 
 def follow_secrets(follower: SecretsFollower) -> None:
-    """Call ``follower`` now and, until :func:`unfollow_secrets`, for each new value, before :func:`remember_secret`
-    returns. ``follower`` must not raise."""
+    """Call ``follower`` with all values of references that this process has resolved: now and, until
+    :func:`unfollow_secrets`, again after each new value, before :func:`remember_secret` returns. ``follower`` must not
+    raise."""
     _known_secrets.follow(follower)
 
 

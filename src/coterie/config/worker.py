@@ -199,7 +199,8 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
         """The settings from the keys and values of a worker file; unknown keys are ignored. As in Kafka (KIP-421),
         values may refer to the file's own config providers.
 
-        :raises ConfigError: lists each invalid or missing key, with its value and the reason.
+        :raises ConfigError: when keys are invalid or missing, or contradict each other. Lists the errors of the first
+            check that fails, by key: of the config providers, of the references, of single keys, and between keys.
         """
         providers = ConfigProviders.from_properties(properties)
         properties = providers.resolve(properties)

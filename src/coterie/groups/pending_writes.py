@@ -16,7 +16,8 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(slots=True)
 class PendingWrites(Generic[KeyT, ValueT]):
-    """The pending values of some keys. An object without pending values is false."""
+    """The values that open transactions have written, by key and producer id, until the transaction's marker commits or
+    drops them. The object is false if there are none."""
 
     _by_key: dict[KeyT, dict[int, ValueT]] = field(default_factory=dict)
     """By key and then by producer id, in the order of the log. A producer has one open transaction at most."""

@@ -153,7 +153,8 @@ Record: TypeAlias = MarkersWritten | TransactionWritten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The response to the request. The broker sends those fields that the request's API version has."""
+    """The response to an `InitProducerId`, `AddPartitions`, `VerifyPartitions` or `EndTransaction`. The broker sends
+    those fields that the request's API version has."""
 
     error: ErrorCode = ErrorCode.none
     producer: ProducerIdAndEpoch = NO_PRODUCER

@@ -97,7 +97,7 @@ class _Turn:
         self.records.append(record)
 
     def reply(self, error: ErrorCode = ErrorCode.none, producer: ProducerIdAndEpoch = NO_PRODUCER) -> None:
-        """Add a response without ``missing`` partitions."""
+        """Add a response with these values, and without missing partitions."""
         self.effects.append(Reply(error=error, producer=producer))
 
 
@@ -105,9 +105,10 @@ class _Turn:
 
 
 def on_init(turn: _Turn, request: InitProducerId) -> None:
-    """Give a producer its producer id and epoch, and abort an open transaction. A producer that has just started gets a
-    greater epoch than its predecessor; one that names its present epoch gets the next one (KIP-360). A repeated request
-    gets the same response again.
+    """Give a producer its producer id and epoch, and abort an open transaction. A new transactional id gets
+    ``fresh_producer_id`` with epoch 0. A producer that has just started gets a greater epoch than its predecessor; one
+    that names its present epoch gets the next one (KIP-360); if no epoch is left, it gets ``fresh_producer_id`` with
+    epoch 0. A repeated request gets the same response again.
 
     :raises KafkaRefusal: INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED, when the producer names a producer id and epoch
         that are not the present ones, and the request is no repeated one.

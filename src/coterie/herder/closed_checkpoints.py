@@ -54,7 +54,8 @@ def on_due(turn: Turn, timer: FinishCheckDue) -> None:
 
 def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFinished) -> None:
     """Publish the task configs of the newest checkpoint generation once, unless they are committed already or are no
-    longer needed. If the leader does not accept them, the tasks wait until the timer fires again."""
+    longer needed. If there is no leader, no key to sign the request with, or the leader does not accept them, the tasks
+    wait until the timer fires again."""
     herder, name = turn.herder, event.connector
     herder.work.finishing_checkpoints.discard(name)
     connector = herder.config.connector(name)

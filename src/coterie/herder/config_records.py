@@ -169,7 +169,7 @@ def _parse_task_config(name: str, body: Mapping[str, object] | None) -> ConfigRe
     try:
         task = ConnectorTaskId.parse(name)
     except ValueError as error:
-        return IgnoredLine(log_message=f"Ignoring a task's config: {error}")
+        return IgnoredLine(log_message=f"Ignoring a task's config in the config topic, because of its key: {error}")
     if body is None:
         return IgnoredLine()
     config = _as_string_mapping(body.get("properties"))

@@ -129,7 +129,8 @@ class ConfigState:
             self._affected.add(name)
 
     def advance_to(self, position: LogPosition) -> None:
-        """The reader has reached ``position``: no line before it is still to be read."""
+        """Store that the reader has reached ``position``, so no line before it is still to be read. A position before
+        the stored one changes nothing."""
         self.position = max(self.position, position)
 
     def _on_request(self, request: ClientRequestId | None, name: ConnectorName) -> None:
@@ -164,7 +165,7 @@ class ConfigState:
         known = self._connectors.get(name)
         if known is None:
             # The connector was deleted, and its tombstone was removed by compaction (KAFKA-16838).
-            return f"Ignoring a commit of {tasks} task(s): connector {name} is not configured"
+            return f"Ignoring a commit of {tasks} task(s) in the config topic: connector {name} is not configured"
         complete = all(number in deferred for number in range(tasks))
         configs = tuple(deferred[number] for number in range(tasks)) if complete else ()
         # Compaction keeps the configs of stopped tasks, and of their commits only the empty one that stopped them.
@@ -180,7 +181,10 @@ class ConfigState:
         if complete:
             return None
         missing = [number for number in range(tasks) if number not in deferred]
-        return f"Connector {name} has no tasks until the next commit: configs of the tasks {missing} are not in the log"
+        return (
+            f"Connector {name} has no tasks until its task configs are committed again: the configs of its tasks "
+            f"{missing} are not in the config topic"
+        )
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +201,8 @@ class ConfigState:
         return self._target_states.get(name, TargetState.STARTED)
 
     def written_request(self, request: ClientRequestId) -> WrittenRequest | None:
-        """The request, if its line was read."""
+        """The client's request with this id, if its line was read and is among the last :data:`WRITTEN_REQUESTS_MAX`
+        such lines; else None."""
         return self._written_requests.get(request)
 
     def task_config(self, task: ConnectorTaskId) -> Mapping[str, str] | None:
@@ -213,9 +218,9 @@ class ConfigState:
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
 
     def connectors_to_split(self) -> Iterator[ConnectorName]:
-        """The started connectors that have to be split: the last commit of their task configs is inconsistent, or
-        belongs to a config with other values than the present one. A commit of no tasks counts, too: a connector that
-        was stopped and is resumed without a new config is not among them."""
+        """The started connectors that have to be split: their task configs were never committed, or the last commit is
+        inconsistent or belongs to a config with other values than the present one. A commit of no tasks counts, too: a
+        connector that was stopped and is resumed without a new config is not among them."""
         for name, connector in self._connectors.items():
             is_split = not connector.inconsistent and connector.applied_config == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:

@@ -189,8 +189,8 @@ def _has_failed(herder: Herder, name: ConnectorName) -> bool:
 
 
 def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitComplete, connector: Connector) -> None:
-    """Let the leader write the task configs, unless the last commit already contains them for this config. Waits while
-    there is no leader, or no key to sign the request with."""
+    """Let the leader write the task configs, unless the last commit already contains them for this config. Does nothing
+    while there is no leader, or no key to sign the request with; a later reconciliation tries again."""
     herder = turn.herder
     committed = not connector.inconsistent and connector.task_configs == state.configs
     if committed and connector.applied_config == connector.config:
@@ -330,7 +330,10 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
     turn.emit(SetTimer(timer=ConnectorRetryDue(connector=event.connector), at_ms=at_ms))
     if event.forbidden and signing.may_predate_new_key(state.first_sent_ms, turn.now_ms):
         return  # A new key was being written; the next request is signed with the new key.
-    text = f"Task configs of connector {event.connector} are sent to the leader again in {wait_ms} ms: {event.refusal}"
+    text = (
+        f"The leader has not accepted the task configs of connector {event.connector}; they are sent again in "
+        f"{wait_ms} ms: {event.refusal}"
+    )
     turn.emit(WriteLogMessage(text=text, is_error=event.forbidden))
 
 

@@ -46,8 +46,8 @@ class GroupProtocol(Protocol):
         ...
 
     def report_releases(self, turn: Turn) -> None:
-        """Report to the group that revoked jobs are released, if the worker state that the member reports is not
-        enough."""
+        """Report to the group that revoked jobs are released, by the request of a round. Does nothing in a connect
+        group, whose member reports stopped jobs after each `SetWorkerState` order."""
         ...
 
     def report_configured_jobs(self, turn: Turn) -> None:
@@ -87,7 +87,8 @@ class GroupProtocol(Protocol):
         ...
 
     def deferred_until_ms(self, herder: Herder) -> int | None:
-        """The end of the scheduled rebalance delay that this worker received; None when it received none."""
+        """The end of the scheduled rebalance delay that this worker received, in ms on the monotonic clock. None when
+        no delay runs, and in a connect group, whose coordinator ends the delay."""
         ...
 
     def completed_rebalances(self, herder: Herder) -> int | None:

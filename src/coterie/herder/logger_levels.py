@@ -14,23 +14,24 @@ from coterie.herder.state import Turn
 
 
 def on_request(turn: Turn, id_: RequestId, request: SetGroupLoggerLevel) -> None:
-    """Append the line."""
+    """Append the line that sets the level of the logger on all workers; the request is answered when it is durable."""
     line = config_records.logger_level_line(LoggerLevelWritten(logger=request.logger, level=request.level))
     turn.emit(AppendConfig(purpose=ForLoggerLevel(id=id_), lines=(line,)))
 
 
 def on_appended(turn: Turn, id_: RequestId) -> None:
-    """The line is durable: answer the request."""
+    """The line that sets the level is durable: answer its request ``id_``."""
     turn.emit(Reply(id=id_, answer=Done()))
 
 
 def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:
-    """The line could not be appended: refuse the request."""
+    """The line that sets the level could not be appended: refuse its request ``id_``, with ``reason``."""
     message = f"Failed to write to the config topic: {reason}"
     turn.emit(Reply(id=id_, answer=RequestRefused(problem=Problem.LOG_FAILED, message=message)))
 
 
 def on_line(turn: Turn, line: LoggerLevelWritten) -> None:
-    """A level was written: set it, unless the line is history."""
+    """A line with a logger's level was read: set the level in this process, unless the line was written before this
+    worker was ready."""
     if turn.herder.lifecycle.is_runtime_open:
         turn.emit(SetLoggerLevel(logger=line.logger, level=line.level))

@@ -24,5 +24,7 @@ def on_lost(turn: Turn, event: PluginThreadsLost) -> None:
             f"{turn.herder.settings.display_name} starts no new jobs until it is restarted: {event.count} of its "
             f"threads hang in plug-ins, more than plugin.lost.threads.max={lost_threads_max}. Its log names them"
         )
-        protocol_of(turn.herder).report_change(turn, "this worker takes no new jobs")
+        protocol_of(turn.herder).report_change(
+            turn, "too many threads hang in plug-ins: this worker starts no new jobs"
+        )
         turn.emit(WriteLogMessage(text=lifecycle.no_new_jobs_reason, is_error=True))

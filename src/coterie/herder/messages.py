@@ -534,7 +534,7 @@ class PublishTaskConfigs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSessionKey:
-    """Make a random key of this size → SessionKeyMade"""
+    """Make a random session key of ``size_bytes`` → SessionKeyMade"""
 
     size_bytes: int
 

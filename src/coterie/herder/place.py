@@ -17,8 +17,8 @@ from coterie.nouns.membership import Assigned, LeaseRenewed, LeaveAndRejoin, Set
 
 
 def begin_round(turn: Turn, state: MemberState) -> None:
-    """Record that a round is running, in which this member has reached ``state``. If this worker must stop all jobs
-    before it joins the round, this remains so."""
+    """Record that a round is running, in which this member has reached ``state``. A worker that has to stop all its
+    jobs before it joins the round still has to."""
     place = turn.herder.place
     match place.phase:
         case StoppingBeforeJoin() as standing:
@@ -40,8 +40,8 @@ def release_all(turn: Turn) -> bool:
 
 
 def release_without_statuses(turn: Turn) -> None:
-    """Join the round without waiting for the statuses of the stopped jobs, because these statuses could not be
-    written."""
+    """Let this worker join the round without waiting until the statuses of its stopped jobs are written, because an
+    append of statuses has failed. Does nothing unless the worker stops all its jobs before a join."""
     place = turn.herder.place
     match place.phase:
         case StoppingBeforeJoin(state=state, follows_loss=follows_loss):
@@ -51,8 +51,8 @@ def release_without_statuses(turn: Turn) -> None:
 
 
 def apply_round(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
-    """Apply the result of a round that has ended. If it ``has_failed``, the jobs assigned to this worker stay
-    unchanged. A worker that is leaving accepts no jobs.
+    """Apply the result of a round that has ended; in a connect group, a received assignment. If the round
+    ``has_failed``, the jobs assigned to this worker stay unchanged. A worker that is leaving accepts no jobs.
 
     If the group has read lines of the config log that this worker has not read, the timer of
     :func:`on_config_lag_timeout` is set, unless this worker has not yet read the lines that the group had read at the
@@ -167,7 +167,8 @@ def on_config_lag_timeout(turn: Turn) -> None:
 def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of :func:`on_config_lag_timeout` has ended; ``end_offset`` None means that the log could not be
     reached. If this worker has read the log to its end, the reported offset is wrong: log a warning and use the end
-    offset. Otherwise leave the group and rejoin."""
+    offset. Otherwise leave the group and rejoin. Does nothing after the result of an older lookup, or if this worker
+    has caught up or is leaving."""
     herder, place = turn.herder, turn.herder.place
     if lookup_id != place.last_lookup_id or herder.lifecycle.is_leaving or herder.has_read(place.group_config_offset):
         return

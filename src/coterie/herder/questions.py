@@ -58,7 +58,8 @@ def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
 
 
 def on_answered(turn: Turn, event: PluginsAnswered) -> None:
-    """Answer the question with what the plug-ins returned. Does nothing if the question has timed out."""
+    """Answer the question with what the plug-ins returned: with ``connectors_only`` only the sources and sinks. Does
+    nothing if the question has timed out."""
     match turn.herder.requests.questions.get(event.id), event.answer:
         case ListPlugins(connectors_only=True), PluginList(plugins=plugins):
             connectors = tuple(plugin for plugin in plugins if plugin.type.is_connector)

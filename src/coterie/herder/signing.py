@@ -216,8 +216,8 @@ def _needs_new_key(turn: Turn) -> bool:
 
 
 def _expires_ms(herder: Herder) -> int | None:
-    """When the current key expires, on this worker's monotonic clock. None when there is no key, it does not expire,
-    another key is being made, or this worker does not make keys."""
+    """When the current key expires, in ms on this worker's monotonic clock. None when there is no key, it does not
+    expire, another key is being made, the wall clock is not known yet, or this worker does not make keys."""
     known, ttl_ms, epoch_ms = (
         herder.config.session_key,
         herder.settings.session_keys.ttl_ms,

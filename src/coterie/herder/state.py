@@ -442,7 +442,8 @@ class Place:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last round has ended with an assignment, and no round is running."""
+        """Whether the last round has ended with an assignment, and no round is running; in a connect group, whether
+        this worker has an assignment."""
         return isinstance(self.phase, RoundCompleted)
 
     @property
@@ -471,15 +472,16 @@ class Place:
 
     @property
     def state(self) -> MemberState:
-        """How far this worker is in the current round; STABLE or UNJOINED when no round is running."""
+        """How far this worker is in the current round, or in the current rebalance of a connect group. Otherwise STABLE
+        for a member of the group and UNJOINED for a worker that is no member."""
         if isinstance(self.phase, InRound | StoppingBeforeJoin | RoundCompleted):
             return self.phase.state
         return MemberState.STABLE if self.member_id else MemberState.UNJOINED
 
     @property
     def lease_ends_ms(self) -> int | None:
-        """Until when jobs may run here, according to the answered heartbeats; None when no job may run (the membership
-        is lost), or before the first answered heartbeat."""
+        """Until when jobs may run here, according to the answered heartbeats, in ms on the monotonic clock. None when
+        no job may run (the membership is lost), or before the first answered heartbeat."""
         return None if self.is_lost or self.lease_renewal is None else self.lease_renewal.lease_ends_ms
 
     def has_valid_lease(self, now_ms: int) -> bool:
@@ -527,7 +529,8 @@ class Herder:
         return Jobs(connectors, frozenset(task for task in self.owned.tasks if task in runs and runs[task].starts))
 
     def has_started_connector(self, name: ConnectorName) -> bool:
-        """Whether this worker has started the connector since it was assigned to this worker."""
+        """Whether this worker has started the connector since it was assigned to this worker: it has begun to split it,
+        or has reported another state of it than UNASSIGNED."""
         run, reported = self.work.connector_runs.get(name), self.work.last_reported.get(name)
         is_split = run is not None and not isinstance(run.state, NotSplit)
         return is_split or (reported is not None and reported[0] is not State.UNASSIGNED)

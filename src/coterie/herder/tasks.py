@@ -159,7 +159,8 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
 
 
 def _report_status_of_waiting(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
-    """Queue the status of a task that does not run here: deleted, paused, or not started by this worker."""
+    """Queue the status of a task that does not run here: a tombstone if it is deleted, PAUSED, or UNASSIGNED with the
+    reason why this worker starts no new jobs. Does nothing for any other task."""
     herder = turn.herder
     if herder.config.task_config(task) is None:
         statuses.report_deleted(turn, task)

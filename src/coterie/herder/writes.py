@@ -402,7 +402,8 @@ def on_due(turn: Turn, id_: RequestId) -> None:
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all pending writes, with ``problem`` those that have changed nothing."""
+    """Refuse all pending writes: with ``problem`` those that have changed nothing, with LOG_FAILED those that have
+    begun and may still take effect."""
     for write in list(turn.herder.requests.writes.values()):
         match write.phase:
             case Appending() | Appended() | ChangingOffsets():

@@ -115,6 +115,7 @@ async def _check_transactional_id(connection: BrokerConnection, transactional_id
     a later request gets it again.
 
     :raises BrokerAccessError: when the broker does not allow this client to use the transactional id.
+    :raises WorldError: as :meth:`.BrokerConnection.ask`.
     """
     values = {"key": transactional_id, "key_type": TRANSACTION_KEY, "coordinator_keys": (transactional_id,)}
     if found_coordinator(await connection.ask(FIND_COORDINATOR, values)).error_code == (

@@ -154,7 +154,7 @@ class KafkaConnectCoordinator:
         """
         async with self._opening:
             if self._is_closed:
-                raise WorldError(f"the connection to the coordinator of group {group_id} is closed")
+                raise WorldError(f"this worker has closed its connection to the coordinator of group {group_id}")
             current = self._connection
             if current is not None and not current.is_stale:
                 return current
@@ -178,7 +178,7 @@ class KafkaConnectCoordinator:
                 ) from None
             if self._is_closed:
                 opened.close()
-                raise WorldError(f"the connection to the coordinator of group {group_id} is closed")
+                raise WorldError(f"this worker has closed its connection to the coordinator of group {group_id}")
             self._connection = opened
             return opened
 

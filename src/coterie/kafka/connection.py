@@ -148,7 +148,10 @@ class BrokerConnection:
         try:
             response = await connection._send_and_receive(API_VERSIONS, 0, {})
             if response.error_code != ErrorCode.none:
-                raise WorldError(f"the broker at {address} refuses ApiVersions: {response.error_code.name}")
+                raise WorldError(
+                    f"the broker at {address} refuses ApiVersions, the first request: {response.error_code.name}; "
+                    "check that it is a Kafka broker of version 2.4 or newer"
+                )
             connection._broker_versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
             if security.has_sasl:
                 await connection._log_in(security)

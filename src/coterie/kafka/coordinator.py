@@ -76,7 +76,7 @@ class KafkaCoordinator:
             coordinator again.
         """
         if self._closed:
-            raise WorldError("the connections to the group's coordinator are closed")
+            raise WorldError(f"this worker has closed its connections to the coordinator of group {request.group_id}")
         match request:
             case HeartbeatRequest():
                 answer = await self._immediate.ask(HEARTBEAT, request.group_id, _member_values(request))

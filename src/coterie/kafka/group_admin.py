@@ -206,7 +206,10 @@ class GroupAdmin:
         try:
             response = describe_response(entity)
         except (WireError, ValueError) as error:
-            raise WorldError(f"the broker has sent an invalid description of group {group_id}: {error}") from error
+            raise WorldError(
+                f"the coordinator of group {group_id} has sent an invalid description of the group: {error}; check "
+                "that the broker and this command have the same version of Coterie"
+            ) from error
         match response.error:
             case ConnectErrorCode.NONE | ConnectErrorCode.GROUP_ID_NOT_FOUND:
                 return response.description

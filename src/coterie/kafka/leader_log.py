@@ -23,7 +23,7 @@ from coterie.nouns.ids import GroupId
 ResultT = TypeVar("ResultT")
 
 CALL_TIMEOUT_S = 30.0
-"""The time limit of opening the log, and of each of the two parts of an append: sending the lines, and the commit."""
+"""The time limit of opening the log, and of each of the two parts of an append: sending the records, and the commit."""
 CALL_STEP_S = 0.5
 """How long one call of librdkafka blocks at most; a log that is being closed ends its thread within this time."""
 TRANSACTION_TIMEOUT_MIN_MS = 1_000
@@ -61,7 +61,7 @@ class LeaderTopicLog:
         on_committed: Callable[[int], None],
     ) -> None:
         """``client_config`` is the librdkafka config of the worker's handles. ``on_committed`` is called on the event
-        loop with the offset of the last line of each committed transaction."""
+        loop with the offset of the last record of each committed transaction."""
         self._client_config = dict(client_config)
         self._topic = topic
         self._transactional_id = transactional_id
@@ -134,11 +134,18 @@ class LeaderTopicLog:
 
     def append_blocking(self, records: Sequence[NewTopicRecord]) -> int:
         """Write ``records`` in one transaction; returns the offset of the last one. After an error the producer is
-        dropped."""
+        dropped, and the log must be opened again.
+
+        :raises WriterFencedError: as :meth:`append`.
+        :raises WorldError: as :meth:`append`, and when the log is not open.
+        """
         producer = self._producer
         if producer is None:
-            raise WorldError(f"topic {self._topic} is not open for writing as the group's leader")
-        assert records, "a transaction has lines"
+            raise WorldError(
+                f"topic {self._topic} is not open for writing as the group's leader: it was never opened, or an "
+                "earlier write has failed; it must be opened again before the next write"
+            )
+        assert records, "a transaction has records"
         try:
             offset = self._send(producer, records)
             self.commit_blocking(producer)

@@ -339,16 +339,16 @@ class TopicLog:
         self._in_flight_slots = asyncio.Semaphore(RECORDS_IN_FLIGHT_MAX)
         """The number of records that may still be passed to the producer."""
         self._own_transaction_offset: int | None = None
-        """The offset of the last line of this worker's last committed transaction."""
+        """The offset of the last record of this worker's last committed transaction."""
 
     def on_own_transaction(self, last_offset: int) -> None:
-        """Store, for :meth:`end_offset`, that this worker has committed a transaction whose last line has this
-        offset."""
+        """Store, for :meth:`end_offset`, that this worker has committed a transaction whose last record has the offset
+        ``last_offset``."""
         self._own_transaction_offset = last_offset
 
     async def append(self, lines: Sequence[NewTopicRecord]) -> int:
         """Append ``lines`` and wait until all are durable on all in-sync replicas. Returns the offset after the last
-        one; with several partitions, the greatest of these offsets; 0 if there are no lines.
+        one; with several partitions, the greatest of these offsets; 0 if ``lines`` is empty.
 
         While no broker can be reached, the append waits, for each record at most `DELIVERY_TIMEOUT_MS`. A record whose
         response was lost is sent again, so the topic may contain the record twice in succession.
@@ -388,9 +388,9 @@ class TopicLog:
         """
         end_offset = max((await self._topics.end_offsets(self.topic, self._partition_count)).values())
         if self._own_transaction_offset is not None and end_offset == self._own_transaction_offset + 2:
-            # What follows the last line of this worker's own transaction is the marker of that transaction: the end is
-            # beyond it, so the transaction has ended before the end. A reader reports its position after a marker only
-            # with the next response of the broker, for which a write would wait.
+            # What follows the last record of this worker's own transaction is the marker of that transaction: the end
+            # is beyond it, so the transaction has ended before the end. A reader reports its position after a marker
+            # only with the next response of the broker, for which a write would wait.
             return end_offset - 1
         return end_offset
 

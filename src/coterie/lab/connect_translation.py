@@ -70,7 +70,7 @@ def to_worker_response(response: groups.Response) -> member.Response:
                 description=_description(response) if is_described else None,
             )
         case groups.ChangeResponse():
-            raise AssertionError("no request of a worker has this response")
+            raise AssertionError("a worker receives a ChangeResponse, but no worker sends a request with this response")
 
 
 def _description(response: groups.DescribeGroupResponse) -> GroupDescription:

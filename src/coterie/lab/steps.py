@@ -26,29 +26,29 @@ class Steps:
     def step_group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
     ) -> Output[group_messages.Record, group_messages.Effect]:
-        """One step of a group's coordinator."""
+        """Let the coordinator of the classic group ``group`` handle ``event``; returns the records and the effects."""
         return group_machine.step(group, event, now_ms=now_ms)
 
     def step_member(
         self, member: Member, event: member_messages.Event, *, now_ms: int
     ) -> Output[None, member_messages.Effect]:
-        """One step of a worker's member of the group."""
+        """Let ``member``, a worker's member of a classic group, handle ``event``; returns the effects."""
         return member_machine.step(member, event, now_ms=now_ms)
 
     def step_connect_group(
         self, group: ConnectGroup, event: connect_group_messages.Event, *, now_ms: int
     ) -> Output[connect_group_messages.Record, connect_group_messages.Effect]:
-        """One step of the coordinator of a connect group."""
+        """Let the coordinator of the connect group ``group`` handle ``event``; returns the records and the effects."""
         return connect_group_machine.step(group, event, now_ms=now_ms)
 
     def step_connect_member(
         self, member: ConnectMember, event: connect_member_messages.Event, *, now_ms: int
     ) -> Output[None, connect_member_messages.Effect]:
-        """One step of a worker's member of a connect group."""
+        """Let ``member``, a worker's member of a connect group, handle ``event``; returns the effects."""
         return connect_member_machine.step(member, event, now_ms=now_ms)
 
     def step_herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
-        """One step of a worker's herder."""
+        """Let a worker's herder handle ``event``; returns the effects."""
         return herder_machine.step(herder, event, now_ms=now_ms)
 
 

@@ -15,9 +15,10 @@ class LeadershipCheck:
     """The herder has ordered `ConfirmLeadership`, and no heartbeat has confirmed it yet."""
 
     token: int
+    """Identifies the order; the member returns it in `LeadershipConfirmed`."""
     ordered_at: RequestId
     """An id that no request has: exactly the requests that were sent after the order have greater ids."""
 
     def covers(self, request_id: RequestId) -> bool:
-        """Whether this request was sent after the order."""
+        """Whether the request ``request_id`` was sent after the herder had ordered this check."""
         return request_id > self.ordered_at

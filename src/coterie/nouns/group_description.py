@@ -17,7 +17,7 @@ MAX_DELAY_CONFIG = "connect.scheduled.rebalance.max.delay.ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """The description of one member of the group."""
+    """One member of a connect group: its ids and state, the jobs that it has, should have and waits for."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -89,7 +89,7 @@ class GroupDescription:
 
     @property
     def max_delay_ms(self) -> int | None:
-        """The group's scheduled rebalance delay; None if the group has no such config: then the delay in the settings
-        of the worker that computes the target applies."""
+        """The group's scheduled rebalance delay; None if the group has no such config, or an invalid one: then the
+        delay in the settings of the worker that computes the target applies."""
         value = self.configs.get(MAX_DELAY_CONFIG)
         return int(value) if value is not None and value.isdecimal() else None

@@ -18,7 +18,7 @@ ASSIGNOR_TIME_LIMIT_MS = 9_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMember:
-    """One member of the group."""
+    """One member of the group: its ids, its metadata for the assignor, the jobs that it has, and those it may have."""
 
     member_id: MemberId
     member_epoch: MemberEpoch

@@ -59,9 +59,9 @@ class AccessGate:
         self._passwords = _PasswordChecks()
 
     async def serve_options(self, request: Request, allowed_methods: Sequence[str]) -> Response:
-        """The response to OPTIONS: the methods of a path. Any user may ask for them.
+        """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
 
-        :raises NotLoggedInError: when the request names no user.
+        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
         """
         await self._caller(request)
         return PlainTextResponse(", ".join(allowed_methods), headers={"Allow": ",".join(allowed_methods)})
@@ -73,7 +73,8 @@ class AccessGate:
 
         :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
             exceptions of ``handler``.
-        :raises HTTPException: see :func:`media_types.check_accept`.
+        :raises HTTPException: with status 406, when the client does not accept the media type of the endpoint's
+            response.
         """
         if endpoint.method == "GET":
             media_types.check_accept(request, endpoint.media_type)
@@ -96,8 +97,9 @@ class AccessGate:
     async def _check(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context.
 
-        :raises ForeignOriginError: as :func:`csrf.check_mutation`.
-        :raises NotLoggedInError: when the request names no user, or a wrong password.
+        :raises ForeignOriginError: when the request would change something and comes from a page of another address,
+            which the CORS rules do not allow.
+        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
         :raises RoleMissingError: when the user may not use the endpoint.
         """
         if endpoint.method != "GET":
@@ -138,7 +140,7 @@ class AccessGate:
         has no name and the role ADMIN. Otherwise it is the user whose name and password the request contains, or
         without these the user in the client certificate.
 
-        :raises NotLoggedInError: as :meth:`_caller`.
+        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
         """
         address = client_address(request)
         if self._rules.users is None:

@@ -71,7 +71,7 @@ def parse_new_connector(body: bytes) -> NewConnector:
     """Parse the body of ``POST /connectors``.
 
     :raises UnreadableBodyError: when the body is not such JSON, has an unknown field, or an unknown ``initial_state``.
-    :raises BadRequestError: when a value of the config is null.
+    :raises BadRequestError: when a value of the config is null, or ``initial_offsets`` is an empty list.
     """
     fields = _as_object(_parse_json(body), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
@@ -187,7 +187,7 @@ def _check_name(config: Mapping[str, str | None], name: str) -> None:
 def _parse_json(body: bytes, *, keeps_number_text: bool = True) -> object:
     """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`, or without ``keeps_number_text`` a number.
 
-    :raises UnreadableBodyError: when ``body`` is not JSON, or contains half of a surrogate pair.
+    :raises UnreadableBodyError: when ``body`` is not JSON, is nested too deeply, or contains half of a surrogate pair.
     """
     # Numbers in configs keep their text: Connect converts them to strings without interpreting the value.
     to_int, to_float = (_NumberText, _NumberText) if keeps_number_text else (int, float)

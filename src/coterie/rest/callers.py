@@ -88,6 +88,7 @@ async def parse_forwarded_caller(request: Request) -> ForwardedCaller | None:
     missing, invalid or too old. Reads the body of the request.
 
     :raises BodyTooLargeError: when the body is too large.
+    :raises UnreadableBodyError: when the connection was closed before the whole body was received.
     """
     try:
         fields = tuple(request.headers[name] for name in (_USER, _ROLE, _ADDRESS, _TIME))

@@ -147,7 +147,7 @@ class ExpandedConnector(BaseModel):
 
 
 class OrderedWorker(BaseModel):
-    """The worker that has accepted an order."""
+    """The worker that has accepted an operator's order: to drain, to cancel its drain, or to restart."""
 
     worker_id: str
     name: str

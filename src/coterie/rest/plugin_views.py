@@ -36,7 +36,8 @@ def config_infos_json(infos: ConfigInfos) -> Json:
 
 
 def _key_json(key: ConfigKey) -> Json:
-    """The definition of a key. The field ``order_in_group`` has this name in Kafka Connect 4.3 too."""
+    """``key``, the definition of a config key, as JSON. The field ``order_in_group`` has this name in Kafka Connect 4.3
+    too."""
     return {
         "name": key.name,
         "type": key.type.value,

@@ -75,8 +75,10 @@ class EndpointRoutes(BaseRoute):
     async def _response(self, request: Request) -> Response:
         """The response of the endpoint whose path matches the path of ``request``.
 
-        :raises HTTPException: with status 404 for an unknown path; see also :meth:`_dispatch`.
-        :raises HttpRefusal: see :meth:`_dispatch`.
+        :raises HTTPException: with status 404 for an unknown path, 405 for a method that the path does not have, and
+            406 when the client does not accept the media type of the response.
+        :raises HttpRefusal: when the path or the request's media type is invalid, the caller may not use the endpoint,
+            or the handler refuses the request.
         """
         segments = request_segments(request)
         for template, endpoints in self._endpoints_by_path.items():
@@ -89,9 +91,10 @@ class EndpointRoutes(BaseRoute):
         """The response of the endpoint of the request's method; HEAD is served by the endpoint of GET. ``endpoints``:
         those of the request's path, by method.
 
-        :raises HTTPException: with status 405, when the path does not have the method; and see
-            :meth:`AccessGate.serve`.
-        :raises HttpRefusal: see :meth:`AccessGate.serve`.
+        :raises HTTPException: with status 405, when the path does not have the method, and 406, when the client does
+            not accept the media type of the response.
+        :raises HttpRefusal: when the request's media type is not JSON, the caller may not use the endpoint, or the
+            handler refuses the request.
         """
         allowed = _allowed_methods(endpoints)
         if request.method == "OPTIONS":

@@ -71,7 +71,7 @@ def open_listeners(listeners: Sequence[RestListener], tls: RestTls) -> Iterator[
     """Bind all of ``listeners``, in their order. Their sockets are closed at the end of the block. ``tls``: the
     certificates of those with https.
 
-    :raises WorldError: see :func:`open_listener`; or a certificate cannot be read.
+    :raises WorldError: when a port is in use, a socket cannot listen at its address, or a certificate cannot be read.
     """
     with contextlib.ExitStack() as stack:
         # Separate for each listener: each watches the files while it is served.

@@ -102,6 +102,7 @@ def _encode(user: RestUser) -> Mapping[str, str]:
 def _decode(encoded: Mapping[str, str]) -> RestUser:
     """The user in ``encoded``, JSON values that :func:`_encode` made.
 
+    :raises KeyError: when the role or the salt is missing.
     :raises ValueError: when ``encoded`` contains a role that no user can have, or salt or hash are not base64.
     """
     role = Role(encoded["role"])

@@ -19,5 +19,5 @@ def visible_config(request: Request, config: Mapping[str, str]) -> Mapping[str, 
 
 
 def visible_info(request: Request, info: ConnectorInfo) -> ConnectorInfo:
-    """``info`` with its :func:`visible_config`."""
+    """``info`` with its config as the caller of ``request`` may see it (:func:`visible_config`)."""
     return replace(info, config=visible_config(request, info.config))

@@ -163,8 +163,8 @@ class CallLedger:
                 return False
 
     def end_stage(self, call_id: CallId, *, now_s: float, outer_ends_at_s: float) -> None:
-        """End the innermost stage of a running call. The stage around it, if there is one, begins again: its time limit
-        is over at ``outer_ends_at_s``. Does nothing when the call is lost."""
+        """End the innermost stage of a running call. The stage around it, if there is one and it has a time limit,
+        begins again: its time limit is over at ``outer_ends_at_s``. Does nothing when the call is lost."""
         match self._states[call_id]:
             case RunningCall(stages=(*outermost, outer, _)) as state:
                 if outer.ends_at_s is not None:

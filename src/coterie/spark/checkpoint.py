@@ -153,7 +153,10 @@ def take_over_checkpoint(
             if (held_checkpoint := open_checkpoint_if_held(own_entry)) is not None:
                 return held_checkpoint
     except OSError as error:
-        raise WorldError(f"The checkpoint in {task_folder} cannot be taken over: {error}") from error
+        raise WorldError(
+            f"The checkpoint in {task_folder} cannot be taken over: {error}; check that this worker can read and write "
+            "all files there"
+        ) from error
 
 
 def try_take_over_checkpoint(task_folder: Path) -> Path | None:
@@ -276,10 +279,11 @@ def _create_start_entry(folder: Path) -> Path:
 
 
 def _exchange_until_held(folder: Path, own_entry: Path, *, check: Callable[[], None], may_exchange: bool) -> None:
-    """Exchange ``own_entry``, this start's plain file, with the checkpoint directory, until ``own_entry`` is that
-    directory.
+    """Exchange ``own_entry``, this start's plain file, with the checkpoint directory in ``folder``, the task's folder,
+    until ``own_entry`` is that directory. ``check`` and ``may_exchange``: see :func:`take_over_checkpoint`.
 
     :raises WorldError: when no directory is found and :data:`TAKE_OVER_TIMEOUT_MS` is over.
+    :raises OSError: when the folder cannot be read or written.
     """
     deadline_s = time.monotonic() + TAKE_OVER_TIMEOUT_MS / 1000
     while True:

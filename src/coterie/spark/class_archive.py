@@ -24,7 +24,7 @@ DEFAULT_JAVA_OPTIONS_KEY = "spark.driver.defaultJavaOptions"
 def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Path:
     """The path of the archive for a Spark with this Java and these ``spark.*`` settings; the archive need not exist.
 
-    :raises WorldError: when the user has no home folder.
+    :raises WorldError: see :func:`default_jar_folder`.
     :raises OSError: when the files of Java or the folder of Spark's jars cannot be read.
     """
     digest = hashlib.sha256()

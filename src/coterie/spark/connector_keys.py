@@ -137,15 +137,17 @@ CLASS_KEY_BY_VERSION_KEY: Mapping[str, str] = {
 
 
 def _check_transaction_boundary(value: str) -> str | None:
-    """A validator of ``transaction.boundary``, whose values Connect accepts in any case."""
+    """A validator of ``transaction.boundary``: None for one of Connect's three values, in upper or lower case, else the
+    error message."""
     if value.upper() in ("INTERVAL", "POLL", "CONNECTOR"):
         return None
     return "String must be one of (case insensitive): INTERVAL, POLL, CONNECTOR"
 
 
 def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
-    """The keys that every connector of Connect has and that have no effect in Coterie. Their values are checked all the
-    same, so that a config that Connect refuses is not accepted."""
+    """The keys of Connect that have no effect in Coterie: those of every connector and, if ``is_source_connector``,
+    those of source connectors. Their values are checked all the same, so that a config that Connect refuses is not
+    accepted."""
     common = (
         *(
             _ignored_key(version_key, Type.STRING, f"There is one version of the class that {class_key} names")

@@ -133,7 +133,7 @@ class Converter:
         )
 
     def check_columns(self, config: PrefixedConfig) -> None:
-        """Check that Spark, which must be running, can parse ``columns_ddl``.
+        """Check that Spark, which must be running, can parse ``columns_ddl``. Does nothing unless the format is JSON.
 
         :raises ConfigError: when Spark cannot parse it; the error names the schema key of ``config``.
         """

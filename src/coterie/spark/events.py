@@ -91,7 +91,8 @@ class EventQueue:
 
 
 def _with_topics_of(event: TaskProgressed | TaskRetrying, superseded: TaskEvent) -> TaskProgressed | TaskRetrying:
-    """``event``, with the topics of the progress event that it replaces."""
+    """``event`` with the topics of ``superseded``, the event that it replaces, in addition to its own. ``event``
+    unchanged unless both are progress events."""
     if isinstance(event, TaskProgressed) and isinstance(superseded, TaskProgressed):
         return replace(event, topics=event.topics | superseded.topics)
     return event

@@ -42,8 +42,9 @@ def secrets_hidden() -> Iterator[None]:
 
 def without_secrets(error: Exception) -> Exception:
     """``error`` itself if neither it nor its causes quote the value of a reference to a secret; else an exception with
-    the same message, in which these values are hidden, and without causes. It is of the same class if this is one of
-    Coterie's, else a RuntimeError that names the class."""
+    the same message, in which these values are hidden, and without causes. This exception is of the same class for a
+    ConfigError, and for an exception of Coterie whose only argument is its message; else it is a RuntimeError that
+    names the class."""
     text = "".join(traceback.format_exception(error))
     if hide_secrets(text) == text:
         return error
@@ -56,7 +57,7 @@ def without_secrets(error: Exception) -> Exception:
 
 
 def message_with_trace(error: BaseException) -> str:
-    """The text about ``error``: its message in one line (:func:`error_message`), then Python's stack trace; for a
+    """The text about ``error``: its message (:func:`error_message`), then Python's stack trace; for a
     :class:`CoterieError` only its message."""
     if isinstance(error, CoterieError):
         return hide_secrets(str(error))
@@ -64,8 +65,10 @@ def message_with_trace(error: BaseException) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """The message of ``error`` in one line. For an error of Spark, see :func:`java_error_message`; for an OSError, the
-    system's message and the file; for other errors that are not Coterie's, the type and the message."""
+    """The message of ``error`` without a stack trace. For an exception of Coterie: its message, unchanged. For an
+    OSError: the system's message and the file. For an error that wraps a Java exception: see
+    :func:`java_error_message`. For every other error: the type and the message, in one line. The values of references
+    to secrets are hidden."""
     if isinstance(error, OSError) and error.strerror:
         return hide_secrets(error.strerror if error.filename is None else f"{error.strerror}: {error.filename}")
     if (java_exception := java_exception_of(error)) is not None:
@@ -80,7 +83,7 @@ def error_message(error: BaseException) -> str:
 def java_error_message(java_exception: Any) -> str:
     """One line about the cause of a Java exception: the first :data:`_JAVA_MESSAGES_MAX` different messages of the
     exception and of its causes or, if one of them reports a failed function of a user, only that
-    (:func:`_python_failure_message`)."""
+    (:func:`_python_failure_message`). If none of them has a message: that Spark gives no reason."""
     messages: list[str] = []
     while java_exception is not None and len(messages) < _JAVA_MESSAGES_MAX:
         full_message = hide_secrets(java_exception.getMessage() or "")

@@ -154,12 +154,14 @@ def _end_definition(connector_end: ConfiguredSource | ConfiguredSink) -> ConfigD
 
 
 def _identity_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
-    """The set or default values of the source's or sink's :attr:`Source.identity_keys`, by key without the prefix."""
+    """The values of the source's or sink's :attr:`Source.identity_keys`, by key without the prefix: those that the
+    config sets, else the defaults."""
     return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.identity_keys)
 
 
 def _connection_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
-    """The set or default values of the source's or sink's :attr:`Source.connection_keys`, by key without the prefix."""
+    """The values of the source's or sink's :attr:`Source.connection_keys`, by key without the prefix: those that the
+    config sets, else the defaults."""
     return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.connection_keys)
 
 

@@ -163,7 +163,10 @@ def jar_settings(folder: Path, user_settings: Mapping[str, str]) -> dict[str, st
         return {}
     if user_jar_keys := [key for key in USER_JAR_KEYS if user_settings.get(key)]:
         log.warning(
-            "%s is set, so the %d jars in %s are not added", " and ".join(user_jar_keys), len(found_jars.used), folder
+            "%s is set for this worker, so the %d jars in %s are not added to Spark; remove the setting to use them",
+            " and ".join(user_jar_keys),
+            len(found_jars.used),
+            folder,
         )
         return {}
     for path in found_jars.unused:

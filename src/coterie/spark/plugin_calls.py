@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CLOSED_MESSAGE = "Spark is not running on this worker"
+CLOSED_MESSAGE = "Spark is not running on this worker: it is being shut down"
 """The message for a call that cannot start because the runtime is closed."""
 
 
 class PluginTimeoutError(WorldError):
-    """A call into a plug-in has exceeded its time limit, and was abandoned. The message names the stage of the call,
-    and the line of code in which the thread was."""
+    """A call into a plug-in has exceeded its time limit, and was abandoned. If the call had begun, the message names
+    the line of code in which its thread was, and the stage if it was in one."""
 
 
 class PluginCall:
@@ -67,7 +67,10 @@ class PluginCall:
     @contextmanager
     def stage(self, name: str, *, has_time_limit: bool = True) -> Iterator[None]:
         """Context manager: the block is the stage ``name`` of this call (:func:`plugin_stage`). If ``has_time_limit``
-        is False, only the time limit of the whole call applies in the stage, and in stages within it."""
+        is False, only the time limit of the whole call applies in the stage, and in stages within it.
+
+        :raises FencedError: when the call was abandoned before.
+        """
         self._calls.begin_stage(self, name, has_time_limit=has_time_limit)
         try:
             yield
@@ -107,7 +110,8 @@ class PluginCalls:
         cancelled while the call waits, ``function`` is not run.
 
         :raises PluginTimeoutError: when the call was abandoned.
-        :raises WorldError: when the calls were closed before ``function`` was run.
+        :raises WorldError: when the calls were closed before ``function`` was run, or the system starts no further
+            thread.
         """
         call = self.submit(queue, subject, function, stage=stage, on_abandon=on_abandon)
         result: T = await result_of(call)
@@ -232,7 +236,12 @@ class PluginCalls:
             except RuntimeError as error:
                 self._ledger.end(call_id)
                 del self._call_by_id[call_id]
-                call.future.set_exception(WorldError(f"{call.subject}: the system starts no further thread: {error}"))
+                call.future.set_exception(
+                    WorldError(
+                        f"The call for {call.subject} did not begin: the system starts no further thread ({error}). "
+                        "Raise the worker's limit of threads"
+                    )
+                )
 
     def _run(self, call: PluginCall) -> None:
         """Run the function of ``call`` on the present thread. The result of an abandoned call is dropped."""
@@ -287,7 +296,8 @@ class PluginCalls:
                     self._abandon(call, expired)
 
     def _abandon(self, call: PluginCall, expired: ExpiredCall) -> None:
-        """Let the caller of ``call`` get a PluginTimeoutError, and log where the thread of the call is."""
+        """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
+        begun, log where its thread is."""
         if call.thread is None:
             message = f"The call for {call.subject} was ended before it began"
         else:
@@ -360,7 +370,8 @@ async def result_of(call: PluginCall) -> Any:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """``error`` itself, or an exception that states its type if a future cannot have it as its exception."""
+    """``error`` itself if a future can have it as its exception; else (a StopIteration, or a BaseException such as
+    SystemExit) a RuntimeError with its type and message."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")

@@ -35,8 +35,9 @@ def all_plugins() -> Sequence[Plugin]:
 
 
 def plugin_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
-    """The config keys of the plug-in with this name, without a prefix of the connector: those of a source or sink come
-    first, then those that every connector has.
+    """The config keys of the plug-in with the name ``name``, whose version must be in ``version_range`` (None: any
+    version). For a source or sink: its own keys, then those that every connector has. For a transform, predicate or
+    converter: its own keys, without the prefix that they have in a connector's config. For a header converter: none.
 
     :raises UnknownPluginError, PluginVersionError: see :func:`find_plugin`.
     """
@@ -55,7 +56,8 @@ def plugin_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
 
 
 def version_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
-    """An error, by key, for each version of a plug-in in ``config`` that this worker does not have."""
+    """An error for each version of a plug-in in ``config`` that this worker does not have, by key: under the key of the
+    version, and under the key that names the plug-in."""
     errors: dict[str, list[str]] = {}
     for version_key, class_key in CLASS_KEY_BY_VERSION_KEY.items():
         names = config.get(class_key, "").strip()

@@ -209,8 +209,9 @@ def configured_sink(
 def sink_identity(config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]) -> Mapping[str, str | None]:
     """The identity of the place to which a connector writes: equal for two configs that write to the same place.
 
-    It consists of the class of the sink, the set or default values of its :attr:`Sink.identity_keys` by name, and the
-    destination of dead letters unless the sink writes these in the transaction of the good rows.
+    It consists of the class of the sink, the values (those that the config sets, else the defaults) of its
+    :attr:`Sink.identity_keys` by name, and the destination of dead letters unless the sink writes these in the
+    transaction of the good rows.
 
     ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
 
@@ -244,5 +245,12 @@ def _read_class_name(config: Mapping[str, str], class_key: str) -> str:
     """
     name = config.get(class_key, "").strip()
     if name not in source_by_name() and name not in SINK_BY_NAME:
-        raise ConfigError({class_key: [f"No such connector: {config.get(class_key)}"]})
+        raise ConfigError(
+            {
+                class_key: [
+                    f"This worker has no source or sink of the class {config.get(class_key)}: correct {class_key}, or "
+                    "install the plug-in on every worker"
+                ]
+            }
+        )
     return name

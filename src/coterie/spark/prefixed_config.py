@@ -64,8 +64,8 @@ class PrefixedConfig:
         return ConfigDef((key,)).required_value(self.config, key.name, type_)
 
     def effective_values(self, definition: ConfigDef, names: Iterable[str]) -> dict[str, str | None]:
-        """The set or default values of the keys ``names``, by name; None for a key without a value. The values are
-        normalized: two values with the same meaning are equal."""
+        """The values of the keys ``names``, by name: those that the config sets, else the defaults; None for a key
+        without a value. The values are normalized: two values with the same meaning are equal."""
         value_by_name: dict[str, str | None] = {}
         for name in names:
             key = self._with_user_key(definition[name])

@@ -88,13 +88,14 @@ class TaskQuery:
         :raises ConfigError: when a value is not valid or does not fit the columns; the error names the key.
         :raises FencedError: when the fence was closed, or a later start of the task has taken over in a sink.
         :raises WorldError: when the task cannot resume from the checkpoint, or a sink cannot be reached or used.
+        :raises OSError: when a file or folder of the checkpoint or of a sink cannot be read or written.
         :raises PySparkException, Py4JError: when Spark does not start the query.
         """
         self._start_closing_on_error(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
     def _start_closing_on_error(self, **trigger: Any) -> StreamingQuery:
-        """Start the query with one of Spark's triggers, given as a keyword argument of ``trigger``. Close the sinks if
-        the start fails. Raises the exceptions of :meth:`start`."""
+        """Start the query. ``trigger``: the keyword argument for Spark's ``DataStreamWriter.trigger``, which determines
+        when Spark runs batches. Close the sinks if the start fails. Raises the exceptions of :meth:`start`."""
         self.is_server_unreachable = False
         try:
             return self._start_with_trigger(trigger)
@@ -233,7 +234,8 @@ class TaskQuery:
 
     @property
     def bad_record_count(self) -> int:
-        """Number of bad records in the batches that this object has committed: they were not written as good rows."""
+        """Number of bad records in the batches that this object has committed: they were not written as good rows. 0 if
+        the first bad record fails the task (``errors.tolerance=none``)."""
         return 0 if self._bad_record_reporter is None else self._bad_record_reporter.bad_record_count
 
     def end_reason(self) -> str:

@@ -32,8 +32,8 @@ class EventRedactor:
     """Hides the values of references to secrets in the events that Spark's UI and event log show."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Begin to hide: the values that are known now, and each later one before
-        :func:`coterie.config.secrets.remember_secret` returns. No query of ``spark`` runs yet.
+        """Begin to hide the values that are known now, and each later value before
+        :func:`coterie.config.secrets.remember_secret` returns. To be called before ``spark`` runs a query.
 
         :raises Py4JError: when this version of Spark has other internals.
         """
@@ -53,7 +53,7 @@ class EventRedactor:
         follow_secrets(self._set_secrets)
 
     def close(self) -> None:
-        """Tell the JVM no further values."""
+        """Send no further values to the JVM. The JVM continues to hide those that it has received."""
         unfollow_secrets(self._set_secrets)
 
     def _set_secrets(self, texts: Sequence[str]) -> None:
@@ -63,7 +63,11 @@ class EventRedactor:
         try:
             self._java_redactor.setSecrets(json.dumps(list(texts)))
         except (Py4JError, OSError) as error:
-            log.warning("Spark's JVM did not receive the secrets that its UI and event log hide: %s", error)
+            log.warning(
+                "Spark's JVM did not receive the newest values of references to secrets, so its UI and event log may "
+                "show them: %s",
+                error,
+            )
 
 
 def make_event_redactor(spark: SparkSession) -> EventRedactor | None:

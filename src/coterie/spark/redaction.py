@@ -43,7 +43,9 @@ def redacting_session(
 
 
 def _option_name(key: str) -> str:
-    """The end of the name of the option of Spark that the connector's key ``key`` becomes."""
+    """The end of the name of the Spark option that ``key``, a connector's key, becomes: ``key`` without Coterie's
+    prefixes. ``source.option.password`` becomes ``password``; ``sink.producer.override.sasl.jaas.config`` becomes
+    ``sasl.jaas.config``, the end of Spark's option ``kafka.sasl.jaas.config``."""
     for prefix in _PREFIXES:
         key = key.removeprefix(prefix)
     return key

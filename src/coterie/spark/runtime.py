@@ -84,8 +84,9 @@ class SparkTaskRuntime:
     async def open(self) -> None:
         """Start Spark, run first queries to warm it up, and start the threads of the runtime.
 
-        :raises WorldError: when the checkpoint location or the jars' folder cannot be used, jars cannot be fetched,
-            there is no suitable Java, Spark does not start, a first query fails, or :meth:`close` was called.
+        :raises WorldError: when the import of the plug-ins takes too long, the checkpoint location or the jars' folder
+            cannot be used, jars cannot be fetched, there is no suitable Java, Spark does not start, a first query
+            fails, or :meth:`close` was called.
         """
         self._events.bind_to_running_loop()
         self._opening = self._calls.submit(OPEN_CALLS, "this worker", self._open_blocking)
@@ -349,5 +350,8 @@ class SparkTaskRuntime:
         if self._jvm_exit_reason is not None:
             raise WorldError(self._jvm_exit_reason)
         if self._driver is None or self._closing.is_set():
-            raise WorldError("Spark is not running on this worker")
+            raise WorldError(
+                "Spark is not running on this worker: it has not started yet, or is being shut down; try again when "
+                "the worker has started"
+            )
         return self._driver

@@ -185,6 +185,7 @@ class Source(Protocol):
 
         :raises ConfigError: when a value is not valid; the error names the key.
         :raises WorldError: when the task cannot resume from this checkpoint.
+        :raises PySparkException, Py4JError: when Spark cannot make the stream.
         """
         ...
 
@@ -260,7 +261,7 @@ class StagedBatch(Protocol):
         is dropped without an error.
 
         :raises FencedError: when another owner has taken over in the sink.
-        :raises WorldError: when the commit failed.
+        :raises WorldError, OSError, PySparkException, Py4JError: when the commit failed.
         """
         ...
 
@@ -315,8 +316,8 @@ class Sink(Protocol):
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key, that the definition cannot detect; empty when there is none. Called like
-        :meth:`Source.validate`."""
+        """Errors, by the user's key, that the definition cannot detect; empty when there is none. Called when the
+        definition detects no error. Waits some seconds at most for a server."""
         ...
 
     @classmethod
@@ -344,14 +345,14 @@ class Sink(Protocol):
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Remove the data that earlier owners of this task have staged, and end their open transactions on a server, so
-        that earlier owners commit nothing any more. Called on the same object before each start of the query, also
-        before restarts.
+        that earlier owners commit nothing any more. A sink that does not write exactly once (:meth:`is_exactly_once`)
+        need not prevent their commits. Called on the same object before each start of the query, also before restarts.
 
         ``start_number`` is the number of the task's start (:attr:`HeldCheckpoint.start_number`): earlier owners have
         lower numbers.
 
         :raises FencedError: when a later start of the task has taken over in the sink.
-        :raises WorldError: when the sink cannot be reached or used.
+        :raises WorldError, OSError: when the sink cannot be reached or used.
         """
         ...
 
@@ -373,6 +374,8 @@ class Sink(Protocol):
 
         :raises FencedError: when another owner has taken over in the sink.
         :raises WorldError: when the sink rejects the rows, or cannot be reached in time.
+        :raises OSError, PySparkException, Py4JError: when a file cannot be written, or Spark cannot compute or write
+            the rows.
         """
         ...
 

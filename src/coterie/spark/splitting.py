@@ -266,7 +266,8 @@ class Splitter:
                     )
 
     def stop_connector(self, connector: ConnectorName) -> None:
-        """End the running splits and changes of offsets of ``connector``, and stop watching its source partitions, as
+        """End the running calls of :meth:`split`, :meth:`finish_checkpoint_generation` and :meth:`change_offsets` of
+        ``connector``, and stop watching its source partitions, as
         :meth:`coterie.herder.seams.TaskRuntime.stop_connector` describes."""
         with self._lock:
             self._watched_sources.pop(connector, None)
@@ -344,9 +345,9 @@ class Splitter:
 
     @contextmanager
     def _fenced_operation(self, fence: Fence, connector: ConnectorName) -> Iterator[None]:
-        """Context manager: the block is one split, or finishes one closed checkpoint generation; at its end ``fence``
-        is removed from the running operations. Exceptions of the block that are not mentioned below are raised
-        unchanged.
+        """Context manager: the block is one split, finishes one closed checkpoint generation, or changes the offsets of
+        a connector; at its end ``fence`` is removed from the fences of the running calls. Exceptions of the block that
+        are not mentioned below are raised unchanged.
 
         :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
             the split.
@@ -360,10 +361,14 @@ class Splitter:
         except FencedError as error:
             self._running_driver()
             raise SplitEndedError(
-                f"The split of connector {connector} was ended on this worker; it is tried again"
+                f"Connector {connector}: its running split or change of offsets was ended on this worker. A split "
+                "is tried again; a change of offsets is not, and must be requested again"
             ) from error
         except SupersededError as error:
-            raise SplitEndedError(f"{error}; the split of connector {connector} is tried again") from error
+            raise SplitEndedError(
+                f"{error}. A split of connector {connector} is tried again; a change of its offsets is not, and must "
+                "be requested again"
+            ) from error
         finally:
             with self._lock:
                 del self._connector_by_fence[fence]

@@ -17,11 +17,12 @@ The supervisor restarts a query that failed because a server cannot be reached, 
 reports the cause to the herder. After other failures, and when ``errors.retry.timeout`` is over, the herder decides
 about a restart.
 
-A run ends for one of six reasons: its start failed before the checkpoint was taken over; it was stopped; its checkpoint
-generation was closed (:class:`TaskCheckpointClosed`); it was *halted* with all others (:class:`TaskHalted`); another
-worker holds its checkpoint or has taken over in a sink (:class:`TaskDied` with ``holds_checkpoint`` False); or the JVM
-ended. Spark raises no exception when another worker has taken over the checkpoint, so the supervisor checks the
-checkpoint's path."""
+A run ends for one of seven reasons: its start failed before the checkpoint was taken over; its start was abandoned,
+because it exceeded its time limit or was no longer needed; it was stopped; its checkpoint generation was closed
+(:class:`TaskCheckpointClosed`); it was *halted* with all others (:class:`TaskHalted`); another worker holds its
+checkpoint or has taken over in a sink (:class:`TaskDied` with ``holds_checkpoint`` False); or the JVM ended. Spark
+raises no exception when another worker has taken over the checkpoint, so the supervisor checks the checkpoint's
+path."""
 
 import logging
 import threading
@@ -363,7 +364,9 @@ class Supervisor:
             await result_of(call)
         except PluginTimeoutError:
             log.error(
-                "The stop of %s was abandoned: what its sink has begun to write may still become visible", call.subject
+                "The stop of %s did not end in time, and this worker no longer waits for it: what its sink has begun "
+                "to write may still become visible",
+                call.subject,
             )
 
     def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:

@@ -478,7 +478,8 @@ def source_errors(
     source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, if the tasks with the configs ``checkpointed_task_configs`` have another class of source than
-    ``source``, or another value of its key ``format``.
+    ``source``, or another value of its key ``format``. Empty if there is no such task, and if these configs name no
+    source: then the tasks have never run on Spark.
 
     Their checkpoints contain positions of the former source, and Spark cannot resume at these positions in another
     source. ``checkpointed_task_configs`` are the configs of the connector's tasks that may have checkpoints.

@@ -54,9 +54,9 @@ def split_records(data: bytes, header: BatchHeader) -> list[RawRecord]:
 
 
 def rebuild_with_records(data: bytes, header: BatchHeader, records: Sequence[RawRecord]) -> bytes:
-    """The batch in ``data`` with only ``records``, which are from :func:`split_records`. The greatest timestamp in its
-    header becomes that of ``records``; it stays if there are none, or if it is the timestamp of all records
-    (LogAppendTime)."""
+    """The batch in ``data`` with only ``records``, which are from :func:`split_records`; if the batch is compressed,
+    they are compressed again, with gzip. The greatest timestamp in its header becomes that of ``records``; it stays if
+    there are none, or if it is the timestamp of all records (LogAppendTime)."""
     header = replace(header, record_count=len(records))
     body = b"".join(record.raw for record in records)
     if header.is_compressed:
@@ -115,7 +115,11 @@ def _iter_records(decompressed: bytes, header: BatchHeader) -> Iterator[RawRecor
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The zigzag varint at ``position``, and the position after it."""
+    """The zigzag varint at ``position``, and the position after it.
+
+    :raises WireError: when the varint has more than ten bytes.
+    :raises IndexError: when ``data`` ends inside of the varint.
+    """
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

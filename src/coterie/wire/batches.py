@@ -134,8 +134,9 @@ def read_batch_header(data: bytes | memoryview, position: int = 0) -> BatchHeade
     """Read the header of the batch that begins at position ``position`` of ``data``, and check that the whole batch is
     present. The CRC is not checked.
 
-    :raises WireError: when the batch is cut off, is not of magic 2, or states a negative number; `DamagedBatchError`
-        when no client sends such a header.
+    :raises WireError: when the batch is cut off, has a magic below 2, or states a negative number of records or last
+        offset delta; `DamagedBatchError` when its magic is above 2 or its size is smaller than a header, which no
+        client sends.
     """
     available_bytes = len(data) - position
     if available_bytes < BATCH_HEADER_SIZE:

@@ -87,8 +87,11 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
 
 
 def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
-    """``data`` decompressed with pyarrow's codec ``codec``; at least ``size_max`` + 1 bytes if the result is longer
-    than ``size_max``."""
+    """``data`` decompressed with pyarrow's codec of the name ``codec``; at least ``size_max`` + 1 bytes if the result
+    is longer than ``size_max``.
+
+    :raises OSError: when ``data`` is damaged.
+    """
     import pyarrow
 
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec) as stream:
@@ -104,7 +107,8 @@ def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> b
 def _decompress_snappy(data: bytes, size_max: int) -> bytes:
     """``data`` decompressed with snappy.
 
-    :raises WireError: when the result is longer than ``size_max`` bytes, or a block is malformed.
+    :raises WireError: when the result is longer than ``size_max`` bytes, or a block has no valid length.
+    :raises OSError: when the content of a block is damaged.
     """
     import pyarrow
 
@@ -123,7 +127,7 @@ def _decompress_snappy(data: bytes, size_max: int) -> bytes:
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     """The compressed blocks in ``data``: those after the header of Java's clients, or ``data`` itself without it.
 
-    :raises WireError: when a block is longer than the bytes left.
+    :raises WireError: when a block is longer than the bytes left, or the header is cut off.
     """
     if not data.startswith(_XERIAL_MAGIC):
         yield data

@@ -80,7 +80,7 @@ def _all_listed_jobs(arrays: JobArrays) -> list[Job]:
         if lowest_number < 0:
             raise InvalidFieldError(
                 f"connector {connector[:_SHOWN_NAME_LENGTH_MAX]!r} has the task number {lowest_number}; the "
-                "lowest one is 0"
+                "lowest allowed number is 0"
             )
         jobs += [ConnectorTaskId(connector, number) for number in tasks.task_ids]
     return jobs

@@ -95,11 +95,17 @@ class _MessageBytes:
         return count
 
     def read_number(self, position: int, size: int) -> int:
-        """The signed number in the ``size`` bytes at ``position``."""
+        """The signed number in the ``size`` bytes at ``position``.
+
+        :raises WireError: when fewer bytes are left.
+        """
         return int.from_bytes(self.data[position : self.skip(position, size)], signed=True)
 
     def read_uvarint(self, position: int) -> tuple[int, int]:
-        """The unsigned varint of at most 5 bytes at ``position``, and the position after it."""
+        """The unsigned varint of at most 5 bytes at ``position``, and the position after it.
+
+        :raises WireError: when the varint is cut off or longer.
+        """
         value = 0
         for shift in range(0, 35, 7):
             if position >= self.end:
@@ -171,7 +177,8 @@ def _entity_walk(entity_type: Any) -> _TypeWalk:
 
 
 def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
-    """The walks of consecutive fields; adjacent fields of fixed size become one walk."""
+    """The functions that check consecutive fields with the given walks, in the order of the fields. Adjacent fields of
+    fixed size get one function for all of them."""
     walks: list[_WalkFunction] = []
     fixed_size = 0
     for type_walk in type_walks:
@@ -188,8 +195,8 @@ def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
 
 
 def _field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
-    """The walk of one field. With ``may_be_null``, a struct follows a byte that is -1 for null; null arrays
-    are accepted if the type of the field allows them."""
+    """The :class:`_TypeWalk` that checks the values of one field. With ``may_be_null``, a struct follows a byte that is
+    -1 for null; null arrays are accepted if the type of the field allows them."""
     value_type: Any = without_none(field.type)
     is_array = get_origin(value_type) is tuple
     if is_array:
@@ -208,23 +215,29 @@ def _field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _
 
 
 def _primitive_walk(kafka_type: str, *, is_flexible: bool) -> _TypeWalk:
-    """The walk of values of kio's type ``kafka_type``, none of which is a struct or array."""
+    """The :class:`_TypeWalk` that checks values of kio's primitive type ``kafka_type``, such as ``int32`` or
+    ``string``.
+
+    :raises NotImplementedError: when the type is not known here, which is a bug in Coterie.
+    """
     if kafka_type in _FIXED_SIZES:
         return _fixed_size_walk(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
-        raise NotImplementedError(f"kio's type {kafka_type} has no walk in coterie.wire.message_check")
+        raise NotImplementedError(
+            f"coterie.wire.message_check cannot check kio's type {kafka_type}: add the type there"
+        )
     is_string = kafka_type == "string"
     return _compact_bytes_walk(is_string=is_string) if is_flexible else _sized_bytes_walk(2 if is_string else 4)
 
 
 def _fixed_size_walk(size: int) -> _TypeWalk:
-    """The walk of values of ``size`` bytes each."""
+    """The :class:`_TypeWalk` of values of ``size`` bytes each: it checks that so many bytes are left."""
     return _TypeWalk(lambda message, position: message.skip(position, size), size, is_fixed_size=True)
 
 
 def _compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
-    """The walk of strings or bytes of a flexible version: an unsigned varint of length + 1 (0 for null), and the
-    bytes."""
+    """The :class:`_TypeWalk` that checks strings or bytes of a flexible version: an unsigned varint of length + 1 (0
+    for null), and the bytes. With ``is_string``, the length is at most `STRING_SIZE_MAX`."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         size, position = message.read_uvarint(position)
@@ -236,8 +249,8 @@ def _compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
 
 
 def _sized_bytes_walk(length_size: int) -> _TypeWalk:
-    """The walk of strings or bytes of an older version: a signed length of ``length_size`` bytes (-1 for null), and the
-    bytes."""
+    """The :class:`_TypeWalk` that checks strings or bytes of an older version: a signed length of ``length_size`` bytes
+    (-1 for null), and the bytes."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         size = message.read_number(position, length_size)
@@ -248,8 +261,8 @@ def _sized_bytes_walk(length_size: int) -> _TypeWalk:
 
 
 def _array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
-    """The walk of arrays whose elements have the walk ``element_walk``. A null array is an error unless
-    ``may_be_null``."""
+    """The :class:`_TypeWalk` that checks arrays: their count, and each element with ``element_walk``. A null array is
+    an error unless ``may_be_null``."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         if is_flexible:
@@ -271,8 +284,9 @@ def _array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool
 
 
 def _nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
-    """The walk of a struct that may be null, which follows one byte: -1 for null (KIP-893). Kafka reads every negative
-    number as null, but kio reads a struct after each number but -1: the others are refused."""
+    """The :class:`_TypeWalk` that checks a struct that may be null, which follows one byte: -1 for null (KIP-893).
+    Kafka reads every negative number as null, but kio reads a struct after each number but -1: the others are
+    refused."""
 
     def walk(message: _MessageBytes, position: int) -> int:
         marker = message.read_number(position, 1)
@@ -284,8 +298,12 @@ def _nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
 
 
 def _walk_tagged_fields(message: _MessageBytes, position: int, walk_by_tag: dict[int, _WalkFunction]) -> int:
-    """Walk the tagged fields at ``position``; ``walk_by_tag`` has the walks of those in kio's schema. The others are
-    marked for removal."""
+    """Check the tagged fields at ``position``, and return the position after them. ``walk_by_tag`` has the functions
+    that check the values of those in kio's schema. The others are marked for removal.
+
+    :raises WireError: when a count or size exceeds the bytes left, the tags do not rise, or a value does not have the
+        size that its field states.
+    """
     start = position
     replacement_count_before = len(message.replacements)
     count, position = message.read_uvarint(position)

@@ -171,7 +171,7 @@ class Reader:
     # -- helpers --------------------------------------------------------------------------------------------------
 
     def _advance(self, size: int) -> int:
-        """The position of the next ``size`` bytes, which count as read then."""
+        """Mark the next ``size`` bytes as read, and return the position at which they begin."""
         start = self.position
         if size < 0 or size > self._end - start:
             raise WireError(f"{size} bytes are expected at position {start}, but {self._end - start} are left")

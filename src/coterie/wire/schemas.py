@@ -91,7 +91,7 @@ def _load_schema(load_from_index: Callable[[int, int], type[Any]], api_key: int,
     try:
         return load_from_index(api_key, api_version)
     except KioIndexError as error:
-        raise UnknownApiError(f"there is no API {api_key} of version {api_version}") from error
+        raise UnknownApiError(f"API {api_key} does not exist, or has no version {api_version}") from error
 
 
 def is_nullable(annotation: Any) -> bool:

@@ -96,7 +96,7 @@ class ScramServer:
         if channel_binding.startswith("p="):
             raise WireError("a SCRAM message requests channel binding, which is not supported")
         if channel_binding not in ("n", "y"):
-            raise WireError("the client's first SCRAM message does not begin with n, or y,")
+            raise WireError('the client\'s first SCRAM message does not begin with "n," or "y,"')
         fields = _parse_fields(client_first_bare, "n", "r")
         self.user = _unescape_user(fields["n"])
         if authorization_field not in ("", f"a={fields['n']}"):

@@ -238,7 +238,8 @@ class Chores:
             )
         except Exception as error:  # noqa: BLE001
             logger.error(
-                "Finishing the closed checkpoint generation of connector %s failed: %s",
+                "Connector %s: finishing the closed checkpoint generation failed. Tasks that wait for the next one do "
+                "not start; this worker tries again while they wait: %s",
                 chore.connector,
                 _error_type_and_stack(error),
             )

@@ -81,7 +81,10 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
 
     async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
         """Order the member to leave the group, and wait until :meth:`run` ends. Returns at once if :meth:`run` has
-        ended."""
+        ended.
+
+        :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.
+        """
         if not self._ended.is_set():
             self.order(Leave(reason=reason, is_permanent=is_permanent))
         await self._ended.wait()

@@ -217,7 +217,9 @@ class Worker:
             self._inbox.put_nowait(event)
             return await future
         except asyncio.QueueFull:
-            return RequestRefused(problem=Problem.BUSY, message="The worker's inbox is full; retry the request")
+            return RequestRefused(
+                problem=Problem.BUSY, message="This worker has too many events to process; retry the request"
+            )
         finally:
             self._replies.pop(id_, None)
 
@@ -473,7 +475,12 @@ class Worker:
         try:
             await self.logger_levels.set_level(name, level)
         except WorldError as error:
-            logger.error("The level %s of logger %s was not set: %s", level, name, error)
+            logger.error(
+                "The level %s of logger %s, ordered for all workers, was not set on this worker; set it here again: %s",
+                level,
+                name,
+                error,
+            )
 
     async def _perform_chore(self, chore: Chore) -> None:
         """Perform a chore and give the herder its result."""

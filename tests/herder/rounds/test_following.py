@@ -216,7 +216,9 @@ def test_a_leader_requests_a_rejoin_for_the_next_moves_after_the_interval() -> N
     assert not herder.pop_effects(Rejoin), "a timer is a claim to check"
     herder.now_ms = timer.at_ms
     herder.feed(TimerFired(timer="moves"))
-    assert [order.reason for order in herder.pop_effects(Rejoin)] == ["moves are left to make"]
+    assert [order.reason for order in herder.pop_effects(Rejoin)] == [
+        "the time has come to continue postponed moves of jobs"
+    ]
     herder.feed(TimerFired(timer="moves"))
     assert not herder.pop_effects(Rejoin), "the rejoin is requested only once"
 

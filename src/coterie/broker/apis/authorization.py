@@ -112,17 +112,20 @@ NO_AUTHORIZATION = ApiAuthorization()
 
 
 def group_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
-    """A check of ``operation`` on the group in the request's field ``group_id``."""
+    """A function that returns GROUP_AUTHORIZATION_FAILED if the client may not perform ``operation`` on the group in
+    the request's field ``group_id``, else None."""
     return lambda access: access.error_code(operation, GROUP, access.request.body.group_id)
 
 
 def cluster_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
-    """A check of ``operation`` on the cluster."""
+    """A function that returns CLUSTER_AUTHORIZATION_FAILED if the client may not perform ``operation`` on the cluster,
+    else None."""
     return lambda access: access.error_code(operation, CLUSTER)
 
 
 def transactional_id_check(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
-    """A check of WRITE on the transactional id in the request's field ``field``."""
+    """A function that returns TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the client may not write with the transactional
+    id in the request's field ``field``, else None."""
     return lambda access: access.error_code(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
 
 
@@ -135,7 +138,8 @@ def group_in_transaction_error(access: AccessCheck) -> ErrorCode | None:
 def topic_check(
     operation: Operation, check_request: Callable[[AccessCheck], ErrorCode | None] | None = None
 ) -> ItemCheck:
-    """A check of ``operation`` on the topic of one entry of the request.
+    """A function that returns TOPIC_AUTHORIZATION_FAILED if the client may not perform ``operation`` on the topic of
+    one entry of the request, else None.
 
     For APIs whose response has no top-level error code, ``check_request`` is a check of the whole request. If it fails,
     its error code is that of each topic.
@@ -165,8 +169,8 @@ def each_partition(
     index_fields: tuple[str | None, str] = ("partition_index", "partition_index"),
     error_field: str = "error_code",
 ) -> ItemAuthorization:
-    """Authorize each topic of a request whose response has an entry, with an error code, for each partition. ``check``
-    checks a topic; if it is refused, each of its partitions gets the error code, in ``error_field``.
+    """The declaration that each topic of a request is authorized with ``check``, for a response that has an entry, with
+    an error code, for each partition. Each partition of a refused topic gets the error code, in ``error_field``.
 
     ``partition_fields`` and ``index_fields`` are pairs of field names, in the request and in the response: the list of
     a topic's partitions, and a partition's index. ``index_fields[0]`` is None if the request's list contains the
@@ -191,8 +195,8 @@ def each_partition(
 
 
 def each_topic(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
-    """Authorize each topic in the request's list ``topics``; the response has one entry with an error code for a
-    topic."""
+    """The declaration that each topic in the request's list ``topics`` is authorized with ``check``, for a response
+    that has one entry with an error code for a topic."""
     return ItemAuthorization(
         request_field="topics",
         response_field=response_field,
@@ -207,8 +211,8 @@ def each_topic(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
 
 
 def each_name(check: ItemCheck, *, request_field: str, response_field: str, name_field: str) -> ItemAuthorization:
-    """Authorize each name in the request's list ``request_field``. The response entry of a refused name has the name in
-    ``name_field``, and the error code."""
+    """The declaration that each name in the request's list ``request_field`` is authorized with ``check``. The response
+    entry of a refused name has the name in ``name_field``, and the error code."""
     return ItemAuthorization(
         request_field=request_field,
         response_field=response_field,
@@ -218,7 +222,7 @@ def each_name(check: ItemCheck, *, request_field: str, response_field: str, name
 
 
 def groups_authorization(operation: Operation, *, request_field: str, response_field: str) -> ApiAuthorization:
-    """Authorize ``operation`` on each group id in the request's list ``request_field``."""
+    """The declaration that ``operation`` is authorized on each group id in the request's list ``request_field``."""
 
     def check(access: AccessCheck, group_id: str) -> ErrorCode | None:
         return access.error_code(operation, GROUP, group_id)
@@ -229,8 +233,8 @@ def groups_authorization(operation: Operation, *, request_field: str, response_f
 
 
 def resources_authorization(operation: Operation, *, response_field: str) -> ApiAuthorization:
-    """Authorize ``operation`` on each config resource in the request's list ``resources``: on the topic or the group,
-    or on the cluster for every other type."""
+    """The declaration that ``operation`` is authorized on each config resource in the request's list ``resources``: on
+    the topic or the group, or on the cluster for every other type."""
 
     def check(access: AccessCheck, resource: Any) -> ErrorCode | None:
         type_ = _RESOURCES.get(resource.resource_type)
@@ -262,5 +266,6 @@ def is_topic_visible(access: AccessCheck, topic: Values) -> bool:
 
 
 def _name_field(topic: Any) -> str:
-    """The field with the topic's name in a request's entry: the APIs name it differently."""
+    """The name of the field with the topic's name in ``topic``, a request's entry: ``topic`` or ``name``, depending on
+    the API."""
     return "topic" if hasattr(topic, "topic") else "name"

@@ -30,7 +30,8 @@ async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counte
     """Increase the number of partitions of the topic in the request's entry ``asked``; if ``validate_only``, only check
     the entry. ``name_counts`` counts how often the request contains each topic name.
 
-    :raises KafkaRefusal: when the request is invalid, or a limit of partitions would be exceeded.
+    :raises KafkaRefusal: when the topic does not exist or is internal, the request is invalid, or a limit of partitions
+        would be exceeded.
     :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error the topic
         is unchanged.
     """

@@ -95,7 +95,9 @@ async def _alter(
 async def _alter_topic(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
     """Alter the configs of the topic ``name``; if ``validate_only``, only check the new configs.
 
-    :raises KafkaRefusal, WorldError: as `_alter`.
+    :raises KafkaRefusal: when there is no such topic, or a change is invalid or not supported.
+    :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error nothing was
+        changed.
     """
     if error_message := name_error(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
@@ -113,7 +115,8 @@ async def _alter_topic(broker: BrokerContext, name: str, alter: Alter, *, valida
 async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
     """Alter the configs of the group ``name``, which need not exist; if ``validate_only``, only check the new configs.
 
-    :raises KafkaRefusal, WorldError: as `_alter`.
+    :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it.
+    :raises WorldError: when the log cannot be written; the configs for connect groups may be changed already.
     """
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")

@@ -43,8 +43,9 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 async def commit_values(
     broker: BrokerContext, request: ApiRequest, commit: Commit, *, unknown_topic: ErrorCode
 ) -> Values:
-    """The response to a request that commits offsets: let ``commit`` commit those whose partition exists. The others
-    have the error code ``unknown_topic`` or UNKNOWN_TOPIC_OR_PARTITION."""
+    """Commit, with ``commit``, those offsets of the request whose partition exists, and return the response. An offset
+    of a topic that does not exist gets the error code ``unknown_topic``; an offset of a partition that its topic does
+    not have gets UNKNOWN_TOPIC_OR_PARTITION."""
     # Check which topics exist before the group handles the request: topics may be created or deleted meanwhile.
     checked = [
         (

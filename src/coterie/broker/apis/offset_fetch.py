@@ -85,7 +85,8 @@ def _with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, An
 
 
 def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
-    """The response entries of the requested topics; ``named`` are the pairs of :func:`_with_names`."""
+    """The response entries of the requested topics. ``named`` are pairs of a topic's name, None for an unknown topic
+    id, and the request's entry."""
     return [
         {
             "name": name,

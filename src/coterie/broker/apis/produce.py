@@ -175,8 +175,9 @@ def _producer_refusal(request: ApiRequest, head: BatchHeader) -> KafkaRefusal | 
 
 
 def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRefusal | None:
-    """The refusal if a timestamp of the batch is too far from the broker's clock; None if none is. Only the two
-    timestamps in the batch's header are checked: the greatest, and that of the first record."""
+    """The refusal if a timestamp of the batch is too far from the broker's clock; None if none is, and if the topic
+    stores the time of the append or the batch has no timestamps. Only the two timestamps in the batch's header are
+    checked: the greatest, and that of the first record."""
     if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
         return None
     ahead_ms = head.max_timestamp_ms - now_ms
@@ -195,7 +196,8 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
 
 
 def _transaction_support(version: int) -> TransactionSupport:
-    """Whether a Produce request of this version adds the partition of its batch to the transaction (KIP-890)."""
+    """What a Produce request of this version supports if the partition of its batch is not in the transaction
+    (KIP-890)."""
     if version > 11:
         return TransactionSupport.ADD_PARTITION
     return TransactionSupport.GENERIC_ERROR_SUPPORTED if version == 11 else TransactionSupport.DEFAULT_ERROR

@@ -63,9 +63,10 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
-    """ApiVersions: returns the supported versions of each API. A request of an unsupported version does not come here:
-    it gets a v0 response with UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) the response contains only
-    transaction.version, which clients need: with version 2 each transaction has its own epoch."""
+    """ApiVersions: returns the supported versions of each API, or INVALID_REQUEST if the name or version of the
+    client's software is malformed. A request of an unsupported version does not come here: it gets a v0 response with
+    UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) the response contains only transaction.version, which
+    clients need: with version 2 each transaction has its own epoch."""
     names = [request.field_or_default(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.invalid_request, "api_keys": ()}

@@ -33,8 +33,9 @@ def _key(
 
 
 def _timer_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
-    """The three keys that each kind of group in ``_KAFKAS_KEYS`` has; the bounds of the values are the defaults of
-    Kafka's broker settings. ``kind`` is the keys' prefix, ``name`` the kind of group in the documentation."""
+    """The definitions of ``<kind>.assignment.interval.ms``, ``<kind>.heartbeat.interval.ms`` and
+    ``<kind>.session.timeout.ms``. The bounds of their values are the defaults of Kafka's broker settings. ``name`` is
+    the kind of group in the documentation."""
     return (
         _key(f"{kind}.assignment.interval.ms", "1000", f"How long {name} waits between two assignments.",
              between(0, 15 * _SECOND_MS)),
@@ -84,7 +85,8 @@ def broker_config_name(name: str) -> str:
 
 
 def group_config_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
-    """The first error message if a name in ``configs`` is unknown or a value is invalid, else None."""
+    """The first error message if a name in ``configs`` is unknown, a value is invalid, or the values of a connect group
+    contradict each other; else None."""
     definition = group_definition(settings)
     names = {key.name for key in definition.keys}
     unknown = next((name for name in configs if name not in names), None)

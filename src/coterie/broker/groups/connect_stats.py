@@ -84,7 +84,8 @@ class ConnectGroupStats:
             self._refusals[response.error.name] += 1
 
     def stats(self, groups_by_state: Mapping[str, int]) -> Mapping[str, object]:
-        """The statistics, with the number of groups in each state."""
+        """The statistics as JSON values: ``groups_by_state``, the number of groups in each state; the counts of this
+        class; and the number, the total and the longest duration of the revocations, in ms."""
         return {
             "groups": dict(groups_by_state),
             "computations": self._computations,
@@ -99,7 +100,8 @@ class ConnectGroupStats:
         }
 
     def _end_revocation(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
-        """Count one finished revocation and its duration: the member has given back all revoked jobs."""
+        """The member has no revoked job left to give back: if it had any, count one finished revocation and its
+        duration."""
         since_ms = self._revoked_at_ms.pop((group_id, member_id), None)
         if since_ms is not None:
             self._revocations += 1

@@ -64,7 +64,8 @@ class MemberConnection:
         """The members whose heartbeats on this connection were accepted, the oldest first."""
 
     def add_request(self) -> int:
-        """Record that a request of any API was read, and end all holds. Returns the number of the request."""
+        """Record that a request of any API was read, and let the groups respond at once to the heartbeats that they
+        hold back on this connection. Returns the number of the request."""
         self._request_count += 1
         if self._pending and self._groups is not None:
             for group_id, member_id, reply_to in tuple(self._pending.values()):
@@ -73,8 +74,8 @@ class MemberConnection:
 
     def begin_heartbeat(self, number: int, group_id: GroupId, request: Heartbeat, *, may_hold: bool) -> Heartbeat:
         """Record that the group's machine receives ``request`` now, the request with this ``number`` on the connection.
-        Returns the request to pass to the machine. Its ``max_wait_ms`` is 0, so that the heartbeat is not held, if a
-        later request was read meanwhile or ``may_hold`` is False."""
+        Returns the request to pass to the machine. Its ``max_wait_ms`` is 0, so that its response is not held back, if
+        a later request was read meanwhile or ``may_hold`` is False."""
         self._pending[number] = _PendingHeartbeat(group_id, request.member_id, request.reply_to)
         if request.max_wait_ms > 0 and (number < self._request_count or not may_hold):
             return replace(request, max_wait_ms=0)
@@ -99,7 +100,8 @@ class MemberConnection:
             self._members.pop(key, None)
 
     def held_count(self) -> int:
-        """The number of requests on this connection whose responses are held."""
+        """The number of heartbeats on this connection whose responses the groups hold back until there is something new
+        for the member."""
         groups = self._groups
         if groups is None:
             return 0
@@ -123,6 +125,7 @@ class MemberConnection:
 
 
 def _is_held(group: Group, member_id: MemberId, reply_to: ReplyTo) -> bool:
-    """Whether the response to the member's request is held."""
+    """Whether the group holds back the response to the member's heartbeat ``reply_to`` until there is something new for
+    the member."""
     session = group.sessions.get(member_id)
     return session is not None and session.held is not None and session.held.reply_to == reply_to

@@ -55,7 +55,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
     async def ask(self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The group's response to the request that ``make_request`` builds from a reply id, as soon as it may be sent.
         If the broker has the maximum number of groups, a request that would create another group is refused with
-        POLICY_VIOLATION."""
+        POLICY_VIOLATION; while the broker stops, every request with NOT_COORDINATOR."""
         if self._has_ended:
             return self._machine.refusal_response(make_request(ReplyTo(0)), ErrorCode.not_coordinator)
         host = self._hosts.get(group_id)
@@ -83,7 +83,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
     def ids(self) -> Sequence[GroupId]:
         """The ids of the groups of this kind that exist, sorted: those with any state that must be kept. Besides
         members, offsets and configs, that is also a record of a group without members that was not deleted, and, in
-        classic groups, offsets of open transactions."""
+        classic groups, offsets of open transactions and issued member ids."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
 
     def owns_id(self, group_id: GroupId) -> bool:
@@ -103,16 +103,16 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return [self._hosts[group_id].read(look) for group_id in self.ids()]
 
     def notify(self, group_id: GroupId, notification: NotificationT) -> None:
-        """Let the machine of the group, if it exists, handle ``notification`` now. A group that needs a reload is
-        skipped."""
+        """Let the machine of the group, if it exists, handle ``notification`` now. A group that is being reloaded gets
+        it from its log instead: the reload reads the log after this call."""
         host = self._hosts.get(group_id)
         if host is not None:
             host.notify(notification)
 
     def notify_all(self, notification: NotificationT) -> None:
         """Let the machine of every group handle ``notification`` now. So the records that the groups write for it
-        precede all records that are written after this call. A group that needs a reload is skipped:
-        `load_notifications` must give its machine the same notification after the reload."""
+        precede all records that are written after this call. A group that is being reloaded does not get it: the reload
+        reads the log after this call, and then `load_notifications` must give its machine the same notification."""
         for host in tuple(self._hosts.values()):
             host.notify(notification)
 

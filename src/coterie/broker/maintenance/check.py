@@ -225,7 +225,8 @@ class _Check:
                 )
 
     def _add_checked_batch(self, size_bytes: int) -> None:
-        """Add a checked batch, and report the progress if the last report was `PROGRESS_INTERVAL_S` ago."""
+        """Count ``size_bytes``, the size of a checked batch, and report the progress if the last report was
+        `PROGRESS_INTERVAL_S` ago."""
         self._done_bytes += size_bytes
         if time.monotonic() - self._reported_at_s >= PROGRESS_INTERVAL_S:
             self._reported_at_s = time.monotonic()

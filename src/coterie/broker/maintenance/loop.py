@@ -70,7 +70,8 @@ async def run_maintenance(
 
 
 class _Maintenance:
-    """The operations of the maintenance of one log."""
+    """The maintenance of one log: deletes hidden rows, applies the retention, compacts partitions and shrinks the
+    file."""
 
     def __init__(
         self,

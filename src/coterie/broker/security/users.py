@@ -186,5 +186,6 @@ def _decode(encoded: Mapping[str, str]) -> Credential:
 
 
 def _derive_salt(secret: bytes, mechanism: str, name: str) -> bytes:
-    """The unknown user's salt: the same for the same name, and unpredictable without ``secret``."""
+    """The salt for ``mechanism`` of the unknown user ``name``: always the same, and unpredictable without
+    ``secret``."""
     return hmac.digest(secret, f"{mechanism}:{name}".encode(), "sha512")

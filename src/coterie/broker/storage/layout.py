@@ -101,8 +101,8 @@ def create_log_file(path: Path) -> None:
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size:
         raise WorldError(
-            f"the log {path} is missing, but {wal.name} exists: restore both files, or move the latter away to start"
-            " with an empty log"
+            f"the log {path} is missing, but {wal.name} exists: restore both files, or move {wal.name} away to"
+            " start with an empty log"
         )
     part = path.with_name(path.name + ".new")
     for suffix in ("", "-journal"):
@@ -130,7 +130,8 @@ def check_is_broker_log(database: sqlite3.Connection, path: Path) -> None:
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if not tables >= _TABLES:
         raise WorldError(
-            f"the file {path} is an SQLite file, but not a broker's log; choose another data directory, or move it away"
+            f"the file {path} is an SQLite file, but not a broker's log; choose another data directory, or move the"
+            " file away"
         )
 
 
@@ -184,7 +185,9 @@ def _enable_auto_vacuum(database: sqlite3.Connection, path: Path) -> None:
     size_bytes = path.stat().st_size
     if shutil.disk_usage(path.parent).free < 2 * size_bytes + 64 * 1024 * 1024:
         logger.warning(
-            "Not enough disk space to rewrite %s: its free pages are reused, but the file does not shrink", path
+            "Not enough disk space to rewrite %s: its free pages are reused, but the file does not shrink. To let it"
+            " shrink, free disk space and restart the broker",
+            path,
         )
         return
     logger.info("Rewriting %s, so that the file can shrink when data is deleted (%d MB)", path, size_bytes // 1_000_000)

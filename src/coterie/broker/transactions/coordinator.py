@@ -228,7 +228,8 @@ class Transactions:
             logger.warning("Expired producers and transactional ids could not be deleted, will retry: %s", error)
 
     async def _time_out(self, transactional_id: str) -> None:
-        """Abort one transaction whose timeout has passed. A failure is logged."""
+        """Abort one transaction whose timeout has passed. A failure is logged; if the log cannot be written, the abort
+        is tried again after `_RETRY_DELAY_MS`."""
         try:
             await self._step_coordinator(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
         except WorldError as error:
@@ -258,9 +259,9 @@ class Transactions:
         )
 
     def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
-        """Apply the result of a durable step of the coordinator: update the offsets of the partitions to which the step
-        wrote, set or cancel the timer of ``transactional_id``, and pass the written markers to ``on_markers``. Called
-        in the order of the writes; not called for a failed write."""
+        """Apply the result of a durable write: update the offsets of the partitions to which it wrote, set or cancel
+        the timer of ``transactional_id``, and pass the written markers to ``on_markers``. Called in the order of the
+        writes; not called for a failed write."""
         for grown in written.partitions:
             partition = self._log.partition(*grown.topic_partition)
             if partition is not None and partition.row_id == grown.partition_row_id:

@@ -206,7 +206,8 @@ def begin_in_partition(
     last stable offset does not pass the present end offset. If the transaction ends before its batches are appended,
     that append is refused.
 
-    :raises KafkaRefusal: before anything is written, if the producer is fenced, or the partition was not added before.
+    :raises KafkaRefusal: before anything is written, if the transactional id has another producer id or epoch, or the
+        partition was not added before.
     """
     database = store.database
     records, effects = _check_or_add_partition(
@@ -239,7 +240,7 @@ def _check_or_add_partition(
     """The records and effects of the coordinator's step that adds the partition to the producer's transaction, or that
     checks that the partition was added before. Nothing is written yet.
 
-    :raises KafkaRefusal: the producer is fenced or has no ongoing transaction, or the partition was not added before.
+    :raises KafkaRefusal: the transactional id has another producer id or epoch, or the partition was not added before.
     """
     transaction = Transaction(read_transaction(database, transactional_id))
     event = AddPartitions if support is TransactionSupport.ADD_PARTITION else VerifyPartitions

@@ -52,7 +52,8 @@ def broker(
         ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM), not encrypted.")
+        Path | None,
+        typer.Option("--tls-key", metavar="FILE", help="The key of --tls-certificate (PEM), not encrypted."),
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
@@ -84,7 +85,7 @@ def broker(
             "--initial-delay-ms",
             metavar="MS",
             min=0,
-            help="How long an empty group waits for more members before its first round.",
+            help="How long an empty group waits for more members before its first rebalance, in milliseconds.",
         ),
     ] = defaults.INITIAL_REBALANCE_DELAY_MS,
     groups_max: Annotated[

@@ -263,8 +263,8 @@ class DemoRun:
     def _kill_worker(self) -> tuple[int, list[BatchInFlight]]:
         """Kill the worker that owns most tasks, except the leader; returns its number and the interrupted batches.
 
-        :raises WorldError: see :func:`.kill_in_mid_batch`; also when the kill came too early or too late
-            (``KILL_FRACTION_MIN``, ``KILL_FRACTION_MAX``).
+        :raises WorldError: when no worker could be chosen, or killed in the middle of a batch, in time; or when the
+            kill came too early or too late (``KILL_FRACTION_MIN``, ``KILL_FRACTION_MAX``).
         """
         interrupted_batches: list[BatchInFlight] = []
         while not interrupted_batches:

@@ -71,9 +71,10 @@ class GroupClient:
             time.sleep(_POLL_INTERVAL_S)
 
     def send_order(self, method: str, worker: str, action: str) -> OrderResponse:
-        """Order ``worker`` (a name, host:port or instance id) to do ``action``; returns the worker's response.
+        """Order ``worker`` (a name, host:port or instance id) to do ``action``, ``drain`` or ``restart``; returns the
+        worker's response.
 
-        ``method`` is POST to begin the action, DELETE to cancel it.
+        ``method`` is POST to begin the action, DELETE to cancel a drain.
 
         :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
             that of a worker.

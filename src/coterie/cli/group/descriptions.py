@@ -160,7 +160,8 @@ def parse_group_description(data: str | bytes, *, source: str) -> GroupDescripti
 
 
 def parse_order_response(data: bytes, *, source: str) -> OrderResponse:
-    """Parse a worker's response to an order. ``source`` names the origin of ``data`` in the error.
+    """Parse a worker's response to an operator's order, such as to drain or to restart. ``source`` names the origin of
+    ``data`` in the error.
 
     :raises WorldError: when ``data`` is not such a response.
     """

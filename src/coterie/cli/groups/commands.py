@@ -157,7 +157,7 @@ async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> s
     if len(found) != 1:
         known = ", ".join(names[one] for one in (found or names)) or "no members"
         problem = f"{len(found)} members are called {member}" if found else f"there is no member {member}"
-        raise WorldError(f"{problem} in group {group_id}; name the member id of one of: {known}")
+        raise WorldError(f"{problem} in group {group_id}; to name one member, use one of: {known}")
     (member_id,) = found
     instance_id = next(one.instance_id for one in described.members if one.member_id == member_id)
     await admin.remove_member(group_id, member_id, instance_id)

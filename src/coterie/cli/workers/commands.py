@@ -148,10 +148,8 @@ def drain_worker(url: str, worker: str) -> None:
 
 
 def _find_ordered_worker(description: GroupDescription, ordered: OrderResponse) -> MemberDescription | None:
-    """The member that accepted an order, found by its host:port, because two members may have the same name.
-
-    None if ``description`` has no such member.
-    """
+    """The member of ``description`` that has accepted an order to drain, and has sent the response ``ordered``. It is
+    found by its host:port, because two members may have the same name. None if ``description`` has no such member."""
     return next((member for member in description.members if member.worker_id == ordered.worker_id), None)
 
 

@@ -65,7 +65,8 @@ uses the given folder."""
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
     """Create a runtime that runs tasks on Spark; see :data:`RuntimeFactory`.
 
-    :raises WorldError: see :func:`jar_settings`.
+    :raises WorldError: when ``jars.dir`` is no folder, there is no default folder into which jars could be fetched, or
+        a file with certificates or their key cannot be read.
     """
     return SparkTaskRuntime(
         SparkConfig(
@@ -185,7 +186,7 @@ def check_plugins(settings: WorkerSettings) -> None:
     """Check that the assignors and listeners of ``settings`` are installed, as a worker needs them after a restart.
     They are not imported: this process may use other versions of their packages.
 
-    :raises ConfigError: when one is not installed.
+    :raises ConfigError: when no installed package, or several, register one of them.
     """
     if _is_connect(settings):
         check_assignors(settings.local_assignors, key=_ASSIGNORS_KEY)

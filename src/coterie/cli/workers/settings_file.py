@@ -12,7 +12,7 @@ def read_settings(path: Path) -> tuple[WorkerSettings, list[str]]:
     """Read the settings file ``path`` of a worker; returns the settings, and a warning for each key without effect.
 
     :raises ConfigError: when lines or keys are invalid; names the file and each of these lines or keys.
-    :raises WorldError: see :func:`read_properties`.
+    :raises WorldError: when the file cannot be read or is not UTF-8.
     """
     properties_by_key = read_properties(path)
     try:
@@ -45,5 +45,6 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def _messages_with_place(error: ConfigError, place_of: Callable[[str], str]) -> dict[str, list[str]]:
-    """The messages of ``error`` by key, each after the text that ``place_of`` returns for the key."""
+    """The messages of ``error`` by key, each after the text that ``place_of`` returns for the key: the file, or the
+    file and the line."""
     return {key: [f"{place_of(key)}: {sentence}" for sentence in sentences] for key, sentences in error.errors.items()}

@@ -220,7 +220,8 @@ def write_generation(
 
 
 def stored_member(member: Member, protocol: str | None, assignment: bytes) -> StoredMember:
-    """``member`` as it is stored in a generation with ``protocol`` and ``assignment``."""
+    """``member`` as it is stored in a generation with ``protocol`` and ``assignment``; without a protocol, its
+    subscription is empty."""
     return StoredMember(
         client_id=member.client_id,
         client_host=member.client_host,

@@ -34,8 +34,8 @@ Summary = tuple[str | int, ...]
 
 
 def summarize_event(event: Event) -> Summary:
-    """The parts of the summary of ``event``. They are not joined to one text, which would cost time at every
-    heartbeat."""
+    """A short description of ``event`` for the trace, as its parts: the event's name, then ids, the generation and
+    counts. They are not joined to one text, which would cost time at every heartbeat."""
     match event:
         case Heartbeat():
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.generation
@@ -64,7 +64,7 @@ def summarize_event(event: Event) -> Summary:
 
 
 def _summarize_offset_request(request: OffsetRequest) -> Summary:
-    """The parts of the summary of ``request``."""
+    """A short description of ``request`` for the trace, as `summarize_event` returns it."""
     match request:
         case OffsetCommit():
             return "OffsetCommit", _shorten(request.member_id), request.generation, f"{len(request.offsets)} offsets"

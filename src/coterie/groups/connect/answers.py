@@ -23,9 +23,9 @@ WAITING_INTERVAL_MS = 200
 
 
 def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) -> None:
-    """Finish a step: decide for the group (`decide_for_group`); respond to ``request``, or hold the response if it
-    would contain no news and ``may_hold`` is True; and send news to the members whose heartbeats are held. ``request``
-    is None if the step has no heartbeat to respond to."""
+    """Finish a step: appoint a leader and begin a computation where that is due; move the sender of ``request`` towards
+    its target, and respond to it, or hold the response if it would contain no news and ``may_hold`` is True; and send
+    news to the members whose heartbeats are held. ``request`` is None if the step has no heartbeat to respond to."""
     group = turn.group
     # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
     if request is None or turn.changes_group or group.needs_target:
@@ -198,7 +198,7 @@ def waits(group: Group, member_id: MemberId) -> bool:
 
 
 def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
-    """The member's current assignment, as responses contain it."""
+    """The member's current assignment, in the form of heartbeat responses."""
     current, target = group.currents[member_id], group.targets[member_id].target
     return AssignmentToMember(
         jobs=current.assigned,
@@ -215,7 +215,7 @@ def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
 
 
 def leader_of(group: Group) -> LeaderOfGroup:
-    """The leader, as responses contain it."""
+    """The group's leader, in the form of heartbeat responses; without a leader, its member id and URL are empty."""
     return LeaderOfGroup(member_id=group.leader or NO_MEMBER, leader_epoch=group.leader_epoch, url=group.leader_url)
 
 

@@ -64,7 +64,8 @@ few different offers, often only one."""
 
 
 def offer_of(member: MemberMetadata) -> Offer:
-    """The offer of ``member``; empty for a member that names an assignor of the coordinator."""
+    """The client-side assignors of ``member``, each with the metadata versions that it can read; empty if the member
+    names an assignor of the coordinator instead."""
     return tuple(map(VersionRange.of, member.client_assignors))
 
 
@@ -93,7 +94,8 @@ def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
 
 
 def _needed_versions(ranges: Iterable[VersionRange]) -> VersionRange:
-    """The smallest range that contains all ``ranges``, which belong to the same assignor."""
+    """The smallest range that contains all ``ranges``, which belong to the same assignor; 0 to 0 without ranges. Its
+    name is empty."""
     known = list(ranges)
     return VersionRange(
         "", min((one.minimum for one in known), default=0), max((one.maximum for one in known), default=0)

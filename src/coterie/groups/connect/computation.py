@@ -152,8 +152,8 @@ def compute_here(turn: Turn, name: str) -> None:
 
 def pause(turn: Turn) -> None:
     """Begin no computation before a pause has ended; then members whose computation failed may be chosen again. Called
-    when no member is left that can compute, and when an assignor of the coordinator has failed. The pause doubles with
-    each call, until a target is installed."""
+    when no member is left that can compute, and when an assignor of the coordinator has failed. The pause takes 1 s,
+    then doubles with each call, up to 60 s, until a target is installed."""
     group = turn.group
     pause_ms = min(_RETRY_PAUSE_MS * 2 ** min(group.failures, 16), _RETRY_PAUSE_MAX_MS)
     group.failures += 1

@@ -26,7 +26,7 @@ def describe(turn: Turn, request: DescribeGroup) -> None:
     """
     group = turn.group
     if not group.group_id:
-        raise ConnectRefusal(ConnectErrorCode.INVALID_REQUEST, "the group id is empty")
+        raise ConnectRefusal(ConnectErrorCode.INVALID_REQUEST, "the request has an empty group id")
     metadata = group.metadata
     if metadata is None:
         raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
@@ -60,7 +60,8 @@ def computing_member(group: Group) -> MemberId:
 
 
 def described_member(group: Group, member_id: MemberId) -> DescribedMember:
-    """The description of one member."""
+    """The member in a ConnectGroupDescribe response: its metadata, its state, its jobs, and which other members still
+    hold jobs of its target."""
     current, target = group.currents[member_id], group.targets[member_id].target.jobs
     awaited: dict[MemberId, list[Job]] = {}
     for job in target - current.assigned:
@@ -94,7 +95,8 @@ def member_state(group: Group, member_id: MemberId) -> MemberState:
 
 
 def described_departed(group: Group, now_ms: int) -> tuple[DescribedDeparted, ...]:
-    """The descriptions of all departed members."""
+    """All departed members in a ConnectGroupDescribe response, sorted by member id; the times that are left count from
+    ``now_ms``."""
     return tuple(
         DescribedDeparted(
             departed=one,

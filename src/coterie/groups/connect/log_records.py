@@ -41,7 +41,7 @@ from coterie.wire.primitives import Reader, Writer
 
 
 class KeyVersion(IntEnum):
-    """The versions of keys: each is one type of record."""
+    """The versions of the keys in the log of connect groups: each version is one type of record."""
 
     GROUP = 3
     CONFIGURED = 4

@@ -183,9 +183,10 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
 
 def check_member_epoch(group: Group, request: Heartbeat) -> None:
-    """Check that the sender is a member, that the request is newer than the last one, and that its member epoch is the
-    member's. The previous epoch is accepted with a list of owned jobs: the response with the new epoch may have been
-    lost, or may have crossed the request.
+    """Check that the sender is a member, that the request is newer than the last one, that its member epoch is the
+    member's, and that each owned job in it is assigned to the member, or revoked and not given back yet. The previous
+    epoch is accepted with a list of owned jobs: the response with the new epoch may have been lost, or may have crossed
+    the request.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, STALE_REQUEST or FENCED_MEMBER_EPOCH. The member stays in the group.
     """
@@ -232,7 +233,8 @@ def accept(turn: Turn, request: Heartbeat) -> None:
 
 
 def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
-    """The held heartbeat to which a response must be sent because of ``event``; None if it was answered meanwhile."""
+    """Remove the held heartbeat to which ``event`` orders a response, and return it; None if it was answered
+    meanwhile."""
     session = turn.group.sessions.get(event.member_id)
     if session is None or session.held is None or session.held.reply_to != event.reply_to:
         return None

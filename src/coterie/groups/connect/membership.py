@@ -117,7 +117,7 @@ def rejoin(turn: Turn, request: Heartbeat) -> None:
     """Let a member join again: it has stopped all its jobs. It keeps its target assignment, so it receives its own jobs
     again. The group epoch rises. It does not rise for a repeated join (until its first target, each heartbeat of a
     member is a join), nor when a static member returns that left for a short time, unless the request changes metadata
-    that affect the target.
+    that affect the target, or an assignor in it gives a reason for a new target.
 
     :raises ConnectRefusal: when the new metadata do not fit the group, or the request is older than one that was
         processed.
@@ -227,9 +227,11 @@ def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
 
 
 def update_metadata(turn: Turn, request: Heartbeat) -> None:
-    """Take over the metadata that a heartbeat of a member changes. The group epoch rises if they affect the target.
+    """Take over the metadata that a heartbeat of a member changes. The group epoch rises if they affect the target, or
+    if an assignor gives a reason for a new one.
 
-    :raises ConnectRefusal: when the new metadata do not fit the group; all of the request is refused then.
+    :raises ConnectRefusal: UNSUPPORTED_ASSIGNOR, when the new assignors do not fit the group; FENCED_INSTANCE_ID, when
+        the instance id is not the member's. All of the request is refused then.
     """
     group = turn.group
     before = group.members[request.member_id]
@@ -471,7 +473,8 @@ def check_number(request: Heartbeat, last: int) -> None:
 
 
 def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: MemberId | None = None) -> None:
-    """Check that the group can work with the assignors of a new member, or of a member with new metadata.
+    """Check that the group can work with the assignors in ``metadata``, those of a new member or of a member with new
+    metadata. ``instead_of`` is the member that a new member replaces; its assignors do not count.
 
     :raises ConnectRefusal: UNSUPPORTED_ASSIGNOR.
     """

@@ -66,7 +66,8 @@ def reconcile(
 def _changed(
     current: CurrentAssignment, assigned: Jobs, pending: Jobs, job_epochs: Mapping[GroupEpoch, Jobs]
 ) -> CurrentAssignment:
-    """``current`` with these jobs; the epochs of other jobs are dropped."""
+    """``current`` with these assigned and pending jobs, and with the job epochs of these jobs only; ``current`` itself
+    if neither set has changed."""
     if assigned == current.assigned and pending == current.pending:
         return current
     held = assigned | pending

@@ -88,7 +88,10 @@ def read_job_epochs(reader: Reader) -> dict[GroupEpoch, Jobs]:
     )
     job_epochs = dict(found)
     if len(job_epochs) < len(found):
-        raise WireError("an array that lists jobs by their job epoch contains two entries for one job epoch")
+        raise WireError(
+            "an array that lists jobs by their job epoch contains two entries for one job epoch: the record of the "
+            "group is damaged"
+        )
     return job_epochs
 
 

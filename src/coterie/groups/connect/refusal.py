@@ -5,7 +5,8 @@ from coterie.nouns.errors import Refusal
 
 
 class ConnectRefusal(Refusal):
-    """Refuses a request with the error code ``error``. ``message`` names the error and what to do about it."""
+    """Refuses a request with the error code ``error``. ``message`` describes the error for the operator of the worker
+    or client that has sent the request."""
 
     def __init__(self, error: ConnectErrorCode, message: str) -> None:
         super().__init__(message)

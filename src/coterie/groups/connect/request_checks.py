@@ -21,24 +21,27 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
     """
     # A message is built only for a refusal: building all of them takes as long as all other checks together.
     if not group.group_id:
-        raise _invalid("the group id is empty")
+        raise _invalid("the heartbeat has an empty group id: set group.id of the worker")
     if not request.member_id:
-        raise _invalid("the member id is empty: a worker creates its own id when its process starts")
+        raise _invalid("the heartbeat has an empty member id: a worker creates its own id when its process starts")
     if request.member_epoch < LEAVE_BRIEFLY:
-        raise _invalid(f"the member epoch {request.member_epoch} is below -2")
+        raise _invalid(f"the heartbeat has the member epoch {request.member_epoch}; the lowest valid one is -2")
     if request.request_number < 0:
-        raise _invalid(f"the request number {request.request_number} is below 0")
+        raise _invalid(f"the heartbeat has the request number {request.request_number}; it must not be below 0")
     if request.max_wait_ms < 0:
-        raise _invalid(f"MaxWaitMs is {request.max_wait_ms}; it must not be below 0")
+        raise _invalid(f"the heartbeat has MaxWaitMs {request.max_wait_ms}; it must not be below 0")
     if request.instance_id == "":
-        raise _invalid("the instance id is empty")
+        raise _invalid("the heartbeat has an empty instance id: set group.instance.id of the worker, or remove it")
     timeout_ms = request.rebalance_timeout_ms
     if timeout_ms is not None and timeout_ms <= 0:
-        raise _invalid(f"RebalanceTimeoutMs is {timeout_ms}; it must be above 0")
+        raise _invalid(f"the heartbeat has RebalanceTimeoutMs {timeout_ms}; it must be above 0")
     size = len(request.member_id) + len(request.client_id)
     size += len(request.instance_id or "") + len(request.url or "") + len(request.name or "")
     if request.client_assignors:
-        _require(request.server_assignor is None, "ServerAssignor and ClientAssignors cannot be used together")
+        _require(
+            request.server_assignor is None,
+            "the heartbeat has both ServerAssignor and ClientAssignors; only one is allowed",
+        )
         _check_assignors(request.client_assignors)
         size += sum(len(assignor.metadata) + len(assignor.name) for assignor in request.client_assignors)
     if size > METADATA_SIZE_MAX:
@@ -78,9 +81,9 @@ def check_computing_request(group: Group, request: PrepareAssignment | InstallAs
 
     :raises ConnectRefusal: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
     """
-    _require(bool(group.group_id), "the group id is empty")
-    _require(bool(request.member_id), "the member id is empty")
-    _require(request.member_epoch >= 0, f"the member epoch {request.member_epoch} is below 0")
+    _require(bool(group.group_id), "the request has an empty group id")
+    _require(bool(request.member_id), "the request has an empty member id")
+    _require(request.member_epoch >= 0, f"the request has the member epoch {request.member_epoch}, which is below 0")
     if group.metadata is None:
         raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
     check_member(group, request.member_id)

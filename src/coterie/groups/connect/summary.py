@@ -30,8 +30,8 @@ Summary = tuple[str | int, ...]
 
 
 def summary(event: Event) -> Summary:
-    """The parts of the summary of ``event``. They are not joined to one text, which would cost time at every
-    heartbeat."""
+    """A short description of ``event`` for the trace, as its parts: the event's name, then ids, epochs and counts. They
+    are not joined to one text, which would cost time at every heartbeat."""
     match event:
         case Heartbeat():
             owned = "unchanged" if event.owned is None else len(event.owned)

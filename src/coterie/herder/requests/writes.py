@@ -15,8 +15,8 @@ from coterie.nouns.states import TargetState
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IfMatch:
     """A condition of a write: the connector exists, and its config has one of ``versions``
-    (:attr:`coterie.herder.requests.reads.ConnectorInfo.version`). It is checked at the head of the queue of writes, so
-    no other write can come between."""
+    (:attr:`coterie.herder.requests.reads.ConnectorInfo.version`), or any version if ``versions`` is None. It is checked
+    at the head of the queue of writes, so no other write can come between."""
 
     versions: frozenset[int] | None
     """The config must have one of these versions; None: any version."""

@@ -116,7 +116,7 @@ def on_due(turn: Turn) -> None:
         rounds.deferred_until_ms = None
         rejoin.request_rejoin(turn, "the scheduled rebalance delay is over")
     if leading.take_due_moves(turn):
-        rejoin.request_rejoin(turn, "moves are left to make")
+        rejoin.request_rejoin(turn, "the time has come to continue postponed moves of jobs")
 
 
 def handover_of(herder: Herder) -> PlaceHandover | None:

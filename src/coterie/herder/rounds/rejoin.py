@@ -69,7 +69,7 @@ def advance(turn: Turn) -> None:
                 _request_after_release(turn, unreported)
             case AfterConfigLogRead(end_offset=end) if herder.has_read(end):
                 drop_reasons(turn, AfterConfigLogRead)
-                request_rejoin(turn, "the config log is read")
+                request_rejoin(turn, "this worker has read the missing part of the config topic")
             case _:
                 pass
 

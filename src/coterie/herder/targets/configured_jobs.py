@@ -31,7 +31,9 @@ def on_following(turn: Turn) -> None:
 
 
 def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-    """The lookup has ended. If the log could not be reached, it is repeated after :data:`LOOKUP_RETRY_MS`."""
+    """The lookup of the config log's end has ended: report the configured jobs when the log is read to ``end_offset``.
+    None: the log could not be reached, and the lookup is repeated after :data:`LOOKUP_RETRY_MS`. The result of an older
+    lookup is ignored."""
     report = turn.herder.targets.jobs_report
     if not isinstance(report, FindingLogEnd) or report.lookup_id != lookup_id:
         return

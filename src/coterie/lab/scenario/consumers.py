@@ -89,7 +89,7 @@ class Consumer:
                 self.release_and_join()
             case _:
                 raise AssertionError(
-                    f"bug in the scenario's setup: the consumer {self.name} receives the response {response}"
+                    f"bug in the scenario's setup: the consumer {self.name} cannot handle the response {response}"
                 )
 
     def send_sync(self, join_response: group_messages.JoinGroupResponse) -> None:
@@ -121,7 +121,7 @@ class Consumer:
 
 
 class ConsumersScenario(GroupScenario):
-    """One group of consumers; its commands print lines."""
+    """One group of consumers. Performs the commands of a transcript, and collects the lines that they print."""
 
     def __init__(self, *, steps: Steps = STEPS) -> None:
         super().__init__(GroupId("article"), steps)

@@ -122,7 +122,12 @@ def _run_block(scenario: WorkersScenario, block: Block, read_transcript: Callabl
 
 
 def _run_command(scenario: WorkersScenario, command: str, read_transcript: Callable[[str], str]) -> None:
-    """Perform one command."""
+    """Perform ``command``, a line of a transcript without its ``>``. The lines that it prints are added to those of
+    ``scenario``; a `play` command removes them.
+
+    :raises ValueError: when the command is unknown or cannot be performed.
+    :raises KeyError: when the command names a worker that does not run.
+    """
     match command.split():
         case ["play", name]:
             for block in parse_transcript(read_transcript(name)):
@@ -138,7 +143,9 @@ def _run_command(scenario: WorkersScenario, command: str, read_transcript: Calla
         case [worker, *words]:
             _run_worker_command(scenario, worker, words)
         case _:
-            raise ValueError("a line begins with > and has no command")
+            raise ValueError(
+                "a line of the transcript begins with > and has no command: add a command or remove the line"
+            )
 
 
 def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
@@ -155,7 +162,7 @@ def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
         case ["a", "delay", "of", seconds, "s"]:
             fleet.policy = replace(fleet.policy, max_delay_ms=int(seconds) * 1000)
         case _:
-            raise ValueError(f"unknown command: {command}")
+            raise ValueError(f"unknown command: {command}; see the list in coterie.lab.scenario.transcript")
 
 
 def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]) -> None:
@@ -180,7 +187,9 @@ def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]
         case ["rejoins"]:
             scenario.rejoin_worker(worker)
         case _:
-            raise ValueError(f"unknown command: {' '.join([worker, *words])}")
+            raise ValueError(
+                f"unknown command: {' '.join([worker, *words])}; see the list in coterie.lab.scenario.transcript"
+            )
 
 
 def _protocol_of_setting(setting: str) -> ConnectProtocol:
@@ -199,7 +208,9 @@ def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
         case ["until", "the", "delay", "is", "over"]:
             ends_at_ms = scenario.delay_ends_at_ms
             if ends_at_ms is None:
-                raise ValueError("cannot wait until the delay is over: no delay is in progress")
+                raise ValueError(
+                    "cannot wait until the delay is over: no worker has received a delay that is still running"
+                )
             remaining_ms = ends_at_ms - scenario.now_ms
             scenario.print_line(f"After delay {remaining_ms}:")
             scenario.advance_clock(remaining_ms)
@@ -209,4 +220,4 @@ def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
             if ends_at_ms is not None and not scenario.printed_lines:
                 scenario.print_line(f"Before delay {ends_at_ms - scenario.now_ms} expires:")
         case _:
-            raise ValueError(f"unknown time to wait: {' '.join(words)}")
+            raise ValueError(f"cannot wait {' '.join(words)}: write `wait 3 s` or `wait until the delay is over`")

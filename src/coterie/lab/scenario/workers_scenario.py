@@ -29,7 +29,8 @@ or two workers run it) the job is only stopped."""
 
 
 class WorkersScenario(GroupScenario):
-    """One group of workers; its commands print lines."""
+    """One group of workers. The commands of a transcript are methods, which add the lines that they print to
+    ``printed_lines``."""
 
     def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: Steps = STEPS) -> None:
         super().__init__(GROUP_ID, steps)

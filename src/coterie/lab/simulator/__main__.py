@@ -69,16 +69,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
     parser.add_argument(
         "--seeds",
-        help="the seeds, such as 3, 1-40 or 1-3,7 (default: 1-40, or those of --compare)",
+        help="the seeds, such as 3, 1-40 or 1-3,7 (default: 1-40, or all seeds in the file of --compare)",
     )
     parser.add_argument(
         "--play", choices=sorted(SIMULATE_BY_PLAY), default="fleet", help="the simulation (default: %(default)s)"
     )
-    parser.add_argument("--quiet", action="store_true", help="print every hundredth seed only, and failures")
-    parser.add_argument("--lines", type=int, default=15, help="lines of the trace to print when a seed fails")
-    parser.add_argument("--jobs", type=int, default=1, help="number of processes (default: %(default)s)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the digests to a file")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="compare the digests with those of a file")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print only the seeds that are multiples of 100, and failures"
+    )
+    parser.add_argument(
+        "--lines",
+        type=int,
+        default=15,
+        help="how many of the last lines of the trace to print when a seed fails (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="number of processes that run seeds at the same time (default: %(default)s)"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write each seed with its digest to a file")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="FILE",
+        help="fail if a digest is not the one in a file that --write has written",
+    )
     options = parser.parse_args(arguments)
     expected_digests = read_digests(options.compare) if options.compare is not None else None
     seeds = parse_seeds(options.seeds) if options.seeds is not None else iter(expected_digests or range(1, 41))

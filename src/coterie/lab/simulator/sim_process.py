@@ -45,7 +45,8 @@ class SimProcess:
             self.deliver(callback)
 
     def call_after(self, in_ms: int, callback: Callable[[], None]) -> None:
-        """Pass ``callback`` to `deliver` in ``in_ms``."""
+        """Call ``callback`` in ``in_ms``; if the process is paused at that time, when it resumes; if it has ended,
+        never."""
         self.world.call_after(in_ms, lambda: self.deliver(callback))
 
     def deliver(self, callback: Callable[[], None]) -> None:

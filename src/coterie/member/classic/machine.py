@@ -144,7 +144,10 @@ def on_event(turn: Turn, event: Event) -> None:
         case Leave(reason=reason, is_permanent=is_permanent):
             on_leave(turn, reason, is_permanent=is_permanent)
         case SetConfiguredJobs() | UpdateAssignor() | InstallTarget() | RequestDescription() | SuspendMembership():
-            raise AssertionError(f"{type(event).__name__} is an order to the member of a connect group")
+            raise AssertionError(
+                f"{type(event).__name__} is an order to the member of a connect group, but this worker is in a classic "
+                "group: this is a bug in Coterie"
+            )
 
 
 def on_order_to_leader(turn: Turn, order: SendAssignments | ConfirmLeadership) -> None:

@@ -220,7 +220,8 @@ def on_request_failed(turn: Turn, awaiting: AwaitingResponse) -> None:
 
 
 def on_joined(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
-    """Process the response to JoinGroup: continue the round, or join again."""
+    """Process the response to JoinGroup: continue the round, join again, or join no more if the error is permanent.
+    After UNKNOWN_MEMBER_ID, a member in the group loses its membership first."""
     member, place = turn.member, turn.member.place
     withheld_eager = len(joins.in_flight.request.protocols) < len(member.settings.protocols)
     match response.error:
@@ -353,7 +354,8 @@ def sync(
 
 
 def on_synced(turn: Turn, syncs: SyncSent, response: SyncResponse) -> None:
-    """Process the response to SyncGroup: apply the assignment, or join again."""
+    """Process the response to SyncGroup: apply the assignment, join again, or join no more if the error is permanent.
+    The membership is lost first after UNKNOWN_MEMBER_ID, or if its lease has ended meanwhile."""
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, syncs.in_flight)

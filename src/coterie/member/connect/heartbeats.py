@@ -255,8 +255,8 @@ def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
 
 
 def on_heartbeat_failed(turn: Turn, reason: str) -> None:
-    """Called when no response to the newest heartbeat will arrive: send the next one, with all fields, on a new
-    connection."""
+    """Called when no response to the newest heartbeat will arrive: log this, and send the next heartbeat, with all
+    fields; at once if this is the first retry, otherwise after a back-off."""
     turn.log_failure(f"A heartbeat to the group's coordinator failed; this worker sends another one: {reason}")
     retry_later(turn, at_once=True)
 

@@ -143,7 +143,10 @@ def on_event(turn: Turn, event: Event) -> None:
         case MemberStarted():
             begin_handed_over_lease(turn)
         case Rejoin() | SendAssignments():
-            raise AssertionError(f"{type(event).__name__} is an order to the member of a classic group")
+            raise AssertionError(
+                f"{type(event).__name__} is an order to the member of a classic group, but this worker is in a connect "
+                "group: this is a bug in Coterie"
+            )
 
 
 def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeadership) -> None:

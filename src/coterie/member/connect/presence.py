@@ -231,8 +231,9 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
 
 def retry_later(turn: Turn, *, at_once: bool) -> None:
     """Send the next heartbeat after a back-off, which doubles with each retry since the last accepted heartbeat. With
-    ``at_once`` the first retry has no back-off: the connection has ended, and a coordinator that detects this removes
-    the worker unless it soon sends a request on another connection."""
+    ``at_once`` the first retry has no back-off: the coordinator has refused a stale heartbeat, or the connection has
+    ended, and a coordinator that detects this removes the worker unless it soon sends a request on another connection.
+    The next heartbeat contains all fields."""
     member = turn.member
     settings = member.settings
     if isinstance(member.place, InGroup):

@@ -47,7 +47,8 @@ def permanent_error_reason(settings: MemberSettings, error: ConnectErrorCode, me
 
 
 def _assignors(settings: MemberSettings) -> str:
-    """The names and versions of the assignors that this worker offers."""
+    """The assignors of this worker, as a part of an error message: the name and the metadata versions of each, or the
+    name of the coordinator's assignor that this worker uses."""
     if settings.server_assignor is not None:
         return f"{settings.server_assignor} of the coordinator"
     return ", ".join(f"{one.name} {one.minimum_version} to {one.maximum_version}" for one in settings.assignors)

@@ -48,8 +48,8 @@ def has_to_report(member: Member, last: Reported | None, configured_report: Conf
 
 
 def report_of_configured(member: Member) -> ConfiguredReport | None:
-    """The configured jobs that the leader has to report; None if the coordinator has accepted them already, and None
-    for every other member."""
+    """The configured jobs that this member has to report as the leader. None if the coordinator has accepted them
+    already, if the herder has sent none for the present leader epoch, or if this member is not the leader."""
     place = member.place
     if not isinstance(place, InGroup) or member.configured is None or not member.is_leader:
         return None
@@ -79,7 +79,8 @@ def must_send_all_fields(member: Member) -> bool:
 
 
 def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequest:
-    """The next heartbeat, with a new request number."""
+    """The next heartbeat, with a new request number. With ``resumes`` it announces that this process is about to
+    replace itself."""
     settings, now = member.settings, reported_now(member)
     member.request_number += 1
     report = report_of_configured(member)
@@ -154,7 +155,8 @@ def longest_hold_ms(member: Member) -> int:
 
 
 def leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
-    """The heartbeat that leaves the group; all jobs have stopped. ``epoch`` is LEAVE or LEAVE_BRIEFLY."""
+    """The heartbeat that leaves the group, with a new request number; it acknowledges that all jobs have stopped.
+    ``epoch`` is LEAVE or LEAVE_BRIEFLY."""
     member.request_number += 1
     return HeartbeatRequest(
         group_id=member.settings.group_id,

@@ -240,7 +240,8 @@ class PrepareDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationToken:
-    """Identifies a computation: the ``token`` of `TargetRequested` and `InstallTarget` in a connect group."""
+    """Identifies one computation of a target assignment by this member. The herder receives it in `TargetRequested` and
+    returns it in `InstallTarget`; the member ignores the result of a computation that has ended."""
 
     number: int
     """The number of this computation, counted by the member."""

@@ -11,7 +11,7 @@ RequestT = TypeVar("RequestT", bound=Request)
 
 
 class Turn:
-    """The data of one step. Effects are returned in the order in which they were added."""
+    """The data of one step: the member, the time, and the effects of the step so far, in the order of their output."""
 
     def __init__(self, member: Member, now_ms: int) -> None:
         self.member = member

@@ -97,10 +97,11 @@ class GroupResource:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _order_worker(self, request: Request, order: WorkerOrder) -> Response:
-        """Give ``order`` to this worker's herder, and forward ``request`` if another worker must receive the order.
-        Returns 202 with the identity of the worker that has accepted the order, or the other worker's response.
+        """Give ``order``, which drains, uncordons or restarts a worker, to this worker's herder, and forward
+        ``request`` if another worker must receive the order. Returns 202 with the identity of the worker that has
+        accepted the order, or the other worker's response.
 
-        :raises ProblemRefusal: when the herder refused the order, or as :meth:`_forward_to_worker`.
+        :raises ProblemRefusal: when the herder refused the order, or the request could not be forwarded.
         """
         answer = await self._worker.ask(order)
         match answer:

@@ -37,7 +37,8 @@ class InternalResource:
     async def fence_tasks(self, request: Request) -> NoReturn:
         """Refuse to fence the producers of a connector's tasks: in Coterie the start of a task fences its earlier runs.
 
-        :raises ProblemRefusal: always.
+        :raises BadRequestError: when the headers of the signature are invalid.
+        :raises ProblemRefusal: for every other request whose body can be read.
         """
         signature = signatures.parse_signature(request.headers, await bodies.read_body(request))
         answer = await self._herder.worker.ask(FenceTasks(connector=connector_in_path(request), signature=signature))

@@ -51,7 +51,11 @@ class LoggersResource:
         return JSONResponse(_state_json(state))
 
     async def set_logger_level(self, request: Request) -> Response:
-        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers."""
+        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers.
+
+        :raises BadRequestError: when the body contains no level.
+        :raises NotFoundError: when the level in the body is unknown; the status 404 is Connect's.
+        """
         text = bodies.parse_config_with_nulls(await bodies.read_body(request)).get("level")
         if text is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")

@@ -137,8 +137,11 @@ class _TolerantPlan:
         return DataFrame(self._java.org.apache.spark.sql.classic.Dataset.ofRows(java._jsparkSession, plan), self._spark)
 
     def _rebuild_node(self, node: Any) -> Any:
-        """Rebuild the plan ``node`` and the nodes below it: with the error columns in each projection, and bad rows
-        kept by each filter."""
+        """The plan ``node``, with all nodes below it, built again: each projection has the error columns too, and each
+        filter keeps bad rows.
+
+        :raises ConfigError: when a node does not compute each row separately.
+        """
         if node.fastEquals(self._plan_before):
             return self._plan_before
         name = node.getClass().getSimpleName()
@@ -222,8 +225,8 @@ class _TolerantPlan:
         )
 
     def _tried_value(self, result: Any) -> Any:
-        """The value of the expression whose column ``result`` :meth:`_try_column` has made; null for a row for which
-        the expression failed or was not computed."""
+        """The expression for the value in the struct ``result``, a column that :meth:`_try_column` has made: null for a
+        row for which the tried expression failed or was not computed."""
         return self._expression_classes.GetStructField(result, 0, self._scala_none())
 
     def _updated_error_column(self, child: Any, results: Sequence[Any]) -> Any:

@@ -117,5 +117,5 @@ def _check_generation_open(generation_path: Path, expected_generation: Generatio
     if found_generation != expected_generation:
         raise GenerationAbsentError(
             f"The folder {generation_path} has checkpoint generation {found_generation}, but the task's config "
-            f"names {expected_generation}"
+            f"names {expected_generation}: check that all workers share checkpoint.location"
         )

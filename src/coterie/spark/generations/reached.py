@@ -24,8 +24,9 @@ def read_reached_positions(connector_path: Path, position_store: PositionStore) 
     those of source partitions that no longer exist. Empty when the connector has no checkpoint generation. If a user's
     change of the positions is stored and not yet finished, the positions after the change.
 
-    :raises WorldError: when a checkpoint cannot be found, or another version of Coterie wrote the checkpoints.
-    :raises OSError: when a file cannot be read.
+    :raises WorldError: when another version of Coterie wrote the checkpoints, or the source is one whose positions
+        cannot be moved.
+    :raises OSError: when a checkpoint is still missing, or a file cannot be read, after :data:`ATTEMPTS_MAX` attempts.
     """
     for _ in range(ATTEMPTS_MAX - 1):
         try:

@@ -242,6 +242,7 @@ class ResplitFinisher:
 
         :raises SupersededError: when another worker has taken over one of the checkpoints.
         :raises FencedError: when the fence is closed.
+        :raises OSError, WorldError: when the positions cannot be read, or the generation cannot be written.
         """
         generation_path = generation_folder(self.connector_path, closed_number)
         manifest, plan = read_manifest(generation_path), read_plan(generation_path)

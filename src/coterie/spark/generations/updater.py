@@ -39,8 +39,9 @@ POLL_INTERVAL_MS = 50
 
 
 class InitialPositions(Protocol):
-    """Returns the initial positions of the source partitions ``source_partitions``, which were never read.
-    ``is_new_connector``: the connector has no checkpoint generation."""
+    """A function that returns the initial positions of the source partitions ``source_partitions``, which were never
+    read or were reset by a user. ``is_new_connector``: they are read as a new connector reads them; otherwise they were
+    added to an existing connector."""
 
     def __call__(self, source_partitions: Sequence[str], *, is_new_connector: bool) -> Positions: ...
 
@@ -125,6 +126,7 @@ class GenerationUpdater:
         :raises FencedError: when the fence is closed: this worker may no longer act for the connector.
         :raises SupersededError: when another worker has created a generation that does not match.
         :raises WorldError: when no generation is found although there was one, or another one cannot be created.
+        :raises ConfigError: when the config determines no initial position, or values of its keys cannot be inferred.
         :raises OSError: when the folder cannot be read or written.
         """
         _revoke_access_of_others(self._connector_path)
@@ -149,8 +151,8 @@ class GenerationUpdater:
 
         A connector without a generation gets one without tasks: its next split takes the positions from there.
 
-        :raises FencedError: when the fence is closed. If the newest generation was closed before, the worker that
-            finishes it creates the generation with the changed positions.
+        :raises FencedError: when the fence is closed. If this call had closed the newest generation before, the change
+            is stored, and the worker that finishes the re-split creates the generation with the changed positions.
         :raises WorldError: as :meth:`update`.
         :raises OSError: when the folder cannot be read or written.
         """
@@ -161,7 +163,10 @@ class GenerationUpdater:
 
     def _try_change_positions(self, request: PositionChangeRequest, number: int | None) -> bool:
         """Close the generation ``number``, the newest, and create the next one. Returns whether the next one has the
-        changed positions: not if another worker has closed the generation before."""
+        changed positions: not if another worker has closed the generation before.
+
+        :raises FencedError, WorldError, OSError: as :meth:`change_positions`.
+        """
         if number is None:
             if request.was_started:
                 raise self._no_generation_error()
@@ -283,8 +288,9 @@ class GenerationUpdater:
         return None
 
     def _create_next_or_wait(self, number: int, manifest: Manifest) -> None:
-        """Create the generation after ``number``, which is closed and has ``manifest``, once its tasks have stopped. If
-        another worker takes this over, wait while it makes progress."""
+        """Create the generation after ``number``, which is closed and has ``manifest``, once its tasks have stopped or
+        the time that the updater waits for them is over. If another worker takes the re-split over, wait while that
+        worker makes progress."""
         if number > 0:
             # Not for generation 0: no runtime of this version runs its tasks.
             generation_path = generation_folder(self._connector_path, number)
@@ -302,8 +308,8 @@ class GenerationUpdater:
 
     def _may_keep_unmatched(self, manifest: Manifest, request: GenerationRequest) -> bool:
         """Whether a generation that does not match ``request`` is kept because a task is FAILED. All source partitions
-        of the generation must still exist, all inferred values must be known, and the sink must be the same. Logs a
-        warning when the generation is kept."""
+        of the generation must still exist, none of them may be reset, all inferred values must be known, and the sink
+        must be the same. Logs a warning when the generation is kept."""
         if not (
             request.keeps_source_parts
             and not manifest.reset_partitions
@@ -424,7 +430,8 @@ def _revoke_access_of_others(connector_path: Path) -> None:
         pass
     except OSError as error:
         log.warning(
-            "The folder %s may contain passwords, and revoking other users' access to it failed: %s",
+            "The folder %s may contain passwords, and revoking other users' access to it failed: %s; remove the access "
+            "by chmod o-rwx",
             connector_path,
             error,
         )

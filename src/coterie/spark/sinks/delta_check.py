@@ -11,8 +11,9 @@ from coterie.spark.sinks.delta_target import DeltaTarget
 
 
 def find_table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-    """Error messages by the user's key, for a config whose values are valid: about the table, or about the folder if
-    there is no table, and about missing jars. Writes nothing."""
+    """The first error found, as a message by the user's key, for a config whose values are valid: about the table, the
+    folder if there is no table, missing jars, or a number of tasks for which Spark's Delta does not guarantee exactly
+    once. Empty when no error was found. Writes nothing."""
     target = DeltaTarget.of(config)
     try:
         # Not `shared_table_at`: this process's tasks hold the lock of that table while they commit.
@@ -62,7 +63,8 @@ def _requires_exactly_once_of_several_tasks(config: PrefixedConfig) -> bool:
 def _find_existing_table_errors(
     target: DeltaTarget, layout: DeltaTableLayout, config: PrefixedConfig
 ) -> dict[str, list[str]]:
-    """Error messages, by the user's key, about keys that contradict the layout of the existing table."""
+    """The first error found, as a message by the user's key: a key contradicts the layout of the existing table. Empty
+    when there is no such key. If the layout has no columns, only ``insert.mode`` is checked."""
     if target.is_upsert and layout.is_append_only:
         return config.error_by_key(
             "insert.mode", "The table has delta.appendOnly=true; use insert, or unset the property"

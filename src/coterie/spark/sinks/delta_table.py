@@ -181,7 +181,8 @@ class SharedDeltaTable:
                     return
                 if table is None or newest_layout != layout:
                     raise UnreachableError(
-                        f"Delta table {self.path} was changed or removed while batch {batch_id} was written"
+                        f"Delta table {self.path} was changed or removed while batch {batch_id} was written. "
+                        "Another attempt writes the batch to the table as it is then"
                     )
                 if failure is not None and (not _is_conflict(failure) or time.monotonic() > deadline):
                     message = f"Delta table {self.path}: the commit of batch {batch_id} failed"

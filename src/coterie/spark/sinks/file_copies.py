@@ -288,7 +288,8 @@ class SinkFolder:
         """Move the files of a committed copy, in the folder ``batch_folder``, to the readers' folder and to the folder
         of bad records, until only the mark is left. Another owner may move the same files at the same time.
 
-        :raises OSError: when a file cannot be moved; the message names the folder and its config key.
+        :raises OSError: when a file cannot be moved; the message names the folder, and its config key if the config
+            names that folder.
         :raises WorldError: when there are files of bad records, and the mark does not contain the path of their folder.
         """
         try:

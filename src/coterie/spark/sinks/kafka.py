@@ -132,7 +132,10 @@ class KafkaSink:
         return rows.drop(*(name for name in metadata_column_names(rows) if name not in names))
 
     def _check_key_converter(self, rows: DataFrame) -> None:
-        """:raises ConfigError: when ``key.converter`` cannot write the metadata column of the key."""
+        """Check that ``key.converter`` can write the metadata column of the key of ``rows``.
+
+        :raises ConfigError: when it cannot; the error names the key ``key.converter``.
+        """
         try:
             self._target.key_serializer.serialize_column(
                 rows.select(exact_column(MetadataColumn.KEY.value).alias("key")), "key"

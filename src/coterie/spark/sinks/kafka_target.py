@@ -349,8 +349,8 @@ def definition(config: PrefixedConfig) -> ConfigDef:
 
 
 def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
-    """Error messages, by the user's key, about values that are valid alone and invalid together. Empty when there are
-    none."""
+    """Error messages, by the user's key, about properties of the producer that the user cannot set, or not to this
+    value, and about values that are valid alone and invalid together. Empty when there are none."""
     overrides = config.values_under(PRODUCER_OVERRIDE_PREFIX)
     errors = {
         config.full_key(PRODUCER_OVERRIDE_PREFIX + name): [

@@ -304,7 +304,10 @@ class PostgresWriter:
                     self._closed.wait(self._target.retry_backoff_ms / 1000)
             except _RolledBackError as error:
                 if is_last:
-                    raise WorldError(f"{error}. The batch was tried {attempt + 1} times.") from error
+                    raise WorldError(
+                        f"{error}. The batch was tried {attempt + 1} times: find the other writer of these rows, or "
+                        "raise max.retries"
+                    ) from error
         raise AssertionError("the last attempt returns or raises")
 
     def _stage_once(
@@ -577,7 +580,10 @@ class PostgresWriter:
                 )
             case errors.UndefinedTable() | errors.UndefinedColumn() | errors.DatatypeMismatch():
                 self._tables_are_checked = False
-                return WorldError(f"{message}. The table was changed or dropped while the task ran")
+                return WorldError(
+                    f"{message}. The table was changed or dropped while the task ran: restart the task when the "
+                    "table fits the rows"
+                )
             case errors.AdminShutdown() | errors.CrashShutdown() | errors.CannotConnectNow():
                 return UnreachableError(message)
             case psycopg.OperationalError() if error.sqlstate is None:

@@ -107,6 +107,7 @@ class DirectSparkWrite:
         """Append the rows.
 
         :raises WorldError: when Spark's writer fails.
+        :raises Py4JJavaError: when the writer fails with an exception for which PySpark has no class.
         """
         try:
             self._rows.write.format(self._sink.format).options(**self._sink.options).mode("append").save()

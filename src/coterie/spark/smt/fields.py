@@ -204,7 +204,7 @@ INSERT_FIELD = TransformType(
 
 
 def _parse_renames(value: str) -> dict[str, str]:
-    """The new name by the old name, from ``value``: ``old_name:new,old:new``.
+    """The new name by the old name, from ``value``: ``old1:new1,old2:new2``.
 
     :raises ValueError: when an item is not old:new.
     """

@@ -96,8 +96,8 @@ def to_uri(local_path: str) -> str:
 
 
 def _is_kept_in_uri(character: str) -> bool:
-    """Whether Java's class URI does not quote ``character`` in a path: outside ASCII, all but control characters and
-    spaces."""
+    """Whether Java's class URI does not quote ``character`` in a path: of ASCII, letters, digits and some other
+    characters; outside ASCII, all but control characters and spaces."""
     if character.isascii():
         return character.isalnum() or character in "_-!.~'()*,:;$&+=@/"
     return unicodedata.category(character) not in ("Cc", "Zs", "Zl", "Zp")

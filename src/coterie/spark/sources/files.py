@@ -211,9 +211,9 @@ class FileSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key: both limits of a batch are set, a jar for Avro is missing, Spark cannot parse the
-        columns, and options that the user cannot set or that Spark does not have. Columns that still have to be
-        inferred are not checked."""
+        """Errors, by the user's key: when both limits of a batch are set, Spark lacks the jar for Avro, Spark cannot
+        parse the columns, or an option is one that the user cannot set or that Spark does not have. If the jar is
+        missing, neither columns nor options are checked. Columns that still have to be inferred are not checked."""
         errors: dict[str, list[str]] = {}
         if all(config.full_key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
             message = (
@@ -258,7 +258,7 @@ class FileSource:
     def infer_values(cls, spark: SparkSession, config: PrefixedConfig) -> Mapping[str, str]:
         """The value of ``schema`` that Spark infers from some of the existing files; empty when the config sets it.
 
-        :raises ConfigError: when there is no file, or Spark finds no columns.
+        :raises ConfigError: when there is no file, or Spark cannot read a file or finds no columns.
         """
         if not cls.keys_to_infer(config):
             return {}

@@ -584,6 +584,7 @@ class KafkaSource:
 
         :raises BatchTooLargeError: when, according to a new sample, one Spark partition of the batch has more than
             twice the records that fit into memory: the query must start again, and then reads smaller Spark partitions.
+        :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
         """
         ranges = planned_ranges(checkpoint, batch_id, self._partitions)
         rows = self._count_records_and_sample_size(ranges)
@@ -600,7 +601,10 @@ class KafkaSource:
     def _count_records_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """Return the number of offsets in ``ranges``, the offsets that a batch reads by partition. First sample the
         size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` records or the
-        last sample is at most :data:`SAMPLED_SIZE_MAX_AGE_S` old."""
+        last sample is at most :data:`SAMPLED_SIZE_MAX_AGE_S` old.
+
+        :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
+        """
         rows = sum(len(offsets) for offsets in ranges.values())
         if rows > ALWAYS_SMALL_BATCH_RECORDS_MAX and (
             not self.record_size_sampled_at_s
@@ -701,7 +705,10 @@ class KafkaSource:
         try:
             existing = set(admin.list_partitions(sorted({partition.topic for partition in self._partitions})))
         except TopicAbsentError as error:
-            raise WorldError(f"Task {self._task_name} cannot continue: {error}") from error
+            raise WorldError(
+                f"Task {self._task_name} cannot continue: {error}. If the connector's config names a topic that was "
+                "deleted, create the topic again or remove its name from the config"
+            ) from error
         if recreated := sorted(set(self._partitions) - existing):
             raise WorldError(
                 f"Task {self._task_name} cannot continue: "

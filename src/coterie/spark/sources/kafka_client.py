@@ -47,7 +47,10 @@ def kafka_jvm() -> Any:
     """
     spark = SparkSession._instantiatedSession
     if spark is None:
-        raise WorldError("Spark is not running on this worker; try again when the worker has started")
+        raise WorldError(
+            "Spark is not running on this worker: it has not started yet, or has stopped; try again when the worker is "
+            "ready"
+        )
     if (missing_jars := missing_package_message(spark, "kafka")) is not None:
         raise WorldError(missing_jars)
     return spark._jvm
@@ -91,7 +94,10 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
     try:
         client = clients.AdminClient.create(admin_properties)
     except Py4JJavaError as error:
-        raise WorldError(f"No Kafka client can be created: {message_with_causes(error.java_exception)}") from error
+        raise WorldError(
+            f"No Kafka client can be created: {message_with_causes(error.java_exception)}. Check bootstrap.servers and "
+            "the other properties of Kafka's client, in the connector's config or else in the worker's"
+        ) from error
     try:
         yield KafkaAdmin(java, client, properties)
     finally:

@@ -94,7 +94,10 @@ def _open_sampler(
     try:
         client = java.org.apache.kafka.clients.consumer.KafkaConsumer(java_properties)
     except Py4JJavaError as error:
-        raise WorldError(f"No Kafka client can be created: {message_with_causes(error.java_exception)}") from error
+        raise WorldError(
+            f"No Kafka client can be created: {message_with_causes(error.java_exception)}. Check bootstrap.servers and "
+            "the other properties of Kafka's client, in the connector's config or else in the worker's"
+        ) from error
     try:
         yield _RecordSizeSampler(java, client, servers, partitions)
     except Py4JJavaError as error:

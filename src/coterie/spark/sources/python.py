@@ -154,7 +154,7 @@ class PythonSource:
         """Does nothing: every batch can be read."""
 
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Does nothing: Spark fails a batch that it could not read."""
+        """Does nothing: the rows cannot be compared with the plan of an unknown source."""
 
     def _build_stream(self, spark: SparkSession) -> DataFrame:
         """The stream that the function returns. The function receives the connector's config, without the keys of the

@@ -30,7 +30,7 @@ class ConnectGroupDescribeRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitedJobs(Struct):
-    """Jobs of a member's target assignment that another member still has."""
+    """Jobs of a member's target assignment that another member, ``holder_id``, still has."""
 
     holder_id: str = field(metadata=STRING)
     connectors: tuple[str, ...] = field(metadata=STRING)

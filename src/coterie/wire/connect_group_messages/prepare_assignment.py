@@ -24,7 +24,8 @@ from coterie.wire.connect_group_messages.structs import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupPrepareAssignmentRequest(Request):
-    """ConnectGroupPrepareAssignment: the chosen member requests the state of the group."""
+    """ConnectGroupPrepareAssignment: the member that was chosen to compute the target assignment requests the state of
+    the group."""
 
     __api_key__: ClassVar[int] = 10001
 

@@ -54,7 +54,7 @@ class NullableStruct(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksOfConnector(Struct):
-    """Tasks of one connector."""
+    """Tasks of one connector: its name and the tasks' numbers."""
 
     connector_id: str = field(metadata=STRING)
     task_ids: tuple[int, ...] = field(metadata=INT32)
@@ -62,7 +62,7 @@ class TasksOfConnector(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorsAndTasks(Struct):
-    """A set of jobs."""
+    """A set of jobs: connectors by name, and tasks by connector."""
 
     connectors: tuple[str, ...] = field(metadata=STRING)
     tasks: tuple[TasksOfConnector, ...]
@@ -77,7 +77,7 @@ class NullableConnectorsAndTasks(NullableStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured(Struct):
-    """All configured jobs."""
+    """All configured jobs of a group, as the config topic states them up to ``config_offset``."""
 
     config_offset: int = field(metadata=INT64)
     connectors: tuple[str, ...] = field(metadata=STRING)

@@ -100,7 +100,10 @@ def _to_assignor(struct: Any) -> Assignor:
 
 
 def _to_configured(struct: Any) -> Configured:
-    """Convert the configured jobs of a heartbeat request."""
+    """Convert the configured jobs of a heartbeat request.
+
+    :raises InvalidFieldError: when the config offset is below -1, or a job is not valid.
+    """
     return Configured(
         config_offset=ConfigOffset(_check_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
         jobs=jobs_in_arrays(struct),
@@ -110,18 +113,21 @@ def _to_configured(struct: Any) -> Configured:
 def _to_claims(struct: Any) -> Claims:
     """Convert the claims of a heartbeat request: the only jobs that the worker may run, or (``wildcard``) any job.
 
-    :raises InvalidFieldError: when ``wildcard`` is true and jobs are listed as well.
+    :raises InvalidFieldError: when a job is not valid, or ``wildcard`` is true and jobs are listed as well.
     """
     jobs = jobs_in_arrays(struct)
     if not struct.wildcard:
         return Claims(jobs=jobs)
     if jobs:
-        raise InvalidFieldError("Claims has Wildcard, but also lists jobs")
+        raise InvalidFieldError("the field Claims has Wildcard, but also lists jobs; send one of the two")
     return Claims()
 
 
 def _to_computed_target(body: Any) -> ComputedTarget:
-    """The target assignment in ``body``, the body of a ConnectGroupInstallAssignment request."""
+    """The target assignment in ``body``, the body of a ConnectGroupInstallAssignment request.
+
+    :raises InvalidFieldError: when a job or a number in it is not valid.
+    """
     return ComputedTarget(
         members={
             MemberId(one.member_id): TargetOfMember(
@@ -174,7 +180,7 @@ def _to_draining(value: int) -> bool | None:
     :raises InvalidFieldError: when the value is neither -1, 0 nor 1.
     """
     if value > 1:
-        raise InvalidFieldError(f"Draining is {value}; the highest value is 1")
+        raise InvalidFieldError(f"the field Draining is {value}; the highest allowed value is 1")
     return None if value == _UNCHANGED else bool(_check_at_least(_UNCHANGED, "Draining", value))
 
 
@@ -184,5 +190,5 @@ def _check_at_least(lowest: int, field: str, value: int) -> int:
     :raises InvalidFieldError: when it is less.
     """
     if value < lowest:
-        raise InvalidFieldError(f"{field} is {value}; the lowest value is {lowest}")
+        raise InvalidFieldError(f"the field {field} is {value}; the lowest allowed value is {lowest}")
     return value

@@ -126,7 +126,9 @@ class ClientsChecker:
                 if isinstance(step.event, OffsetCommit) and step.event.retention_ms is not None:
                     self._own_retention_ms[partition] = step.event.retention_ms
             case PendingOffsetWritten():
-                raise AssertionError("no client of this play commits offsets in a transaction")
+                raise AssertionError(
+                    "the group writes a pending offset, but no simulated client commits offsets in a transaction"
+                )
             case OffsetRemoved(partition=partition):
                 if (reason_to_keep := self._reason_to_keep_offset(step, partition)) is not None:
                     raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {reason_to_keep}")
@@ -223,7 +225,10 @@ class ClientsChecker:
 
     def _check_static_rejoin_is_quiet(self, step: CoordinatorStep, request: JoinGroup) -> None:
         """Check that a static member that rejoins a STABLE group, with the protocols of its last join, gets its
-        response without a rebalance."""
+        response without a rebalance.
+
+        :raises Violation: STATIC_STAYS_QUIET.
+        """
         group_before = step.group_before
         is_static_rejoin = not request.member_id and request.instance_id in group_before.static_members
         assert request.instance_id is not None
@@ -240,7 +245,11 @@ class ClientsChecker:
             )
 
     def _check_assignment_is_leaders(self, request: SyncGroup, response: SyncGroupResponse) -> None:
-        """Check that the member receives the assignment that its leader has sent for it."""
+        """Check that the member receives the assignment that the leader of its generation has sent for it. Not checked
+        if no assignments of that leader are known.
+
+        :raises Violation: AS_LED.
+        """
         leader_assignments = self._received.assignments_by_generation.get(request.generation)
         identity = self._identities[request.member_id]
         if leader_assignments is not None and leader_assignments.get(identity, b"") != response.assignment:
@@ -250,7 +259,10 @@ class ClientsChecker:
             )
 
     def _check_commit_generation(self, request: OffsetCommit) -> None:
-        """Check that no client has received a later generation than that of the accepted commit."""
+        """Check that no client has received a later generation than that of the accepted commit.
+
+        :raises Violation: CURRENT_COMMITS.
+        """
         if request.generation < self._received.highest_generation:
             raise Violation(
                 Invariant.CURRENT_COMMITS,
@@ -338,7 +350,10 @@ class ClientsChecker:
 
     def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
         """Check the offset of ``partition`` after a load: the crash may have lost its last commits, but none that was
-        acknowledged."""
+        acknowledged.
+
+        :raises Violation: NOTHING_LOST.
+        """
         loaded_offset, commits = group.offsets.get(partition), self._commits.pop(partition, [])
         acknowledged = self._acknowledged_commit_index.pop(partition, None)
         if loaded_offset is None:

@@ -43,8 +43,8 @@ class ClientsPlay:
         self._last_offset = 0
 
     def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
-        """The next offset to commit for ``partition``. It is higher than all earlier ones, so that every commit is
-        different."""
+        """The next offset to commit for ``partition``, with ``metadata`` as the commit's text. It is higher than all
+        offsets that this method returned before, for any partition, so that every commit is different."""
         self._last_offset += 1
         return NewOffset(
             partition=partition,

@@ -64,7 +64,8 @@ class ConnectChecker(WorkersChecker):
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def on_assigned(self, process: ConnectProcess, epoch: int) -> None:
-        """Check the member epoch of an assignment that ``process`` receives.
+        """Check that the member epoch ``epoch`` of an assignment, which ``process`` receives, is not below the last
+        member epoch that it has received, unless it is 0.
 
         :raises Violation: CLIENT_EPOCH_RISES.
         """
@@ -75,7 +76,8 @@ class ConnectChecker(WorkersChecker):
             )
 
     def on_configured(self, process: ConnectProcess, config_offset: int) -> None:
-        """Check the config offset of the configured jobs that the leader ``process`` reports.
+        """Check the config offset of the configured jobs that the leader ``process`` reports: at least the end that the
+        config log had when the process learned that it is the leader.
 
         :raises Violation: CONFIGURED_TO_THE_END.
         """
@@ -87,8 +89,10 @@ class ConnectChecker(WorkersChecker):
             )
 
     def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
-        """Check that no other worker runs ``task``, which ``process`` is about to start; that its session has not
-        ended; and that the data plane refuses every earlier run of another owner, since it has a lower job epoch.
+        """Check that ``process`` may start ``task``: its session has not ended; no other process that may still be a
+        member runs the task; and the job epoch is not below that of the last run, and above it if that run had another
+        owner, so that the data plane refuses that run. If the coordinator has removed the member of ``process`` because
+        its connection was closed, and not accepted it since, only the session is checked.
 
         :raises Violation: ONE_OWNER, STOPPED_WHEN_EXPIRED, STALE_EFFECT.
         """

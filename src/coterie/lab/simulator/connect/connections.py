@@ -24,7 +24,8 @@ from coterie.nouns.connect_groups import HeartbeatResponse
 
 
 class ConnectionFaults:
-    """What may happen to requests and connections, beside the faults of links. All workers share it."""
+    """The faults of requests that all workers share, in addition to the faults of links (`Link`): requests that arrive
+    twice."""
 
     def __init__(self) -> None:
         self.repeat_probability = 0.0

@@ -17,7 +17,8 @@ from coterie.nouns.target_assignments import GroupSnapshot
 
 
 class ResponseChecker:
-    """Checks the responses of one seed. A method raises a `Violation` when an invariant is broken."""
+    """Checks the responses of the coordinator in the simulation with one seed. A method raises a `Violation` when an
+    invariant is broken."""
 
     def __init__(self) -> None:
         self._owner_of_job_epoch: dict[tuple[Job, GroupEpoch], str] = {}
@@ -116,9 +117,11 @@ class ResponseChecker:
             )
 
     def on_loaded(self, group: Group) -> None:
-        """Check the group that the coordinator has loaded after a crash.
+        """Check the group that the coordinator has loaded after a crash: the group epoch is not below any epoch in an
+        earlier response, and the member epoch of a member, unless it is 0 or below, not below one that the member was
+        sent.
 
-        :raises Violation: NOTHING_LOST.
+        :raises Violation: NOTHING_LOST, MEMBER_EPOCH_KEPT.
         """
         if group.group_epoch < self._highest_epoch:
             raise Violation(

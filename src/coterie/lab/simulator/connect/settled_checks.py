@@ -16,7 +16,7 @@ from coterie.nouns.connect_groups import JOIN
 
 
 class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
-    """The checks of one seed. The methods advance the simulated time."""
+    """The checks of one seed after its last fault. The methods advance the simulated time."""
 
     _cluster: ConnectCluster
     _faults: ConnectFaults

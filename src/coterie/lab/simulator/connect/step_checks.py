@@ -32,7 +32,8 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 
 class StepChecker:
-    """Checks the steps of one seed. A method raises a `Violation` when an invariant is broken."""
+    """Checks the steps of the coordinator in the simulation with one seed. A method raises a `Violation` when an
+    invariant is broken."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -111,8 +112,8 @@ class StepChecker:
     # -- released as ruled ------------------------------------------------------------------------------------------
 
     def _check_releases(self, step: ConnectStep) -> None:
-        """Each job that a member no longer holds was released by its acknowledgement, by the end of its session, or by
-        the end of its connection.
+        """Each job that a member no longer holds was released by its acknowledgement, by the end of its session, by the
+        grace after the end of its connection, or by a load after a crash that cut the step of a leave or a join.
 
         :raises Violation: RELEASED_AS_RULED.
         """
@@ -211,7 +212,7 @@ class StepChecker:
                 )
 
     def _check_refusals(self, step: ConnectStep) -> None:
-        """No member is refused because its instance id belongs to itself.
+        """No heartbeat is refused with UNRELEASED_INSTANCE_ID when its sender is the member with this instance id.
 
         :raises Violation: RETRY_IS_NO_RIVAL.
         """
@@ -230,8 +231,8 @@ class StepChecker:
     # -- computed for a cause ---------------------------------------------------------------------------------------
 
     def _check_bump(self, step: ConnectStep) -> None:
-        """The group epoch rises by one at most in a step, and only if the metadata have changed, a delay is over, or a
-        portion of moves is due. The assignment epoch rises to a group epoch for which a target was computed.
+        """The group epoch rises only for a cause (:func:`_has_cause`), and by one at most, except at a load. The
+        assignment epoch changes only at the end of a computation, and rises to at most the group epoch.
 
         :raises Violation: COMPUTED_FOR_A_CAUSE, EPOCH_GIVEN_ONCE.
         """
@@ -273,8 +274,9 @@ class StepChecker:
     # -- targets and members ----------------------------------------------------------------------------------------
 
     def _check_target(self, step: ConnectStep) -> None:
-        """No job is in two targets. A target that was computed from the present metadata places each configured job:
-        with a member, deferred for a departed one, or unplaceable.
+        """No job is in two targets. A target that the step installs was computed for the assignment epoch that it gets,
+        and has only configured jobs. If this is still the group epoch, the target places each configured job once: with
+        a member, deferred for a departed one, or unplaceable.
 
         :raises Violation: LEGAL_TARGET.
         """
@@ -305,8 +307,9 @@ class StepChecker:
                 )
 
     def _check_members(self, group: Group) -> None:
-        """A member at the epoch of its target holds nothing that is targeted to another member; a held job has a job
-        epoch; and in a STABLE group every member has exactly its target.
+        """A member at the epoch of its target holds only jobs of its target, and no member's epoch is above the
+        assignment epoch. Each held job has one job epoch, above 0 and at most the assignment epoch. In a STABLE group
+        every member, except one that has left for a short time, has exactly its target and nothing to give back.
 
         :raises Violation: VALID_MEMBER_EPOCH, VALID_JOB_EPOCH, VALID_STABLE_STATE.
         """
@@ -339,8 +342,9 @@ class StepChecker:
     # -- nothing waits for what is free -----------------------------------------------------------------------------
 
     def _check_waiting(self, step: ConnectStep) -> None:
-        """No heartbeat is held while the member could get a job of its target, and no heartbeat is answered without a
-        job that was free for the member.
+        """A member whose heartbeat is held, or is answered by the step, has all jobs of its target that no other member
+        holds, and no job outside its target without the order to give it back. Not checked for a member that has jobs
+        to give back, if its heartbeat is not held, another member waits for these jobs, or a new target is needed.
 
         :raises Violation: NOTHING_WAITS_FOR_FREE.
         """
@@ -375,7 +379,10 @@ class StepChecker:
 
 
 def _has_cause(step: ConnectStep) -> bool:
-    """Whether the event of ``step`` may raise the group epoch."""
+    """Whether ``step`` may raise the group epoch: it has changed the members, the configured jobs, or what a member
+    reports for the computation of targets; a member has joined again; an assignor requests a new target; a delay has
+    ended or can have ended; the time that the last target set for the next computation has come; or the group was
+    loaded."""
     before, after = step.before, step.group
     if before.members.keys() != after.members.keys() or isinstance(step.event, GroupLoaded):
         return True

@@ -136,7 +136,9 @@ class ConnectWorker(ConnectProcess):
             case SuspendMembership():
                 self._record(RecordKind.SUSPENDS)
             case Rejoin() | SendAssignments():
-                raise AssertionError(f"{type(order).__name__} is an order to the member of a classic group")
+                raise AssertionError(
+                    f"a herder in a connect group sends {type(order).__name__}, which only classic groups have"
+                )
             case _:
                 pass
         self.feed_member(order)
@@ -164,7 +166,8 @@ class ConnectWorker(ConnectProcess):
     # -- the two machines --------------------------------------------------------------------------------------------
 
     def feed_herder(self, event: herder.Event) -> None:
-        """Step the herder with ``event`` when the present step is complete, and perform its effects."""
+        """Step the herder with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
+        effects of the present step have been performed. Nothing happens after the process has died."""
         self._feed(lambda: super(ConnectWorker, self).feed_herder(event))
 
     def feed_member(self, event: member_messages.Event) -> None:

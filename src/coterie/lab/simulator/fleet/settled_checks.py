@@ -15,7 +15,7 @@ from coterie.wire.connect import ConnectProtocol
 
 
 class SettledChecks(WorkersSettledChecks[FleetWorker]):
-    """The checks of one seed. The methods advance the simulated time."""
+    """The checks of one seed after its last fault. The methods advance the simulated time."""
 
     _cluster: Cluster
     _faults: FleetFaults

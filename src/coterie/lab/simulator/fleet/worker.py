@@ -130,13 +130,15 @@ class FleetWorker(Process):
                 if self.requested_round is not None and self.requested_round.token == token:
                     self.cluster.checker.on_round_computed(self, self.requested_round, computed)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
-                raise AssertionError(f"{type(order).__name__} is an order to the member of a connect group")
+                raise AssertionError(
+                    f"a herder in a classic group sends {type(order).__name__}, which only connect groups have"
+                )
             case _:
                 pass
         self.feed_member(order)
 
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
-        raise AssertionError("a classic group computes no target assignment")
+        raise AssertionError("a herder in a classic group orders ComputeTarget, which only connect groups have")
 
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
         raise AssertionError("classic groups have no listeners")

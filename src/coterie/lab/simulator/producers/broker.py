@@ -188,7 +188,8 @@ class SimBroker:
         ]
 
     def fire_timer(self, transactional_id: str) -> None:
-        """Fire the timer of ``transactional_id`` now: the coordinator must check whether its deadline has passed."""
+        """Fire the timer of ``transactional_id`` now, unless the broker is down: the coordinator must check whether the
+        deadline of its transaction has passed."""
         if self.is_up:
             self._queue_timeout_write(transactional_id)
 

@@ -164,7 +164,7 @@ class ProducersChecker:
         """Check the writes of one transaction of the store, which are durable now, and the batches that they have added
         to the logs.
 
-        :raises Violation: ALL_OR_NOTHING, and those of the steps and of the batches.
+        :raises Violation: ALL_OR_NOTHING, and those of `_check_write` and `_read_new_batches`.
         """
         for write in writes:
             self._check_write(write)
@@ -244,7 +244,10 @@ class ProducersChecker:
 
     def read_to_end(self) -> str | None:
         """Let the read_committed consumer read on. Returns the reason why it has not reached the end of all logs; None
-        when it has."""
+        when it has.
+
+        :raises Violation: COMMITTED_ONLY.
+        """
         for number, log in enumerate(self._partition_logs):
             self.on_read(number)
             if log.reader_offset != log.next_offset:

@@ -311,8 +311,9 @@ class ProducerProcess(SimProcess):
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _send_until_answered(self, make_event: Callable[[int], Event], on_success: Callable[[Reply], None]) -> None:
-        """Send a request until it has a response. A refusal ends the process; after a storage error the request is sent
-        again."""
+        """Send the request that ``make_event`` builds from a fresh producer id, and call ``on_success`` with the
+        response. The request is sent again until it has a response other than a storage error. A refusal ends the
+        process."""
         # Before KIP-890 all transactions of a process have one epoch, so the coordinator would apply a late request to
         # the next transaction, as Kafka does: the broker must not read it from a closed connection.
         may_arrive_late = self.protocol is TransactionProtocol.V12

@@ -45,7 +45,8 @@ class WorkersChecker:
         return True
 
     def on_exit(self, process: WorkerProcess, code: int) -> None:
-        """Check the exit of ``process`` with ``code``, if its worker was ordered to drain.
+        """Check that ``process``, if its worker was ordered to drain and the process was not ordered to end, exits with
+        ``code`` 0 and without jobs and tasks.
 
         :raises Violation: DRAINED.
         """
@@ -87,7 +88,9 @@ class WorkersChecker:
             case SetTargetState(connector=name, target_state=state):
                 key, expected_entries = f"target-state-{name}", {"state.v2": state.value}
             case unexpected_request:
-                raise AssertionError(f"users send no such request: {unexpected_request}")
+                raise AssertionError(
+                    f"a success of a request that the simulated users do not send: {unexpected_request}"
+                )
         read_offset = max(process.herder.config.offset, 0)
         for line in self._config_log.lines[since_offset:read_offset]:
             if line.key == key.encode() and _has_entries(line.value, expected_entries):
@@ -97,8 +100,9 @@ class WorkersChecker:
         )
 
     def on_config_lines(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
-        """Check lines that are about to be appended to the config log. ``leadership`` is that of the ``process`` when
-        it ordered the append.
+        """Check ``lines``, which ``process`` is about to append to the config log: if only the leader may append one of
+        them, the last such line in the log is not of another process that became the leader later. ``leadership`` is
+        that of ``process`` when it ordered the append.
 
         :raises Violation: LEADER_LINES_IN_ORDER.
         """
@@ -114,7 +118,8 @@ class WorkersChecker:
         self._last_leader = (leadership, process.name)
 
     def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
-        """Check that no other worker runs ``task``, which ``process`` is about to start.
+        """Check that no other process that runs without a pause and may still be a member runs ``task``, which
+        ``process`` is about to start. Not checked if ``process`` was replaced.
 
         :raises Violation: ONE_OWNER.
         """

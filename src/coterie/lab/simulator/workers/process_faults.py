@@ -134,8 +134,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """Called before the worker ``name`` starts after the last fault. Does nothing in this class."""
 
     def delay_leader_config_reads(self) -> None:
-        """For 5 s, let the leader read the config log with a lag of 5 s. In this time the leader computes a round
-        without assignments, because its config log lags behind that of another member."""
+        """For 5 s, let the leader read the config log with a lag of 5 s. While the leader has read less of the log than
+        another member, its rounds assign nothing."""
         for process in sorted_by_name(self.live_processes):
             if process.herder.place.is_leader:
                 self._delay_config_reads(process.service, 5_000, lasts_ms=5_000)

@@ -34,7 +34,7 @@ UNSIGNED_WAIT_MS = 5_000
 
 
 class WorkersSettledChecks(ABC, Generic[WorkerT]):
-    """The checks of one seed. The methods advance the simulated time."""
+    """The checks of one seed after its last fault. The methods advance the simulated time."""
 
     def __init__(self, cluster: WorkersCluster, faults: WorkersFaults[WorkerT]) -> None:
         self._cluster = cluster

@@ -246,8 +246,8 @@ class Worker(WorkerProcess):
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(
-                    f"{type(chore).__name__}: Leave goes to the member, no checkpoint generation is closed in this "
-                    "simulation, and no user asks for plug-ins or offsets"
+                    f"the herder orders {type(chore).__name__} as a chore; Leave is an order to the member, and in the "
+                    "simulation no checkpoint generation is closed and no user asks for plug-ins or offsets"
                 )
 
     def _close(self, chore: herder.CloseIntake | herder.CloseRuntime) -> None:
