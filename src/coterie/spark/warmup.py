@@ -47,7 +47,8 @@ def warm_up(spark: SparkSession, scratch_folder: Path) -> None:
 
     All files are in a new folder in ``scratch_folder``, which is removed afterwards.
 
-    :raises WorldError, PySparkException: when a query fails, or has not ended within :data:`QUERY_TIMEOUT_S`.
+    :raises WorldError, PySparkException, Py4JError: when a query fails, or has not ended within
+        :data:`QUERY_TIMEOUT_S`.
     """
     folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=scratch_folder))
     try:
@@ -139,7 +140,7 @@ def _files_config(folder: Path, format_: str) -> Mapping[str, str]:
 def _run_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str, str]) -> None:
     """Run a task with ``config`` until it has processed its input. Its checkpoint is in ``folder``.
 
-    :raises WorldError, PySparkException: as :func:`warm_up`.
+    :raises WorldError, PySparkException, Py4JError: as :func:`warm_up`.
     """
     checkpoints = folder / f"{name}-checkpoints"
     create_first_checkpoint(checkpoints)
@@ -150,4 +151,9 @@ def _run_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str
         take_over_checkpoint(checkpoints),
         Fence(),
     )
-    query.run_available_input(timeout_s=QUERY_TIMEOUT_S)
+    try:
+        query.run_available_input(timeout_s=QUERY_TIMEOUT_S)
+    except BaseException:
+        # A query that goes on would create files in the folder while it is removed.
+        query.stop(grace_ms=0)
+        raise
