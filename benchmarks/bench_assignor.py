@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.brokers import print_progress
-from coterie.assignors.assignor_state import AssignorState, union
+from coterie.assignors.assignor_state import AssignorState, union_of_jobs
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.target import Load, compute_balanced_target, fewest_moves_bound
@@ -173,7 +173,7 @@ class AssignedGroup:
             started_s = time.thread_time()
             outcome = self._round(members)
             ended_s = time.thread_time()
-            self.state = outcome.state
+            self.state = outcome.assignor_state
             self.owned = {member: one.owned_after for member, one in outcome.assignments.items()}
             told = any(one.revoked or one.assigned for one in outcome.assignments.values())
             if took_ms and not told:
@@ -186,10 +186,13 @@ class AssignedGroup:
         """The input of the assignor's count level: the loads of the members, and the jobs that no member runs."""
         owned = [jobs & self.configured for jobs in self.owned.values()]
         loads = [
-            Load(connector_count=len(jobs.connectors), task_counts=Counter(task.connector for task in jobs.tasks))
+            Load(
+                connector_count=len(jobs.connectors),
+                task_count_by_connector=Counter(task.connector for task in jobs.tasks),
+            )
             for jobs in owned
         ]
-        return loads, self.configured - union(owned)
+        return loads, self.configured - union_of_jobs(owned)
 
     def _round(self, members: Mapping[MemberId, MemberSpec]) -> RoundOutcome:
         generation = Generation(self.state.generation + 1 if self.state.generation > 0 else 1)

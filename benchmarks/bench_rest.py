@@ -138,7 +138,7 @@ async def create_connectors(worker: ServedWorker, connectors: int, tasks: int) -
 async def longest_stall_ms(work: Awaitable[object]) -> float:
     """The longest stall of the event loop until ``work`` is done."""
     meter = StallMeter()
-    measuring = asyncio.create_task(meter.watch())
+    measuring = asyncio.create_task(meter.measure_stalls())
     await work
     measuring.cancel()
     return meter.longest_ms

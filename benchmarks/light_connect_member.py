@@ -9,16 +9,16 @@ from benchmarks.light_member import LightConnection, error_of_heartbeat
 from coterie.assignors.connect.cooperative import cooperative_target
 from coterie.assignors.members import RebalancePolicy
 from coterie.kafka.connect_group_values import (
-    heartbeat_response,
-    heartbeat_values,
-    install_response,
-    install_values,
-    prepare_response,
-    prepare_values,
+    heartbeat_request_values,
+    install_request_values,
+    prepare_request_values,
+    to_heartbeat_response,
+    to_install_response,
+    to_prepare_response,
 )
 from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, PrepareRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, Assignor, Configured, HeartbeatResponse
+from coterie.nouns.connect_groups import JOIN, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.kio_entities import build_request
@@ -26,7 +26,7 @@ from coterie.wire.kio_entities import build_request
 HOLD_MS = 1_000
 """How long the coordinator may hold a response, as with the default connection grace."""
 CONFIG_OFFSET = ConfigOffset(1)
-_ASSIGNOR = Assignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
+_ASSIGNOR = SupportedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
 _HEARTBEAT, _PREPARE, _INSTALL = 10000, 10001, 10002
 _REBALANCE_TIMEOUT_MS = 300_000
 _RESPONSE_TIMEOUT_MS = 60_000
@@ -96,8 +96,8 @@ class LightConnectMember(LightConnection):
         self.heartbeats += 1
         reported = self.owned
         request = self._heartbeat_request(max_wait_ms)
-        entity = await self.ask(build_request(_HEARTBEAT, 0, heartbeat_values(request)), when_sent)
-        response = heartbeat_response(entity)
+        entity = await self.ask(build_request(_HEARTBEAT, 0, heartbeat_request_values(request)), when_sent)
+        response = to_heartbeat_response(entity)
         assert response.error in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT), response
         self._reported = reported
         return response
@@ -116,7 +116,7 @@ class LightConnectMember(LightConnection):
                 "connection_grace_ms": 0,
             }
         if self._has_to_report_jobs:
-            configured = Configured(config_offset=CONFIG_OFFSET, jobs=self._configured)
+            configured = ConfiguredJobs(config_offset=CONFIG_OFFSET, jobs=self._configured)
             further = {**further, "configured": configured}
             self._has_to_report_jobs = False
         is_new = self.owned != self._reported or self.epoch == JOIN
@@ -151,7 +151,7 @@ class LightConnectMember(LightConnection):
             member_epoch=self.epoch,
             response_timeout_ms=_RESPONSE_TIMEOUT_MS,
         )
-        prepared = prepare_response(await self.ask(build_request(_PREPARE, 0, prepare_values(prepare))))
+        prepared = to_prepare_response(await self.ask(build_request(_PREPARE, 0, prepare_request_values(prepare))))
         if prepared.error is not ConnectErrorCode.NONE:
             return  # the next response to a heartbeat has the new epoch, and orders again
         assert prepared.snapshot is not None
@@ -160,11 +160,11 @@ class LightConnectMember(LightConnection):
             member_id=self.member_id,
             member_epoch=self.epoch,
             group_epoch=prepared.snapshot.group_epoch,
-            error=0,
+            assignor_error=0,
             target=cooperative_target(prepared.snapshot, _POLICY),
             response_timeout_ms=_RESPONSE_TIMEOUT_MS,
         )
-        installed = install_response(await self.ask(build_request(_INSTALL, 0, install_values(install))))
+        installed = to_install_response(await self.ask(build_request(_INSTALL, 0, install_request_values(install))))
         assert installed.error is ConnectErrorCode.NONE, installed
         self.computed += 1
 
@@ -175,7 +175,7 @@ class LightConnectMember(LightConnection):
         frame = self._settled.get(max_wait_ms)
         if frame is None:
             request = replace(self._heartbeat_request(max_wait_ms), request_number=_NUMBER)
-            frame = bytearray(self.frame_of(build_request(_HEARTBEAT, 0, heartbeat_values(request))))
+            frame = bytearray(self.frame_of(build_request(_HEARTBEAT, 0, heartbeat_request_values(request))))
             assert frame.index(_NUMBER.to_bytes(8)) == len(frame) - 8, "the request number is the last field"
             self._settled[max_wait_ms] = frame
         self.heartbeats += 1

@@ -48,7 +48,7 @@ class LightRuntime:
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
-        return ConfigInfos(name=config["connector.class"], configs=())
+        return ConfigInfos(connector_class=config["connector.class"], configs=())
 
     async def list_plugins(self) -> Sequence[Plugin]:
         return ()
@@ -107,7 +107,7 @@ class LightRuntime:
         self._started_s[spec.task] = time.monotonic()
         self._events.put_nowait(TaskProgressed(task=spec.task, batch_id=0, input_rows=0))
 
-    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Does nothing: a start takes no time."""
 
     async def restart(self, task: ConnectorTaskId) -> None:

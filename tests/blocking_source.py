@@ -52,7 +52,7 @@ class BlockingSource(RateSource):
 
     @classmethod
     def _stage(cls, config: PrefixedConfig) -> str | None:
-        return config.values_under("option.").get("blocks.in")
+        return config.values_under_prefix("option.").get("blocks.in")
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:

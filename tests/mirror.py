@@ -13,12 +13,12 @@ from coterie.spark.jars import Jar
 def jar_of(name: str, content: bytes) -> Jar:
     """A jar that is pinned to ``content``."""
     return Jar(
-        group="org.example",
+        maven_group="org.example",
         artifact=name,
         version="1.0",
         size_bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
-        class_name=None,
+        identifying_class_name=None,
     )
 
 
@@ -32,7 +32,7 @@ class Mirror:
 
     def put(self, jar: Jar, content: bytes | Callable[[BufferedIOBase], object]) -> None:
         """``content``: the bytes, or a function that writes some of them, and returns when the connection is to end."""
-        self.files[f"/{jar.path}"] = content
+        self.files[f"/{jar.path_in_repository}"] = content
 
 
 @contextmanager

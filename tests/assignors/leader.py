@@ -42,7 +42,7 @@ class Leader:
                 member: MemberSpec(
                     owned=owned,
                     claims=self.claims.get(member),
-                    draining=member in self.draining,
+                    is_draining=member in self.draining,
                     instance_id=self.instance_ids.get(member),
                 )
                 for member, owned in members.items()
@@ -53,7 +53,7 @@ class Leader:
             policy=self.policy,
             received_delay_ms=self.received_delay_ms,
         )
-        self.state = outcome.state
+        self.state = outcome.assignor_state
         if delivered:
             self.last_completed_generation = self.generation
         return outcome

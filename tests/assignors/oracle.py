@@ -36,7 +36,7 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     """
     of_connector = Counter(tasks)
     for load in loads:
-        of_connector.update(load.task_counts)
+        of_connector.update(load.task_count_by_connector)
     # More than all squares together: one move less outweighs any spread.
     move_weight = sum(count * count for count in of_connector.values()) + 1
     network = _shares(loads, connectors=connectors, tasks=of_connector.total(), move_weight=move_weight)
@@ -44,7 +44,7 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     for name, count in of_connector.items():
         network.add_node(("connector", name), demand=-count)
         for worker, load in enumerate(loads):
-            held = load.task_counts.get(name, 0)
+            held = load.task_count_by_connector.get(name, 0)
             for nth in range(1, min(count, tasks_floor + 1) + 1):
                 weight = 2 * nth - 1 - (move_weight if nth <= held else 0)
                 network.add_edge(("connector", name), ("worker", worker), capacity=1, weight=weight)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from coterie.assignors.assignor_state import (
     AssignorState,
     MemberOutcome,
-    resolve_duplicates,
-    return_to_static_members,
-    union,
+    former_jobs_of_static_members,
+    resolve_duplicate_owners,
+    union_of_jobs,
     usable_state,
 )
 from coterie.assignors.cooperative import assign
-from coterie.assignors.delay import current_deferrals, tie_break_order, update_candidates
-from coterie.assignors.job_selection import select_jobs
+from coterie.assignors.delay import current_deferrals, tie_break_order, update_possibly_returned_members
+from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason, limit_revocations
-from coterie.herder.rounds.leading import spec_of
+from coterie.herder.rounds.leading import member_spec_of_report
 from coterie.member.classic.connect_translation import to_member_report
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -62,22 +62,22 @@ def reference_assign(
     """The reference: the leader's new state, the assignments, and the delay."""
     trusted = usable_state(state, members, generation=generation, last_completed_generation=completed)
     configured_only = {member: view.owned & configured for member, view in members.items()}
-    owned, duplicates = resolve_duplicates(configured_only, trusted, lambda member, job: True)
-    unaccounted = configured - union(owned.values())
-    returned = return_to_static_members(trusted, unaccounted, members, lambda member, jobs: jobs)
+    owned, duplicates = resolve_duplicate_owners(configured_only, trusted, lambda member, job: True)
+    unaccounted = configured - union_of_jobs(owned.values())
+    returned = former_jobs_of_static_members(trusted, unaccounted, members, lambda member, jobs: jobs)
     runs = {member: jobs | returned.get(member, NO_JOBS) for member, jobs in owned.items()}
-    lost = unaccounted - union(returned.values())
+    lost = unaccounted - union_of_jobs(returned.values())
     deferrals = current_deferrals(
         trusted, lost, members, now_ms=now_ms, max_delay_ms=policy.max_delay_ms, received_delay_ms=0
     )
-    candidates = trusted.reassignment_candidates
+    candidates = trusted.possibly_returned_members
     if deferrals:
-        arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.members]
-        candidates = update_candidates(candidates, arrived, members)
-    gone = [held for member, held in trusted.members.items() if member not in members]
-    moved = (trusted.moved_before | union(held.owned_after for held in gone)) & configured
-    free = lost - union(one.jobs for one in deferrals)
-    given, surplus = select_jobs(
+        arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.outcome_by_member]
+        candidates = update_possibly_returned_members(candidates, arrived, members)
+    gone = [held for member, held in trusted.outcome_by_member.items() if member not in members]
+    moved = (trusted.jobs_moved_before | union_of_jobs(held.owned_after for held in gone)) & configured
+    free = lost - union_of_jobs(one.jobs for one in deferrals)
+    given, surplus = jobs_to_receive_and_release(
         runs, to_assign=lost, assignable_now=free, moved_before=moved, order=tie_break_order(candidates, members.keys())
     )
     surplus = {} if deferrals else {member: jobs & members[member].owned for member, jobs in surplus.items()}
@@ -92,7 +92,7 @@ def reference_assign(
             RevocationReason.BALANCE: released.get(member, NO_JOBS),
         }
         assigned = returned.get(member, NO_JOBS) | given.get(member, NO_JOBS)
-        revoked = union(reasons.values())
+        revoked = union_of_jobs(reasons.values())
         sent[member] = MemberOutcome(
             kept=view.owned - revoked,
             assigned=assigned,
@@ -101,10 +101,10 @@ def reference_assign(
         )
     new_state = AssignorState(
         generation=generation,
-        members=sent,
+        outcome_by_member=sent,
         deferrals=deferrals,
-        reassignment_candidates=candidates if deferrals else (),
-        moved_before=moved | (union(one.revoked for one in sent.values()) & configured),
+        possibly_returned_members=candidates if deferrals else (),
+        jobs_moved_before=moved | (union_of_jobs(one.revoked for one in sent.values()) & configured),
         moves_allowed_at_ms=now_ms + policy.round_interval_ms
         if any(released.values())
         else trusted.moves_allowed_at_ms,
@@ -142,7 +142,7 @@ def spec_after_encoding(
         static_tasks=None if static_setting.claims is None else static_setting.claims.tasks,
         draining=static_setting.draining,
     )
-    return spec_of(
+    return member_spec_of_report(
         to_member_report(decode_metadata(encode_metadata(protocol, sent))[1], instance_id_of(member), protocol)
     )
 
@@ -179,8 +179,8 @@ def run_history(
             now_ms=now_ms,
             policy=policy,
         )
-        assert (outcome.state, outcome.assignments, outcome.delay_ms) == expected
-        state = outcome.state
+        assert (outcome.assignor_state, outcome.assignments, outcome.delay_ms) == expected
+        state = outcome.assignor_state
         if arrives:
             completed = generation
             runs = {member: one.owned_after for member, one in outcome.assignments.items()}

@@ -182,7 +182,7 @@ def test_the_jobs_of_a_lost_claimant_are_deferred_and_then_assigned_to_another_c
     outcome = leader.round(1_000, W1="AT0 AT1", S2="")
     assert outcome.delay_ms == 300
     assert not any(assignment.assigned for assignment in outcome.assignments.values())
-    assert "waits 300 ms" in outcome.unassigned[B0]
+    assert "waits 300 ms" in outcome.reason_by_unassigned_job[B0]
     assert leader.round(1_300, W1="AT0 AT1", S2="").assignments[S2].assigned == parse_jobs("BT0")
 
 
@@ -204,11 +204,13 @@ def test_without_any_eligible_worker_the_jobs_are_unassigned_with_a_reason() -> 
     leader.round(S1="AT0", S2="BT0")
     leader.round(1_000, S1="AT0")
     outcome = leader.round(1_300, S1="AT0")
-    assert outcome.unassigned == {
+    assert outcome.reason_by_unassigned_job == {
         B0: "no worker claims it, and every worker that is not draining runs only the jobs that it claims"
     }
     assert outcome.delay_ms == 0
-    assert leader.round(1_400, S1="AT0").unassigned == outcome.unassigned, "an allowed state: the job is not lost"
+    assert leader.round(1_400, S1="AT0").reason_by_unassigned_job == outcome.reason_by_unassigned_job, (
+        "an allowed state: the job is not lost"
+    )
     outcome = leader.round(9_000, S1="AT0", S2="")
     assert outcome.assignments[S2].assigned == parse_jobs("BT0")
 
@@ -219,7 +221,7 @@ def test_a_wildcard_job_on_the_last_static_worker_stops_even_if_no_other_worker_
     leader.claims = {S1: parse_jobs("AT0")}
     outcome = leader.round(S1="AT0 BT0")
     assert revocations(outcome, S1) == {RevocationReason.CLAIM: parse_jobs("BT0")}
-    assert set(leader.compute_round(owned_by_member(outcome)).unassigned) == {B0}
+    assert set(leader.compute_round(owned_by_member(outcome)).reason_by_unassigned_job) == {B0}
 
 
 def test_a_worker_that_claims_a_deferred_job_gets_it_only_after_the_delay() -> None:

@@ -115,7 +115,7 @@ def test_candidates_get_jobs_in_the_order_in_which_they_joined_each_at_most_its_
     leader.round(1_000, W1="AT0 AT1 AT2")
     leader.round(1_010, W1="AT0 AT1 AT2", W9="")
     leader.round(1_020, W1="AT0 AT1 AT2", W8="", W9="")
-    assert leader.state.reassignment_candidates == ("W9", "W8")
+    assert leader.state.possibly_returned_members == ("W9", "W8")
     outcome = leader.round(1_300, W1="AT0 AT1 AT2", W8="", W9="")
     assert assigned(outcome, MemberId("W9")) == parse_jobs("AT3 AT4 AT5")
     assert assigned(outcome, MemberId("W8")) == parse_jobs("AT6 AT7")
@@ -172,7 +172,7 @@ def test_jobs_of_an_undelivered_assignment_are_not_lost_but_a_departure_is_detec
     leader.round(500, W1="AC0 AT1", W2="AT2 BC0", W3="BT1", delivered=False)
     outcome = leader.round(1_000, W1="AC0 AT1", W2="AT2 BC0")
     assert outcome.delay_ms == 300, "W3 ran BT1 and left"
-    waiting = outcome.state.deferrals[0].jobs
+    waiting = outcome.assignor_state.deferrals[0].jobs
     assert waiting == parse_jobs("BT1")
     assert parse_jobs("CT0") <= assigned(outcome, W1) | assigned(outcome, W2), "no member ever ran it"
 
@@ -189,12 +189,12 @@ def test_workers_that_join_during_a_delay_become_candidates_and_do_not_extend_th
         outcome = leader.compute_round(here, 1_050 + 50 * number)
         assert outcome.delay_ms == 250 - 50 * number
         assert not any(one.assigned or one.revoked for one in outcome.assignments.values())
-    assert leader.state.reassignment_candidates == ("W9", "W7", "W8")
+    assert leader.state.possibly_returned_members == ("W9", "W7", "W8")
     del here[MemberId("W7")]
     assert leader.compute_round(here, 1_200).delay_ms == 100, "a candidate that leaves has no jobs to defer"
     here[MemberId("W6")] = NO_JOBS
     assert leader.compute_round(here, 1_299).delay_ms == 1
-    assert leader.state.reassignment_candidates == ("W9", "W8", "W6")
+    assert leader.state.possibly_returned_members == ("W9", "W8", "W6")
     outcome = leader.compute_round(here, 1_300)
     assert outcome.delay_ms == 0
     shares = {str(member): len(one.assigned) for member, one in outcome.assignments.items()}
@@ -222,7 +222,7 @@ def test_a_new_leader_continues_a_delay_and_starts_a_separate_one_for_a_later_de
     assert leader.round(1_000, W1="AC0 AT1", W3="BT1").delay_ms == 120
     outcome = leader.round(1_050, W1="AC0 AT1", W9="")
     assert outcome.delay_ms == 70, "the jobs deferred before stay deferred"
-    assert [one.deadline_ms - 1_050 for one in outcome.state.deferrals] == [70, 300]
+    assert [one.deadline_ms - 1_050 for one in outcome.assignor_state.deferrals] == [70, 300]
     outcome = leader.round(1_120, W1="AC0 AT1", W9="")
     assert assigned(outcome, MemberId("W9")) == parse_jobs("BC0 AT2")
     assert outcome.delay_ms == 230
@@ -383,7 +383,7 @@ def run_two_rebalances(
     configured: Jobs, before: Mapping[MemberId, Jobs], members: Mapping[MemberId, Jobs], time_ms: int
 ) -> RoundOutcome:
     first = run_rebalance(AssignorState(), configured, before, 1, 0)
-    return run_rebalance(first.state, configured, members, 2, time_ms)
+    return run_rebalance(first.assignor_state, configured, members, 2, time_ms)
 
 
 def run_rebalance(
@@ -420,7 +420,7 @@ def test_any_rebalance_accounts_for_every_job_and_assigns_none_twice(
         seen |= one.owned_after
         released |= one.revoked
     waiting = NO_JOBS
-    for wait in outcome.state.deferrals:
+    for wait in outcome.assignor_state.deferrals:
         assert not wait.jobs & (running | waiting)
         waiting |= wait.jobs
     assert seen <= configured
@@ -438,7 +438,7 @@ def test_any_state_is_balanced_after_two_rebalances_without_a_delay(
     outcome = run_two_rebalances(configured, before, members, time_ms)
     for generation in (3, 4):
         members = {member: one.owned_after for member, one in outcome.assignments.items()}
-        outcome = run_rebalance(outcome.state, configured, members, generation, time_ms + 300)
+        outcome = run_rebalance(outcome.assignor_state, configured, members, generation, time_ms + 300)
     members = {member: one.owned_after for member, one in outcome.assignments.items()}
     for counts in (
         [len(jobs.connectors) for jobs in members.values()],
@@ -447,7 +447,7 @@ def test_any_state_is_balanced_after_two_rebalances_without_a_delay(
     ):
         assert max(counts) - min(counts) <= 1
     assert sum(len(jobs) for jobs in members.values()) == len(configured)
-    again = run_rebalance(outcome.state, configured, members, 5, time_ms + 300)
+    again = run_rebalance(outcome.assignor_state, configured, members, 5, time_ms + 300)
     assert not any(one.assigned or one.revoked for one in again.assignments.values()), (
         "the assignor keeps its own output unchanged"
     )
@@ -503,7 +503,7 @@ def test_a_revoked_job_that_its_member_is_still_stopping_is_revoked_again_and_no
     assert len(revoked_jobs) == 2
     for released in revoked_jobs:
         jobs = Jobs.of([released])
-        leader.state, leader.generation, leader.last_completed_generation = first.state, 1, 1
+        leader.state, leader.generation, leader.last_completed_generation = first.assignor_state, 1, 1
         second = leader.compute_round({W1: leader.configured - jobs, W2: NO_JOBS})
         assert assigned(second, W2) == jobs
         assert second.assignments[W1].revoked_by_reason == {RevocationReason.REPEATED: revoked_jobs - jobs}

@@ -1,6 +1,6 @@
 """Rebalances with draining members: their jobs move to other members while the draining members still run."""
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import RebalancePolicy
 from coterie.assignors.moves import RevocationReason
@@ -82,7 +82,7 @@ def test_when_all_workers_drain_their_jobs_stay_and_an_unowned_job_is_unassigned
     leader = draining(W1, W2, configured="AT0 AT1 AT2")
     outcome = leader.round(W1="AT0", W2="AT1")
     assert not revoked(outcome)
-    assert outcome.unassigned == {ConnectorTaskId(ConnectorName("A"), 2): "every worker is draining"}
+    assert outcome.reason_by_unassigned_job == {ConnectorTaskId(ConnectorName("A"), 2): "every worker is draining"}
     assert outcome.delay_ms == 0
 
 
@@ -93,7 +93,9 @@ def test_a_job_released_for_a_drain_is_restarted_if_all_other_workers_begin_to_d
         leader.draining = {W1, W2, W3}
         settled, stopped, _ = leader.run_until_settled({member: parse_jobs(jobs) for member, jobs in present.items()})
         assert stopped == 0
-        assert union(settled.values()) == leader.configured, "a drain stops no job that no other worker can take"
+        assert union_of_jobs(settled.values()) == leader.configured, (
+            "a drain stops no job that no other worker can take"
+        )
         settled, stopped, _ = leader.run_until_settled({**settled, MemberId("W4"): NO_JOBS})
         assert settled[MemberId("W4")] == leader.configured
         assert stopped == len(leader.configured)
@@ -107,7 +109,7 @@ def test_a_lost_job_is_not_assigned_to_a_draining_worker() -> None:
     for now_ms in (0, leader.policy.max_delay_ms):  # the claimant has left: during the delay and after it
         outcome = leader.round(now_ms, W2="BT0", W3="CT0")
         assert outcome.assignments[W3].owned_after == parse_jobs("CT0")
-        assert outcome.unassigned.keys() == {ConnectorTaskId(ConnectorName("A"), 0)}
+        assert outcome.reason_by_unassigned_job.keys() == {ConnectorTaskId(ConnectorName("A"), 0)}
     leader.claims[W2] = parse_jobs("")
     leader.round(leader.policy.max_delay_ms, W2="BT0", W3="CT0")
     outcome = leader.round(leader.policy.max_delay_ms, W2="", W3="CT0")
@@ -122,7 +124,7 @@ def test_a_released_job_lost_with_its_next_owner_is_not_assigned_to_a_draining_w
     for now_ms in (0, leader.policy.max_delay_ms):  # W1 is lost with both jobs: during the delay and after it
         outcome = leader.round(now_ms, W3="")
         assert not outcome.assignments[W3].owned_after
-        assert outcome.unassigned.keys() == parse_jobs("AT0 AT1").tasks
+        assert outcome.reason_by_unassigned_job.keys() == parse_jobs("AT0 AT1").tasks
 
 
 def test_when_all_claimants_drain_they_keep_their_jobs_and_a_released_job_is_restarted() -> None:
@@ -168,7 +170,7 @@ def test_a_draining_worker_keeps_the_jobs_that_no_other_worker_may_run() -> None
     reason = (
         "only draining workers claim it (W1), and every worker that is not draining runs only the jobs that it claims"
     )
-    assert outcome.unassigned == {ConnectorTaskId(ConnectorName("B"), 1): reason}
+    assert outcome.reason_by_unassigned_job == {ConnectorTaskId(ConnectorName("B"), 1): reason}
 
 
 def test_a_static_member_that_returns_draining_gets_no_jobs_back_and_causes_no_delay() -> None:

@@ -84,7 +84,7 @@ def test_without_an_interval_a_rebalance_assigns_the_last_moves_and_revokes_the_
 def test_a_rejoin_before_the_end_of_the_interval_moves_nothing_and_reports_the_remaining_time() -> None:
     leader = Leader(EIGHT, policy_with_limit(2, interval_ms=1_000))
     leader.round(W1=EIGHT, W2="")
-    members = {member: held.kept for member, held in leader.state.members.items()}
+    members = {member: held.kept for member, held in leader.state.outcome_by_member.items()}
     for now_ms in (100, 400, 700):
         outcome = leader.compute_round(members, now_ms)
         assert not stopped(outcome)
@@ -159,7 +159,7 @@ def test_a_new_leader_continues_a_drain_within_the_interval_and_keeps_the_delay(
     leader.draining, leader.received_delay_ms = {W2}, outcome.delay_ms - 20
     taken = leader.round(1_030, W2="AT2", W1="AT0 AT1 AT3")
     assert taken.assignments[W2].revoked_by_reason == {RevocationReason.DRAIN: parse_jobs("AT2")}
-    assert (taken.delay_ms, set(taken.unassigned)) == (270, set(parse_jobs("AT4 AT5")))
+    assert (taken.delay_ms, set(taken.reason_by_unassigned_job)) == (270, set(parse_jobs("AT4 AT5")))
 
 
 def test_a_new_leader_of_a_group_without_deferred_jobs_defers_nothing() -> None:
@@ -175,7 +175,7 @@ def test_a_new_leader_of_a_group_without_deferred_jobs_defers_nothing() -> None:
         {member: assignment.owned_after for member, assignment in last_outcome.assignments.items()}, 20
     )
     assert parse_jobs("BT0") in [assignment.assigned for assignment in outcome.assignments.values()]
-    assert (stopped(outcome), outcome.delay_ms, outcome.unassigned) == (1, 0, {})
+    assert (stopped(outcome), outcome.delay_ms, outcome.reason_by_unassigned_job) == (1, 0, {})
 
 
 LOADS = st.lists(st.integers(0, 12), min_size=1, max_size=6)

@@ -22,7 +22,7 @@ def exhaustive_optimum(loads: Sequence[Load], connectors: int, tasks: dict[Conne
     runs: list[tuple[ConnectorName, int | None]] = [
         (name, worker)
         for worker, load in enumerate(loads)
-        for name, count in load.task_counts.items()
+        for name, count in load.task_count_by_connector.items()
         for _ in range(count)
     ]
     runs += [(name, None) for name, count in tasks.items() for _ in range(count)]
@@ -49,7 +49,7 @@ def test_the_oracle_agrees_with_an_exhaustive_search() -> None:
         loads = [
             Load(
                 connector_count=rng.randint(0, 3),
-                task_counts={name: rng.randint(1, 3) for name in NAMES if rng.random() < 0.5},
+                task_count_by_connector={name: rng.randint(1, 3) for name in NAMES if rng.random() < 0.5},
             )
             for _ in range(rng.randint(1, 4))
         ]
@@ -65,5 +65,5 @@ def test_the_oracle_agrees_with_an_exhaustive_search() -> None:
 
 
 def test_the_oracle_counts_moves_of_crossed_connectors_and_tasks_that_the_bound_misses() -> None:
-    loads = [Load(connector_count=2), Load(task_counts={NAMES[0]: 2})]
+    loads = [Load(connector_count=2), Load(task_count_by_connector={NAMES[0]: 2})]
     assert optimum(loads, connectors=0, tasks={}) == Optimum(moves=2, squares=2)

@@ -29,7 +29,7 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 
 W1, W2, W3, W4 = (MemberId(name) for name in ("W1", "W2", "W3", "W4"))
 THREE = GroupSnapshot(
-    configured=parse_jobs("AC0 AT1 AT2 BC0 BT1"),
+    configured_jobs=parse_jobs("AC0 AT1 AT2 BC0 BT1"),
     members={
         W1: MemberSpec(owned=parse_jobs("AC0 AT1")),
         W2: MemberSpec(owned=parse_jobs("AT2 BC0")),
@@ -69,7 +69,7 @@ def test_the_jobs_of_a_departed_leader_are_not_deferred_unless_a_delay_runs() ->
 
 def test_a_new_worker_gets_its_share_and_nothing_else_is_stopped() -> None:
     snapshot = GroupSnapshot(
-        configured=parse_jobs("AC0 AT1 AT2 AT3"), members={W1: MemberSpec(owned=parse_jobs("AC0 AT1 AT2 AT3"))}
+        configured_jobs=parse_jobs("AC0 AT1 AT2 AT3"), members={W1: MemberSpec(owned=parse_jobs("AC0 AT1 AT2 AT3"))}
     )
     found, moves = plan_and_moves(snapshot, MemberJoins(member=W2))
     assert [(move[1:]) for move in moves] == [(W1, W2, "balance")] * 2
@@ -89,7 +89,7 @@ def test_the_jobs_of_a_departed_worker_are_deferred_for_the_whole_delay() -> Non
 def test_already_deferred_jobs_wait_only_for_the_remaining_delay() -> None:
     waiting = Deferral(jobs=parse_jobs("AT2 BC0"), deadline_ms=1_000)
     snapshot = GroupSnapshot(
-        configured=THREE.configured, members={m: THREE.members[m] for m in (W1, W3)}, deferrals=(waiting,)
+        configured_jobs=THREE.configured_jobs, members={m: THREE.members[m] for m in (W1, W3)}, deferrals=(waiting,)
     )
     found, _ = plan_and_moves(snapshot)
     assert {(move.reason, move.unassigned_ms) for move in found.moves} == {(StartReason.LOST, 1_000)}
@@ -106,12 +106,12 @@ def test_a_claimed_job_moves_to_its_claimant_and_a_job_without_claimants_is_unas
     found, moves = plan_and_moves(THREE, MemberClaims(member=W3, jobs=parse_jobs("AT1")))
     assert ("A-1", W1, W3, "claim") in moves
     found, _ = plan_and_moves(THREE, *(MemberClaims(member=member, jobs=NO_JOBS) for member in (W1, W2, W3)))
-    assert Jobs.of(found.unassigned) == THREE.configured
+    assert Jobs.of(found.reason_by_unassigned_job) == THREE.configured_jobs
     assert {move.to_member for move in found.moves} == {None}
 
 
 def test_connectors_can_be_created_and_deleted() -> None:
-    found, moves = plan_and_moves(THREE, ConnectorCreated(connector=ConnectorName("C"), tasks=2))
+    found, moves = plan_and_moves(THREE, ConnectorCreated(connector=ConnectorName("C"), task_count=2))
     assert [(move[0], move[1], move[3]) for move in moves if move[3] == "new"] == [
         ("C", None, "new"), ("C-0", None, "new"), ("C-1", None, "new"),
     ]  # fmt: skip
@@ -121,16 +121,16 @@ def test_connectors_can_be_created_and_deleted() -> None:
 
 
 def test_when_the_last_worker_leaves_all_jobs_are_unassigned() -> None:
-    alone = GroupSnapshot(configured=parse_jobs("AC0"), members={W1: MemberSpec(owned=parse_jobs("AC0"))})
+    alone = GroupSnapshot(configured_jobs=parse_jobs("AC0"), members={W1: MemberSpec(owned=parse_jobs("AC0"))})
     found, moves = plan_and_moves(alone, MemberLeaves(member=W1))
     assert moves == [("A", W1, None, "lost")]
-    assert found.unassigned == {ConnectorName("A"): "the group has no workers"}
+    assert found.reason_by_unassigned_job == {ConnectorName("A"): "the group has no workers"}
 
 
 def test_a_limit_of_moves_per_rebalance_increases_the_number_of_rebalances() -> None:
     jobs = parse_jobs(" ".join(f"AT{number}" for number in range(10)))
     policy = RebalancePolicy(moves_per_round_max=2, round_interval_ms=1_000)
-    snapshot = GroupSnapshot(configured=jobs, members={W1: MemberSpec(owned=jobs)}, policy=policy)
+    snapshot = GroupSnapshot(configured_jobs=jobs, members={W1: MemberSpec(owned=jobs)}, policy=policy)
     found, _ = plan_and_moves(snapshot, MemberJoins(member=W2))
     assert found.stopped_jobs_count == 5
     assert found.waiting_ms == 2_000
@@ -144,7 +144,7 @@ CHANGES = st.lists(
             MemberJoins(member=MemberId("W5"), claims=parse_jobs("AT1 ZT9")),
             MemberDrains(member=W1),
             MemberClaims(member=W3, jobs=parse_jobs("BC0")),
-            ConnectorCreated(connector=ConnectorName("C"), tasks=5),
+            ConnectorCreated(connector=ConnectorName("C"), task_count=5),
             ConnectorDeleted(connector=ConnectorName("A")),
             MemberLeaves(member=W2),
         ]
@@ -158,13 +158,16 @@ CHANGES = st.lists(
 @given(CHANGES, st.sampled_from([None, 1, 3]))
 def test_every_plan_ends_and_accounts_for_every_job(changes: list[GroupChange], at_most: int | None) -> None:
     snapshot = GroupSnapshot(
-        configured=THREE.configured,
+        configured_jobs=THREE.configured_jobs,
         members=THREE.members,
         policy=RebalancePolicy(moves_per_round_max=at_most, round_interval_ms=100),
     )
     found = compute_plan(snapshot, changes)
     held = [job for jobs in found.owned_after.values() for job in jobs]
     assert len(held) == len(set(held))
-    assert Jobs.of(held) | Jobs.of(found.unassigned) == reduce(apply_change, changes, snapshot).configured
+    assert (
+        Jobs.of(held) | Jobs.of(found.reason_by_unassigned_job)
+        == reduce(apply_change, changes, snapshot).configured_jobs
+    )
     for move in found.moves:
         assert move.to_member is None or move.job in found.owned_after[move.to_member]

@@ -90,7 +90,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), draining=st.sampled_from([True, False, False]))
     def a_member_starts_or_cancels_a_drain(self, data: st.DataObject, draining: bool) -> None:
         member = self.any(data)
-        self.members[member] = replace(self.members[member], draining=draining)
+        self.members[member] = replace(self.members[member], is_draining=draining)
         self.compute()
 
     @rule(data=st.data())
@@ -142,10 +142,10 @@ class Histories(RuleBasedStateMachine):
         given_back = union(one.revoked for one in outcome.assignments.values()) & self.configured
         assert all(count == 1 for count in runs.values()), "disjoint"
         assert Jobs.of(runs) <= self.configured
-        unassigned = Jobs.of(outcome.unassigned)
+        unassigned = Jobs.of(outcome.reason_by_unassigned_job)
         assert unassigned == self.configured - union(reported.values()) - Jobs.of(runs)
         assert self.configured == Jobs.of(runs) | given_back | unassigned, "complete"
-        assert all(len(reason) > 10 for reason in outcome.unassigned.values())
+        assert all(len(reason) > 10 for reason in outcome.reason_by_unassigned_job.values())
         for member, one in outcome.assignments.items():
             assert one.revoked <= reported[member]
             assert not one.assigned & union(reported.values()), "never directly from one worker to another"
@@ -158,17 +158,17 @@ class Histories(RuleBasedStateMachine):
     def claims_drains_and_delays_are_respected(self) -> None:
         if self.last is None:
             return
-        waiting = union(one.jobs for one in self.last.state.deferrals)
-        assert waiting <= Jobs.of(self.last.unassigned)
+        waiting = union(one.jobs for one in self.last.assignor_state.deferrals)
+        assert waiting <= Jobs.of(self.last.reason_by_unassigned_job)
         present_instance_ids = {view.instance_id for view in self.before.values() if view.instance_id is not None}
-        assert not any(one.instance_id in present_instance_ids for one in self.last.state.deferrals), (
+        assert not any(one.instance_id in present_instance_ids for one in self.last.assignor_state.deferrals), (
             "jobs of a present member are not deferred"
         )
         static = self.static()
-        wildcard = any(not view.draining and view.claims is None for view in self.before.values())
+        wildcard = any(not view.is_draining and view.claims is None for view in self.before.values())
         for member, one in self.last.assignments.items():
             view = self.before[member]
-            if view.draining:  # it keeps the jobs that no remaining worker may run
+            if view.is_draining:  # it keeps the jobs that no remaining worker may run
                 assert not one.assigned & static, "a claimant gets it"
                 assert not (one.assigned and wildcard), "a wildcard worker gets it"
                 assert one.assigned <= self.released_by_draining, "it gets only jobs that were released for a drain"
@@ -179,7 +179,7 @@ class Histories(RuleBasedStateMachine):
                 assert not one.owned_after & static
             assert not (waiting and RevocationReason.BALANCE in one.revoked_by_reason)
             assert one.revoked_by_reason.get(RevocationReason.REPEATED, NO_JOBS) == self.still_stopping(member)
-        not_deferred = Jobs.of(self.last.unassigned) - waiting
+        not_deferred = Jobs.of(self.last.reason_by_unassigned_job) - waiting
         assert not not_deferred & static, "a claimant gets it"
         assert not (not_deferred and wildcard), "a wildcard worker gets it"
 
@@ -213,7 +213,9 @@ class Histories(RuleBasedStateMachine):
     def the_order_of_members_does_not_matter(self) -> None:
         if self.last is not None:
             turned = dict(reversed(list(self.before.items())))
-            memory = replace(self.state_before, members=dict(reversed(list(self.state_before.members.items()))))
+            memory = replace(
+                self.state_before, outcome_by_member=dict(reversed(list(self.state_before.outcome_by_member.items())))
+            )
             assert self.outcome_for(memory, turned) == self.last
 
     def teardown(self) -> None:
@@ -231,7 +233,7 @@ class Histories(RuleBasedStateMachine):
         else:
             raise AssertionError("the group does not settle")
         assert self.last.moves_to_target == 0
-        stay = {m: view.owned for m, view in self.members.items() if not view.draining and view.claims is None}
+        stay = {m: view.owned for m, view in self.members.items() if not view.is_draining and view.claims is None}
         if stay:
             left = union(view.owned for member, view in self.members.items() if member not in stay)
             wildcard = self.configured - self.static()
@@ -243,7 +245,7 @@ class Histories(RuleBasedStateMachine):
                 [len(jobs) for jobs in stay.values()],
             ):
                 assert max(counts) - min(counts) <= 1
-        assert not self.last.unassigned or not stay
+        assert not self.last.reason_by_unassigned_job or not stay
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -270,7 +272,7 @@ class Histories(RuleBasedStateMachine):
         """The rebalance that follows the last one if nothing else happens."""
         assert self.last is not None
         return assign(
-            self.last.state,
+            self.last.assignor_state,
             configured=self.configured,
             members={m: replace(view, owned=self.last.assignments[m].owned_after) for m, view in self.before.items()},
             generation=Generation(self.generation + 1),
@@ -286,14 +288,14 @@ class Histories(RuleBasedStateMachine):
         self.released_by_draining = (self.released_by_draining | self.drained) - union(
             view.owned for view in self.before.values()
         )
-        if self.last is not None and self.completed == self.last.state.generation:
+        if self.last is not None and self.completed == self.last.assignor_state.generation:
             departed = self.last.assignments.keys() - self.before.keys()
             self.released_by_draining -= union(self.last.assignments[member].assigned for member in departed)
         self.last = self.outcome_for(self.state, self.members)
         self.drained = union(
             one.revoked_by_reason.get(RevocationReason.DRAIN, NO_JOBS) for one in self.last.assignments.values()
         )
-        self.state = self.last.state
+        self.state = self.last.assignor_state
         if delivered:
             self.completed, self.received_delay_ms = self.generation, self.last.delay_ms
             self.members = {
@@ -302,14 +304,14 @@ class Histories(RuleBasedStateMachine):
             }
 
     def static(self) -> Jobs:
-        claims = [view.claims or NO_JOBS for view in self.before.values() if not view.draining]
+        claims = [view.claims or NO_JOBS for view in self.before.values() if not view.is_draining]
         return union(claims) & self.configured
 
     def fewest(self) -> int:
         """From the oracle for wildcard jobs; every other job on a worker that may not run it is one move."""
         assert self.last is not None
         static, forced = self.static(), 0
-        wildcard = sorted(m for m, view in self.before.items() if not view.draining and view.claims is None)
+        wildcard = sorted(m for m, view in self.before.items() if not view.is_draining and view.claims is None)
         runs = {
             member: (view.owned & self.configured)
             - self.last.assignments[member].revoked_by_reason.get(RevocationReason.DUPLICATE, NO_JOBS)
@@ -325,10 +327,10 @@ class Histories(RuleBasedStateMachine):
                 loads.append(
                     Load(
                         connector_count=len(stays.connectors),
-                        task_counts=Counter(task.connector for task in stays.tasks),
+                        task_count_by_connector=Counter(task.connector for task in stays.tasks),
                     )
                 )
-            elif view.draining:
+            elif view.is_draining:
                 forced += len(runs[member] if wildcard else runs[member] & static)
             else:
                 assert view.claims is not None
@@ -348,7 +350,7 @@ class Histories(RuleBasedStateMachine):
             return NO_JOBS
         revoked = [
             one.revoked
-            for former, one in before.members.items()
+            for former, one in before.outcome_by_member.items()
             if former == member or (view.instance_id is not None and one.instance_id == view.instance_id)
         ]
         return union(revoked) & view.owned & self.configured
@@ -359,7 +361,7 @@ class Histories(RuleBasedStateMachine):
         if view.instance_id is None:
             return NO_JOBS
         assert self.last is not None
-        held = [one for one in self.state_before.members.values() if one.instance_id == view.instance_id]
+        held = [one for one in self.state_before.outcome_by_member.values() if one.instance_id == view.instance_id]
         deferred = [one.jobs for one in self.state_before.deferrals if one.instance_id == view.instance_id]
         had = union([*(one.owned_after for one in held), *deferred])
         return had & self.last.assignments[member].assigned

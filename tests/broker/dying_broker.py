@@ -112,7 +112,7 @@ def crash_at_end_of_transaction(moment: str) -> None:
         def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
             if written.markers:
                 crash()
-            super()._on_durable(transactional_id, written)
+            super()._on_write_durable(transactional_id, written)
 
     vars(server)["Transactions"] = CrashingTransactions
 

@@ -10,7 +10,7 @@ import pytest
 from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import AssignorMetadata
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignor_watch import METADATA_SIZE_MAX, AssignorWatch
+from coterie.cli.assignor_watch import METADATA_SIZE_MAX, AssignorMetadataWatch
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.membership import UpdateAssignor
@@ -49,7 +49,7 @@ class Changing(CooperativeAssignor):
 class Watched:
     """A watch that runs, and what it has reported."""
 
-    def __init__(self, watch: AssignorWatch, assignor: Changing) -> None:
+    def __init__(self, watch: AssignorMetadataWatch, assignor: Changing) -> None:
         self.updates: list[UpdateAssignor] = []
         self._watch, self._assignor = watch, assignor
 
@@ -64,15 +64,15 @@ class Watched:
     def _next_call(self) -> Callable[[], bool]:
         """Let the metadata be read soon; whether the call has begun."""
         calls = self._assignor.calls
-        self._watch.check_soon(self._assignor.name)
+        self._watch.read_metadata_soon(self._assignor.name)
         return lambda: self._assignor.calls > calls
 
 
 @asynccontextmanager
 async def watching(*assignors: Changing, timeout_ms: int = LONG_MS) -> AsyncIterator[Watched]:
     """The watch of ``assignors``, after their first offers; looks are ordered, and are at the first assignor."""
-    watch = AssignorWatch(assignors, interval_ms=LONG_MS, timeout_ms=timeout_ms)
-    await watch.first_offers()
+    watch = AssignorMetadataWatch(assignors, interval_ms=LONG_MS, timeout_ms=timeout_ms)
+    await watch.read_offered_assignors()
     watched = Watched(watch, assignors[0])
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(watch.run(lambda update: watched.updates.append(update)))
@@ -82,7 +82,7 @@ async def watching(*assignors: Changing, timeout_ms: int = LONG_MS) -> AsyncIter
 
 async def error_of(assignor: Changing, *, timeout_ms: int = LONG_MS) -> str:
     with pytest.raises(ConfigError) as raised:
-        await AssignorWatch([assignor], timeout_ms=timeout_ms).first_offers()
+        await AssignorMetadataWatch([assignor], timeout_ms=timeout_ms).read_offered_assignors()
     return str(raised.value)
 
 
@@ -91,9 +91,9 @@ async def error_of(assignor: Changing, *, timeout_ms: int = LONG_MS) -> str:
 
 async def test_the_first_offers_are_read_in_order_on_other_threads() -> None:
     assignors = [Changing("one", b"1", reason=2), Changing("two", b"2")]
-    assert await AssignorWatch(assignors).first_offers() == (
-        OfferedAssignor(name="one", minimum_version=0, maximum_version=3, version=3, metadata=b"1", reason=2),
-        OfferedAssignor(name="two", minimum_version=0, maximum_version=3, version=3, metadata=b"2"),
+    assert await AssignorMetadataWatch(assignors).read_offered_assignors() == (
+        OfferedAssignor(name="one", minimum_version=0, maximum_version=3, metadata_version=3, metadata=b"1", reason=2),
+        OfferedAssignor(name="two", minimum_version=0, maximum_version=3, metadata_version=3, metadata=b"2"),
     )
     assert threading.current_thread() not in assignors[0].threads | assignors[1].threads
 
@@ -126,8 +126,8 @@ async def test_metadata_that_cannot_be_used_end_the_start(offered: AssignorMetad
 
 
 async def test_without_assignors_nothing_is_offered_or_watched() -> None:
-    watch = AssignorWatch([])
-    assert await watch.first_offers() == ()
+    watch = AssignorMetadataWatch([])
+    assert await watch.read_offered_assignors() == ()
     await watch.run(lambda update: pytest.fail(str(update)))
 
 
@@ -139,7 +139,7 @@ async def test_a_change_is_reported_once() -> None:
     async with watching(assignor) as watched:
         assert await watched.look() == []
         assignor.offers(b"second", version=2)
-        assert await watched.look() == [UpdateAssignor(name="changing", version=2, metadata=b"second")]
+        assert await watched.look() == [UpdateAssignor(name="changing", metadata_version=2, metadata=b"second")]
         assert await watched.look() == []
 
 
@@ -161,8 +161,8 @@ async def test_a_reason_is_reported_when_something_differs_from_the_call_before(
 
 async def test_metadata_are_read_at_each_interval() -> None:
     assignor = Changing()
-    watch = AssignorWatch([assignor], interval_ms=1)
-    await watch.first_offers()
+    watch = AssignorMetadataWatch([assignor], interval_ms=1)
+    await watch.read_offered_assignors()
     reported: list[UpdateAssignor] = []
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(watch.run(reported.append))
@@ -198,7 +198,7 @@ async def test_a_later_failure_is_logged_once_and_changes_nothing(
         )
         assignor.minimum_version = 0
         assignor.offers(b"second")
-        assert await watched.look() == [UpdateAssignor(name="changing", version=3, metadata=b"second")]
+        assert await watched.look() == [UpdateAssignor(name="changing", metadata_version=3, metadata=b"second")]
         break_(assignor)
         await watched.look()
         assert len(caplog.records) == 2
@@ -206,8 +206,8 @@ async def test_a_later_failure_is_logged_once_and_changes_nothing(
 
 async def test_an_assignor_that_blocks_later_delays_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
     blocking, other = Changing("blocking"), Changing("other")
-    watch = AssignorWatch([blocking, other], interval_ms=1, timeout_ms=10)
-    await watch.first_offers()
+    watch = AssignorMetadataWatch([blocking, other], interval_ms=1, timeout_ms=10)
+    await watch.read_offered_assignors()
     reported: list[UpdateAssignor] = []
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(watch.run(reported.append))
@@ -227,7 +227,7 @@ async def test_an_assignor_that_blocks_later_delays_no_other_one(caplog: pytest.
 
 
 def test_a_look_after_the_end_of_the_worker_does_nothing() -> None:
-    watch = AssignorWatch([Changing()])
-    watch.check_soon("changing")
-    asyncio.run(watch.first_offers())
-    watch.check_soon("changing")
+    watch = AssignorMetadataWatch([Changing()])
+    watch.read_metadata_soon("changing")
+    asyncio.run(watch.read_offered_assignors())
+    watch.read_metadata_soon("changing")

@@ -76,7 +76,7 @@ def error_of(*names: str) -> str:
 def test_the_built_in_assignor_is_registered_as_any_other() -> None:
     (assignor,) = assignors.load_assignors(["cooperative"], RebalancePolicy(), key=KEY)
     assert isinstance(assignor, CooperativeAssignor)
-    offered = assignors.offered_assignor(assignor)
+    offered = assignors.read_offered_assignor(assignor)
     assert (offered.name, offered.metadata) == ("cooperative", b"")
 
 
@@ -112,7 +112,7 @@ def test_an_assignor_that_cannot_be_used_is_refused(
 )
 def test_invalid_metadata_are_refused(metadata: AssignorMetadata | None, reason: str) -> None:
     with pytest.raises(WorldError, match=reason):
-        assignors.offered_assignor(Offering(metadata))
+        assignors.read_offered_assignor(Offering(metadata))
 
 
 def test_two_packages_with_one_name_are_refused(register: Callable[..., None]) -> None:
@@ -124,14 +124,14 @@ def test_the_broker_starts_without_an_assignor_that_cannot_be_used(
     register: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     register(("named", "Named"), ("raises", "Raises"))
-    assert [one.name for one in assignors.installed_assignors(RebalancePolicy())] == ["named"]
+    assert [one.name for one in assignors.load_installed_assignors(RebalancePolicy())] == ["named"]
     assert "The assignor raises cannot be used" in caplog.text
 
 
 async def test_an_assignor_computes_on_a_thread_of_its_own(register: Callable[..., None]) -> None:
     register(("named", "Named"))
     loaded = assignors.load_assignors(["named"], RebalancePolicy(), key=KEY)
-    assert await assignors.assign_on_threads(loaded)["named"](EMPTY_GROUP) == ComputedTarget(members={})
+    assert await assignors.assign_functions_by_name(loaded)["named"](EMPTY_GROUP) == ComputedTarget(members={})
     assert Named.threads[-1] is not threading.current_thread()
 
 
@@ -139,4 +139,4 @@ async def test_an_assignor_that_returns_something_else_has_failed(register: Call
     register(("nothing", "ReturnsNothing"))
     loaded = assignors.load_assignors(["nothing"], RebalancePolicy(), key=KEY)
     with pytest.raises(TypeError, match="NoneType in place of ComputedTarget"):
-        await assignors.assign_on_threads(loaded)["nothing"](EMPTY_GROUP)
+        await assignors.assign_functions_by_name(loaded)["nothing"](EMPTY_GROUP)

@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from coterie.cli.daemon_thread import PluginThread
+from coterie.cli.daemon_thread import PluginCaller
 from coterie.nouns.errors import WorldError
 
 LONG_MS = 10_000
 
 
 async def test_the_result_and_the_exception_reach_the_caller() -> None:
-    thread = PluginThread("plug-in")
+    thread = PluginCaller("plug-in")
     assert await thread.call(lambda: 1 + 1, timeout_ms=LONG_MS) == 2
     with pytest.raises(ZeroDivisionError):
         await thread.call(lambda: 1 // 0, timeout_ms=LONG_MS)
@@ -25,16 +25,16 @@ async def test_an_exception_that_ends_threads_or_loops_reaches_only_the_caller(e
         raise error
 
     with pytest.raises((RuntimeError, TimeoutError)):
-        await PluginThread("plug-in").call(fail, timeout_ms=LONG_MS)
+        await PluginCaller("plug-in").call(fail, timeout_ms=LONG_MS)
 
 
 async def test_a_call_that_never_returns_is_given_up_and_blocks_only_its_own_plugin() -> None:
-    thread, returns = PluginThread("plug-in"), threading.Event()
+    thread, returns = PluginCaller("plug-in"), threading.Event()
     with pytest.raises(WorldError, match=r"plug-in did not return within 0\.01 s"):
         await thread.call(returns.wait, timeout_ms=10)
     with pytest.raises(WorldError, match="has not returned from an earlier call"):
         await thread.call(lambda: None, timeout_ms=LONG_MS)
-    assert await PluginThread("other").call(lambda: 1, timeout_ms=LONG_MS) == 1
+    assert await PluginCaller("other").call(lambda: 1, timeout_ms=LONG_MS) == 1
     blocked = [one for one in threading.enumerate() if one.name == "plug-in"]
     assert all(one.daemon for one in blocked), "they must not keep the process"
     returns.set()

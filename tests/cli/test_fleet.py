@@ -26,19 +26,19 @@ def children(tmp_path: Path) -> Iterator[Children]:
 def test_a_worker_whose_process_has_ended_is_not_shown_as_starting(tmp_path: Path, children: Children) -> None:
     lines: list[str] = []
     fleet = Fleet(
-        FleetSettings(data_folder=tmp_path, broker_port=free_port(), rest_port=free_port()),
+        FleetSettings(data_folder=tmp_path, broker_port=free_port(), first_rest_port=free_port()),
         children,
         print_line=lines.append,
     )
     worker = children.start_python("worker-0", ["-c", "input()"])
     fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(600)"])
-    assert fleet.startup_status(0) == "its process is starting"
+    assert fleet.worker_startup_status(0) == "its process is starting"
     fleet.workers[0] = worker
     wait_until(lambda: not worker.is_running, "the worker has ended")
-    assert fleet.startup_status(0) == "its process has ended (exit code 1)"
-    assert not fleet.is_ready(0)
-    fleet.check_children()
-    assert fleet.startup_status(0) == "its process has ended"
+    assert fleet.worker_startup_status(0) == "its process has ended (exit code 1)"
+    assert not fleet.is_worker_ready(0)
+    fleet.handle_ended_children()
+    assert fleet.worker_startup_status(0) == "its process has ended"
     fleet.close()
 
 
@@ -47,8 +47,8 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
         return FleetSettings(
             data_folder=tmp_path,
             broker_port=1,
-            rest_port=2,
-            worker_settings={"worker.key": "value"},
+            first_rest_port=2,
+            extra_worker_settings={"worker.key": "value"},
             initial_rebalance_delay_ms=7,
             group_protocol=group_protocol,
             session_timeout_ms=8,
@@ -76,17 +76,17 @@ def test_the_members_timeouts_are_settings_of_workers_or_of_the_broker(tmp_path:
 def test_a_connect_group_has_members_until_the_last_one_leaves(tmp_path: Path, children: Children) -> None:
     broker = ThreadedBroker(BrokerSettings(data_path=tmp_path / "broker", port=free_port()))
     broker.start()
-    settings = FleetSettings(data_folder=tmp_path, broker_port=broker.port, rest_port=free_port())
+    settings = FleetSettings(data_folder=tmp_path, broker_port=broker.port, first_rest_port=free_port())
     fleet = Fleet(settings, children, print_line=lambda line: None)
     try:
-        assert not fleet.has_members()
+        assert not fleet.has_group_members()
         with raw_client(broker.port) as client:
             worker = Worker(client, "w0", GROUP_ID)
             worker.beat()
-            assert fleet.has_members()
+            assert fleet.has_group_members()
             worker.beat(member_epoch=-1)
-        assert not fleet.has_members()
+        assert not fleet.has_group_members()
     finally:
         broker.stop()
-    assert fleet.has_members(), "a broker that does not respond may have members"
+    assert fleet.has_group_members(), "a broker that does not respond may have members"
     fleet.close()

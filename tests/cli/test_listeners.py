@@ -12,7 +12,7 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import LISTENER_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.cli import listeners
-from coterie.cli.assignors import assign_on_threads
+from coterie.cli.assignors import assign_functions_by_name
 from coterie.cli.listeners import ListenerThread, NamedListener
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.nouns.errors import ConfigError
@@ -249,7 +249,7 @@ async def test_an_assignor_that_blocks_in_on_assignment_still_computes() -> None
     thread = thread_of(assignors=[assignor])
     thread.notify(ASSIGNED)
     assert await asyncio.to_thread(assignor.begun.wait, 60)
-    assert await assign_on_threads([assignor])["cooperative"](EMPTY_GROUP) == ComputedTarget(members={})
+    assert await assign_functions_by_name([assignor])["cooperative"](EMPTY_GROUP) == ComputedTarget(members={})
     assignor.returns.set()
     await thread.close()
 
@@ -263,7 +263,7 @@ async def test_the_news_that_wait_are_bounded(caplog: pytest.LogCaptureFixture) 
         thread.notify(JobsLost(jobs=BOTH))
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(lines) == 2
-    assert "JobsLost of 2 jobs: 1000 calls wait already, because on_revoked of listener listener-0 has not" in lines[0]
+    assert "JobsLost of 2 jobs: 1000 news wait already, because on_revoked of listener listener-0 has not" in lines[0]
     blocking.returns.set()
     await thread.close()
     assert len(blocking.calls) == listeners.NEWS_MAX + 1

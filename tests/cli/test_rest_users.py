@@ -45,8 +45,8 @@ def test_a_user_is_added_listed_changed_and_removed(tmp_path: Path) -> None:
     assert run("rest", "user", "list", file).stdout == "CN=loader,O=Co  operate  by certificate\nalice  admin\n"
     alice = read_users(path)["alice"]
     assert alice.role is Role.ADMIN
-    assert alice.password is not None
-    assert alice.password.matches("second")
+    assert alice.password_hash is not None
+    assert alice.password_hash.matches_password("second")
     assert run("rest", "user", "remove", file, "alice").stdout == "Removed user alice.\n"
     assert list(read_users(path)) == ["CN=loader,O=Co"]
 

@@ -8,7 +8,7 @@ from coterie.config.plugins import (
     PluginVersionError,
     UnknownPluginError,
     find_plugin,
-    in_connects_order,
+    sorted_as_in_connect,
     version_error,
 )
 
@@ -18,7 +18,7 @@ OTHERS = [Plugin(class_name="a.Both", type=type_, version="1") for type_ in reve
 
 
 def test_plugins_are_listed_by_type_and_name() -> None:
-    listed = in_connects_order([*OTHERS, SOURCE, SINK])
+    listed = sorted_as_in_connect([*OTHERS, SOURCE, SINK])
     assert [(plugin.type.value, plugin.class_name) for plugin in listed] == [
         ("sink", "a.Both"),
         ("sink", "c.Sink"),

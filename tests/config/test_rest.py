@@ -154,9 +154,9 @@ def test_connects_keys_allow_pages_of_other_addresses() -> None:
 def test_response_headers_are_parsed_as_connect_writes_them() -> None:
     rules = 'set X-Frame-Options: DENY, "add Cache-Control: no-cache, no-store",set X-XSS-Protection: 1; mode=block'
     assert settings({"response.http.headers.config": rules}).response_headers == (
-        ResponseHeader("X-Frame-Options", "DENY", replaces=True),
-        ResponseHeader("Cache-Control", "no-cache, no-store", replaces=False),
-        ResponseHeader("X-XSS-Protection", "1; mode=block", replaces=True),
+        ResponseHeader("X-Frame-Options", "DENY", replaces_existing=True),
+        ResponseHeader("Cache-Control", "no-cache, no-store", replaces_existing=False),
+        ResponseHeader("X-XSS-Protection", "1; mode=block", replaces_existing=True),
     )
 
 

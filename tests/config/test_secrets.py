@@ -7,11 +7,11 @@ import pytest
 
 from coterie.config.secrets import (
     MASK,
-    follow_secrets,
+    add_secrets_follower,
     hide_secrets,
     masked_config,
     remember_secret,
-    unfollow_secrets,
+    remove_secrets_follower,
 )
 
 
@@ -54,14 +54,14 @@ def test_a_text_that_no_provider_resolves_is_hidden(value: str) -> None:
 def test_a_follower_receives_all_values_the_longest_first_until_it_is_removed() -> None:
     received: list[Sequence[str]] = []
     remember_secret("followed-1")
-    follow_secrets(received.append)
+    add_secrets_follower(received.append)
     assert "followed-1" in received[-1]
     remember_secret("before followed-1")
     assert received[-1].index("before followed-1") < received[-1].index("followed-1")
     remember_secret("followed-1")
     assert len(received) == 2
-    unfollow_secrets(received.append)
-    unfollow_secrets(received.append)
+    remove_secrets_follower(received.append)
+    remove_secrets_follower(received.append)
     remember_secret("followed-2")
     assert len(received) == 2
 
@@ -75,14 +75,14 @@ def test_a_follower_that_takes_long_delays_no_known_value_and_no_removal() -> No
             go_on.wait(30)
 
     remember_secret("known-before")
-    follow_secrets(wait)
+    add_secrets_follower(wait)
     remember_secret("known-before-the-wait")
     thread = threading.Thread(target=remember_secret, args=("slowly-followed",))
     thread.start()
     try:
         assert entered.wait(30)
         remember_secret("known-before-the-wait")
-        unfollow_secrets(wait)
+        remove_secrets_follower(wait)
         assert hide_secrets("slowly-followed") == MASK
         assert thread.is_alive()
     finally:

@@ -10,27 +10,27 @@ from coterie.engine.output import Outbox, Output
 def test_an_effect_waits_for_the_records_of_its_own_step() -> None:
     outbox = Outbox[str]()
     outbox.put(Output(records=("r1", "r2"), effects=("reply",)))
-    assert outbox.release() == []
+    assert outbox.pop_durable_effects() == []
     outbox.mark_durable(1)
-    assert outbox.release() == []
+    assert outbox.pop_durable_effects() == []
     outbox.mark_durable(1)
-    assert outbox.release() == ["reply"]
-    assert outbox.release() == []
+    assert outbox.pop_durable_effects() == ["reply"]
+    assert outbox.pop_durable_effects() == []
 
 
 def test_an_effect_without_records_waits_for_the_records_before_it() -> None:
     outbox = Outbox[str]()
     outbox.put(Output(records=("r",), effects=("first",)))
     outbox.put(Output(effects=("second",)))
-    assert outbox.release() == []
+    assert outbox.pop_durable_effects() == []
     outbox.mark_durable(1)
-    assert outbox.release() == ["first", "second"]
+    assert outbox.pop_durable_effects() == ["first", "second"]
 
 
 def test_without_pending_records_an_effect_is_released_at_once() -> None:
     outbox = Outbox[str]()
     outbox.put(Output(effects=("reply",)))
-    assert outbox.release() == ["reply"]
+    assert outbox.pop_durable_effects() == ["reply"]
 
 
 def test_more_durable_records_than_written_ones_are_an_assertion_error() -> None:
@@ -56,9 +56,9 @@ def test_effects_keep_their_order_and_none_is_released_early(moves: list[tuple[i
                 step = min(more, written - durable)
                 durable += step
                 outbox.mark_durable(step)
-        for effect in outbox.release():
+        for effect in outbox.pop_durable_effects():
             assert effect[1] <= durable
             released.append(effect)
     outbox.mark_durable(written - durable)
-    released.extend(outbox.release())
+    released.extend(outbox.pop_durable_effects())
     assert [number for number, _ in released] == list(range(count))

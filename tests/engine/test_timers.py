@@ -18,7 +18,7 @@ def test_a_moved_timer_fires_once_at_its_new_time() -> None:
     timers.set("join", 10)
     timers.set("join", 20)
     assert due(timers, 15) == []
-    assert timers.next_at_ms() == 20
+    assert timers.next_deadline_ms() == 20
     assert due(timers, 20) == ["join"]
     assert due(timers, 99) == []
 
@@ -28,7 +28,7 @@ def test_a_cancelled_timer_does_not_fire() -> None:
     timers.set("session", 10)
     timers.cancel("session")
     timers.cancel("never set")
-    assert timers.next_at_ms() is None
+    assert timers.next_deadline_ms() is None
     assert due(timers, 99) == []
 
 
@@ -56,7 +56,7 @@ def test_a_timer_fires_at_the_time_that_was_set_last(orders: list[tuple[str, int
         else:
             timers.set(key, at_ms)
             expected_at_ms[key] = at_ms
-    assert timers.next_at_ms() == min(expected_at_ms.values(), default=None)
+    assert timers.next_deadline_ms() == min(expected_at_ms.values(), default=None)
     assert sorted(due(timers, now_ms)) == sorted(key for key, at_ms in expected_at_ms.items() if at_ms <= now_ms)
 
 
@@ -65,4 +65,4 @@ def test_a_deadline_that_is_moved_many_times_takes_no_more_memory() -> None:
     for at_ms in range(100_000):
         timers.set("session", at_ms)
     assert len(timers._heap) <= 65
-    assert timers.next_at_ms() == 99_999
+    assert timers.next_deadline_ms() == 99_999

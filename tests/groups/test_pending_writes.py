@@ -38,13 +38,13 @@ def test_the_values_are_those_of_a_reader_of_the_whole_log(log: list[tuple[str, 
             case "write":
                 pending.write(producer, key, at)
             case "override":
-                pending.override(key)
+                pending.drop_values_of_key(key)
                 values[key] = at
             case _:
-                values.update(pending.end(producer, is_commit=kind == "commit"))
+                values.update(pending.end_transaction(producer, is_commit=kind == "commit"))
     expected = {key: value_of(log, key) for key in "ab"}
     assert values == {key: at for key, at in expected.items() if at is not None}
     for producer in range(1, 4):
-        pending.end(producer, is_commit=False)
+        pending.end_transaction(producer, is_commit=False)
     assert not pending
     assert "a" not in pending

@@ -42,7 +42,10 @@ def init(
     expected_producer: ProducerIdAndEpoch | None = None, timeout_ms: int = TIMEOUT_MS, fresh: int = FRESH_PRODUCER_ID
 ) -> InitProducerId:
     return InitProducerId(
-        timeout_ms=timeout_ms, timeout_max_ms=900_000, expected_producer=expected_producer, fresh_producer_id=fresh
+        transaction_timeout_ms=timeout_ms,
+        transaction_timeout_max_ms=900_000,
+        expected_producer=expected_producer,
+        fresh_producer_id=fresh,
     )
 
 
@@ -188,8 +191,8 @@ def at_epoch(epoch: int) -> Transaction:
         transaction,
         TransactionWritten(
             producer=ProducerIdAndEpoch(FRESH_PRODUCER_ID, epoch),
-            previous=NO_PRODUCER,
-            timeout_ms=TIMEOUT_MS,
+            previous_producer=NO_PRODUCER,
+            transaction_timeout_ms=TIMEOUT_MS,
             state=TransactionState.EMPTY,
             partitions=frozenset(),
             started_at_ms=-1,
@@ -218,9 +221,9 @@ def test_the_first_partition_begins_the_transaction_and_each_is_added_once() -> 
 def test_partitions_outside_the_transaction_are_reported_as_missing() -> None:
     transaction = ongoing_transaction(P0)
     verify = VerifyPartitions(producer=FIRST, partitions=frozenset((P0, P1)))
-    assert reply_to(transaction, verify).missing == {P1}
+    assert reply_to(transaction, verify).missing_partitions == {P1}
     reply_to(transaction, end(FIRST, commit=True))
-    assert reply_to(transaction, verify).missing == {P0, P1}
+    assert reply_to(transaction, verify).missing_partitions == {P0, P1}
 
 
 @pytest.mark.parametrize(
@@ -320,8 +323,8 @@ some_partitions = st.frozensets(st.sampled_from([P0, P1]), min_size=1)
 events = st.one_of(
     st.builds(
         InitProducerId,
-        timeout_ms=st.sampled_from([0, 1_000, TIMEOUT_MS]),
-        timeout_max_ms=st.just(900_000),
+        transaction_timeout_ms=st.sampled_from([0, 1_000, TIMEOUT_MS]),
+        transaction_timeout_max_ms=st.just(900_000),
         expected_producer=st.none() | identities,
         fresh_producer_id=st.just(FRESH_PRODUCER_ID + 1),
     ),

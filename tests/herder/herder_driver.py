@@ -9,35 +9,35 @@ from coterie.engine.lease import Lease
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.machine import check_all, step
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     AppendStatuses,
     ApplyOffsetChange,
     AskPlugins,
-    CloseIntake,
-    ConfigAppended,
+    CloseRequestIntake,
     ConfigEndFound,
+    ConfigLinesAppended,
     ConfigLinesRead,
     ConfigValidated,
     ConnectorSplit,
     Effect,
     Event,
     FindConfigEnd,
-    IntakeClosed,
     LeaderLogOpened,
     MakeSessionKey,
-    OffsetsChanged,
-    OffsetsRead,
+    OffsetChangeEnded,
+    OffsetReadEnded,
     OpenLeaderLog,
     PluginsAnswered,
     ReadOffsets,
     Reply,
     RequestArrived,
+    RequestIntakeClosed,
     RestartTask,
     RuntimeOpened,
     SessionKeyMade,
     SplitConnector,
     StartTask,
-    StatusesAppended,
+    StatusAppendEnded,
     StatusLinesRead,
     StopTask,
     TaskStarted,
@@ -65,7 +65,7 @@ from coterie.nouns.membership import (
     MemberStateChanged,
     SendAssignments,
 )
-from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, RoundToken
 
 ME, OTHER = MemberId("me"), MemberId("other")
 WALL_MS = 1_795_228_766_406
@@ -89,10 +89,10 @@ RunnableChore: TypeAlias = (
     | AskPlugins
     | ReadOffsets
     | ApplyOffsetChange
-    | AppendConfig
+    | AppendConfigLines
     | AppendStatuses
     | MakeSessionKey
-    | CloseIntake
+    | CloseRequestIntake
 )
 
 
@@ -116,7 +116,7 @@ def assignments_requested(
 
 def validated(id_: RequestId, errors: Mapping[str, Sequence[str]] | None = None) -> ConfigValidated:
     """The event for a validation that found ``errors``."""
-    return ConfigValidated(id=id_, infos=ConfigInfos(name="", configs=()).with_errors(errors or {}))
+    return ConfigValidated(id=id_, infos=ConfigInfos(connector_class="", configs=()).with_errors(errors or {}))
 
 
 class HerderDriver:
@@ -128,7 +128,7 @@ class HerderDriver:
         settings = HerderSettings(
             worker_id=WorkerId("here:8083"),
             url=WorkerUrl("http://here:8083/"),
-            version="1",
+            plugin_version="1",
             name="here",
             group_protocol=group_protocol,
         )
@@ -149,7 +149,7 @@ class HerderDriver:
         check_all(self.herder)
         if self.confirms_leadership:
             for opening in self.pop_effects(OpenLeaderLog):
-                self.feed(LeaderLogOpened(number=opening.number))
+                self.feed(LeaderLogOpened(opening_number=opening.opening_number))
             for order in self.pop_effects(ConfirmLeadership):
                 self.feed(LeadershipConfirmed(token=order.token))
 
@@ -174,7 +174,7 @@ class HerderDriver:
 
     def open_runtime(self) -> None:
         self._begun_wall_ms = WALL_MS - self.now_ms
-        self.feed(RuntimeOpened(wall_ms=WALL_MS))
+        self.feed(RuntimeOpened(wall_clock_ms=WALL_MS))
 
     def assign(
         self,
@@ -185,7 +185,7 @@ class HerderDriver:
         leader_url: WorkerUrl = LEADER_URL,
         delay_ms: int = 0,
         protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
-        error: AssignmentError = AssignmentError.NO_ERROR,
+        error: AssignmentErrorCode = AssignmentErrorCode.NO_ERROR,
         config_offset: ConfigOffset | None = None,
     ) -> None:
         """A rebalance ends."""
@@ -200,14 +200,14 @@ class HerderDriver:
                 leader=leader,
                 leader_url=leader_url,
                 config_offset=ConfigOffset(len(self.config) or -1) if config_offset is None else config_offset,
-                token=RoundResult(protocol=protocol, error=error, delay_ms=delay_ms),
+                protocol_details=RoundResult(protocol=protocol, error=error, delay_ms=delay_ms),
             )
         )
 
     def complete_computed_round(self, computed: ComputedAssignments, protocol: ConnectProtocol) -> None:
         """End the rebalance whose assignments this herder has ``computed``."""
         assignment = computed.assignments[ME]
-        error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
+        error = AssignmentErrorCode.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentErrorCode.NO_ERROR
         self.assign(
             assigned=assignment.assigned,
             revoked=assignment.revoked,
@@ -260,7 +260,7 @@ class HerderDriver:
             case SplitConnector(connector=name, config=config, config_line_offset=written_at):
                 count = int(config.get("tasks.max", "1"))
                 configs = [{"share": f"{number}/{count}"} for number in range(count)]
-                self.feed(ConnectorSplit(connector=name, config_line_offset=written_at, configs=configs))
+                self.feed(ConnectorSplit(connector=name, config_line_offset=written_at, task_configs=configs))
             case FindConfigEnd(purpose=purpose):
                 self.feed(ConfigEndFound(purpose=purpose, end_offset=LogPosition(len(self.config))))
             case ValidateConfig(id=id_):
@@ -271,25 +271,25 @@ class HerderDriver:
                     PluginsAnswered(id=id_, answer=PluginList(plugins=PLUGINS) if is_list else PluginKeys(keys=()))
                 )
             case ReadOffsets(id=id_) | ApplyOffsetChange(id=id_):
-                self.feed(OffsetsRead(id=id_) if isinstance(chore, ReadOffsets) else OffsetsChanged(id=id_))
-            case AppendConfig(purpose=append_purpose, lines=lines):
+                self.feed(OffsetReadEnded(id=id_) if isinstance(chore, ReadOffsets) else OffsetChangeEnded(id=id_))
+            case AppendConfigLines(purpose=append_purpose, lines=lines):
                 self.write(*lines)
-                self.feed(ConfigAppended(purpose=append_purpose, end_offset=LogPosition(len(self.config))))
+                self.feed(ConfigLinesAppended(purpose=append_purpose, end_offset=LogPosition(len(self.config))))
             case MakeSessionKey(size_bytes=size_bytes):
                 self._keys += 1
-                self.feed(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_ms=self.wall_ms))
-            case CloseIntake() | AppendStatuses():
+                self.feed(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_clock_ms=self.wall_ms))
+            case CloseRequestIntake() | AppendStatuses():
                 self._run_last_chore(chore)
 
-    def _run_last_chore(self, chore: CloseIntake | AppendStatuses) -> None:
+    def _run_last_chore(self, chore: CloseRequestIntake | AppendStatuses) -> None:
         match chore:
-            case CloseIntake():
-                self.feed(IntakeClosed())
+            case CloseRequestIntake():
+                self.feed(RequestIntakeClosed())
             case AppendStatuses(lines=lines):
                 begin = len(self.statuses)
                 self.statuses += lines
                 self.feed(StatusLinesRead(lines=_lines(lines, begin)))
-                self.feed(StatusesAppended())
+                self.feed(StatusAppendEnded())
 
 
 def _lines(lines: Sequence[NewTopicRecord], begin: int) -> list[TopicRecord]:

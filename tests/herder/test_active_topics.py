@@ -7,7 +7,7 @@ import pytest
 
 from coterie.engine.log import TopicRecord
 from coterie.herder import config_records
-from coterie.herder.messages import AppendStatuses, StatusesAppended, StatusLinesRead, TimerFired
+from coterie.herder.messages import AppendStatuses, StatusAppendEnded, StatusLinesRead, TimerFired
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
@@ -87,7 +87,7 @@ def test_a_failed_append_is_repeated() -> None:
     driver = running()
     progress(driver, "a")
     driver.pop_effects(AppendStatuses)
-    driver.feed(StatusesAppended(failure="no brokers"))
+    driver.feed(StatusAppendEnded(failure="no brokers"))
     driver.feed(TimerFired(timer="statuses"))
     driver.run_all_chores()
     assert topics_of(driver) == ("a",)

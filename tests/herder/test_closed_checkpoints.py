@@ -5,22 +5,22 @@ from dataclasses import replace
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     CheckpointGenerationFinished,
-    ConfigAppendFailed,
     ConfigEndFound,
+    ConfigLinesAppendFailed,
     FindConfigEnd,
     FinishCheckpointGeneration,
     PublishTaskConfigs,
     SplitConnector,
     SplitFailed,
     StartTask,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     TimerFired,
     WriteLogMessage,
 )
 from coterie.herder.seams import TaskCheckpointClosed
-from coterie.herder.timers import FinishCheckDue
+from coterie.herder.timers import ClosedCheckpointCheckDue
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
 from tests.herder.builders import (
@@ -50,14 +50,14 @@ def herder_with_waiting_tasks(*, has_connector: bool = False, leads: bool = Fals
 
 
 def fire_finish_check(driver: HerderDriver) -> list[FinishCheckpointGeneration]:
-    driver.feed(TimerFired(timer=FinishCheckDue(connector=ORDERS)))
+    driver.feed(TimerFired(timer=ClosedCheckpointCheckDue(connector=ORDERS)))
     return driver.pop_effects(FinishCheckpointGeneration)
 
 
 def finish_generation(
     driver: HerderDriver, configs: Sequence[dict[str, str]] | None, incarnation: Incarnation = INCARNATION
 ) -> None:
-    driver.feed(CheckpointGenerationFinished(connector=ORDERS, incarnation=incarnation, configs=configs))
+    driver.feed(CheckpointGenerationFinished(connector=ORDERS, incarnation=incarnation, task_configs=configs))
 
 
 def test_the_task_configs_of_the_next_generation_are_published_through_the_leader() -> None:
@@ -68,7 +68,9 @@ def test_the_task_configs_of_the_next_generation_are_published_through_the_leade
     (publish,) = driver.pop_effects(PublishTaskConfigs)
     assert list(publish.configs) == NEXT
     driver.feed(
-        TaskConfigsPublished(connector=ORDERS, config_line_offset=publish.config_line_offset, refusal="no leader")
+        TaskConfigsPublicationEnded(
+            connector=ORDERS, config_line_offset=publish.config_line_offset, refusal="no leader"
+        )
     )
     assert not driver.pop_effects(PublishTaskConfigs)
     assert fire_finish_check(driver), "retried as long as the tasks wait"
@@ -80,7 +82,7 @@ def test_a_refusal_of_the_leader_is_logged() -> None:
     finish_generation(driver, NEXT)
     (publish,) = driver.pop_effects(PublishTaskConfigs)
     driver.pop_effects(WriteLogMessage)
-    sent = TaskConfigsPublished(connector=ORDERS, config_line_offset=publish.config_line_offset)
+    sent = TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=publish.config_line_offset)
     driver.feed(replace(sent, refusal="HTTP 500"))
     (message,) = driver.pop_effects(WriteLogMessage)
     assert message.warns
@@ -98,8 +100,8 @@ def test_a_refusal_of_its_own_write_is_logged_by_the_leader() -> None:
     driver.pop_effects(WriteLogMessage)
     (find,) = driver.pop_effects(FindConfigEnd)
     driver.feed(ConfigEndFound(purpose=find.purpose, end_offset=driver.herder.config.position))
-    (append,) = driver.pop_effects(AppendConfig)
-    driver.feed(ConfigAppendFailed(purpose=append.purpose, reason="the disk is full"))
+    (append,) = driver.pop_effects(AppendConfigLines)
+    driver.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="the disk is full"))
     assert [message.text.partition(". ")[0] for message in driver.pop_effects(WriteLogMessage)] == [
         "Connector orders: the leader did not accept the task configs that this worker published: "
         "Error writing connector configuration to Kafka: the disk is full"

@@ -60,22 +60,22 @@ def encode_again(record: config_records.ConfigRecord) -> list[NewTopicRecord]:
 def test_the_last_line_of_a_write_contains_the_id_of_its_request() -> None:
     name, request = ConnectorName("a"), ClientRequestId("r1")
     target_state = config_records.target_state_line(name, TargetState.STOPPED)
-    lines = config_records.with_request((*config_records.task_config_lines(name, ()), target_state), request)
+    lines = config_records.with_request_id((*config_records.task_config_lines(name, ()), target_state), request)
     assert [line.value for line in lines] == [
         b'{"tasks":0}',
         b'{"state":"PAUSED","state.v2":"STOPPED","request":"r1"}',
     ]
-    assert config_records.parse(lines[-1].key, lines[-1].value) == TargetStateWritten(
-        connector=name, target_state=TargetState.STOPPED, request=request
+    assert config_records.parse_line(lines[-1].key, lines[-1].value) == TargetStateWritten(
+        connector=name, target_state=TargetState.STOPPED, request_id=request
     )
-    deletion = config_records.with_request((target_state, *config_records.deletion_lines(name)), request)
+    deletion = config_records.with_request_id((target_state, *config_records.deletion_lines(name)), request)
     assert [line.value for line in deletion] == [lines[-1].value, None, None]
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda record: f"{record['o']}-{record['key']}")
 def test_connects_records_are_encoded_to_the_same_bytes(recorded: dict[str, Any]) -> None:
     value = recorded["value"]
-    parsed = config_records.parse(recorded["key"].encode(), None if value is None else value.encode())
+    parsed = config_records.parse_line(recorded["key"].encode(), None if value is None else value.encode())
     (line,) = encode_again(parsed)
     encoded_value = line.value and line.value.replace(b',"incarnation":"5f3a"', b"")
     assert (line.key.decode(), encoded_value and encoded_value.decode()) == (recorded["key"], value)
@@ -87,14 +87,14 @@ def test_a_connector_record_contains_the_incarnation_beside_the_properties() -> 
 
 
 def test_a_task_key_is_split_at_the_last_dash() -> None:
-    parsed = config_records.parse(b"task-a-b-1-12", b'{"properties":{}}')
+    parsed = config_records.parse_line(b"task-a-b-1-12", b'{"properties":{}}')
     assert parsed == TaskConfigWritten(task=ConnectorTaskId(ConnectorName("a-b-1"), 12), config={})
 
 
 def test_the_newer_target_state_field_wins_and_an_unknown_value_falls_back_to_the_older() -> None:
-    parsed = config_records.parse(b"target-state-a", b'{"state":"PAUSED","state.v2":"STOPPED"}')
+    parsed = config_records.parse_line(b"target-state-a", b'{"state":"PAUSED","state.v2":"STOPPED"}')
     assert parsed == TargetStateWritten(connector=ConnectorName("a"), target_state=TargetState.STOPPED)
-    parsed = config_records.parse(b"target-state-a", b'{"state":"PAUSED","state.v2":"HIBERNATING"}')
+    parsed = config_records.parse_line(b"target-state-a", b'{"state":"PAUSED","state.v2":"HIBERNATING"}')
     assert parsed == TargetStateWritten(connector=ConnectorName("a"), target_state=TargetState.PAUSED)
 
 
@@ -115,7 +115,7 @@ def test_the_newer_target_state_field_wins_and_an_unknown_value_falls_back_to_th
     ],
 )
 def test_an_invalid_record_is_ignored_with_a_log_message(key: bytes | None, value: bytes) -> None:
-    parsed = config_records.parse(key, value)
+    parsed = config_records.parse_line(key, value)
     assert isinstance(parsed, IgnoredLine)
     assert parsed.log_message
 
@@ -123,14 +123,14 @@ def test_an_invalid_record_is_ignored_with_a_log_message(key: bytes | None, valu
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=200))
 def test_no_record_raises_an_exception(key: bytes, value: bytes | None) -> None:
     for prefix in (b"", b"connector-", b"task-", b"commit-", b"target-state-"):
-        config_records.parse(prefix + key, value)
-    config_records.parse(b"session-key", value)
+        config_records.parse_line(prefix + key, value)
+    config_records.parse_line(b"session-key", value)
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=6), st.text(min_size=1, max_size=30))
 def test_any_config_is_decoded_to_the_same_config(config: dict[str, str], name: str) -> None:
     line = config_records.connector_line(ConnectorName(name), config, INCARNATION)
-    parsed = config_records.parse(line.key, line.value)
+    parsed = config_records.parse_line(line.key, line.value)
     assert parsed == ConnectorWritten(connector=ConnectorName(name), config=config, incarnation=INCARNATION)
 
 
@@ -153,13 +153,13 @@ GOOD_KEY = {"key": "c2VjcmV0", "algorithm": "HmacSHA256", "creation-timestamp": 
 )
 def test_an_invalid_session_key_is_ignored_with_a_log_message_that_does_not_contain_it(changes: dict[str, Any]) -> None:
     value = json.dumps({**GOOD_KEY, **changes}).encode()
-    assert isinstance(config_records.parse(b"session-key", json.dumps(GOOD_KEY).encode()), SessionKeyWritten)
-    parsed = config_records.parse(b"session-key", value)
+    assert isinstance(config_records.parse_line(b"session-key", json.dumps(GOOD_KEY).encode()), SessionKeyWritten)
+    parsed = config_records.parse_line(b"session-key", value)
     assert isinstance(parsed, IgnoredLine)
     assert parsed.log_message
     assert "c2VjcmV0" not in parsed.log_message
 
 
 def test_a_restart_without_valid_fields_restarts_the_connector_only_as_in_connect() -> None:
-    parsed = config_records.parse(b"restart-connector-a", b'{"include-tasks":"yes"}')
+    parsed = config_records.parse_line(b"restart-connector-a", b'{"include-tasks":"yes"}')
     assert parsed == RestartRequested(connector=ConnectorName("a"), include_tasks=False, only_failed=False)

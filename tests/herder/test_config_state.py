@@ -30,9 +30,9 @@ def test_task_configs_take_effect_when_they_are_committed() -> None:
     state = ConfigState()
     *tasks, commit = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
     read(state, [CONNECTOR_LINE, *tasks])
-    assert state.tasks(ORDERS) == ()
+    assert state.committed_tasks(ORDERS) == ()
     read(state, [commit])
-    assert [state.task_config(task) for task in state.tasks(ORDERS)] == [{"i": "0"}, {"i": "1"}]
+    assert [state.task_config(task) for task in state.committed_tasks(ORDERS)] == [{"i": "0"}, {"i": "1"}]
     assert [state.task_config(ConnectorTaskId(ORDERS, number)) for number in (-1, 2)] == [None, None]
     assert state.jobs() == Jobs.of([ORDERS, ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1)])
     assert state.offset == 4
@@ -45,10 +45,10 @@ def test_a_commit_of_missing_task_configs_leaves_no_tasks_until_a_complete_one()
     assert "[1]" in remarks[0]
     connector = state.connector(ORDERS)
     assert connector is not None
-    assert connector.inconsistent
-    assert state.tasks(ORDERS) == ()
+    assert connector.has_incomplete_commit
+    assert state.committed_tasks(ORDERS) == ()
     read(state, config_records.task_config_lines(ORDERS, [{"i": "0"}]))
-    assert len(state.tasks(ORDERS)) == 1
+    assert len(state.committed_tasks(ORDERS)) == 1
 
 
 def test_a_commit_does_not_use_task_configs_from_before_the_previous_commit() -> None:
@@ -56,7 +56,7 @@ def test_a_commit_does_not_use_task_configs_from_before_the_previous_commit() ->
     read(state, [CONNECTOR_LINE, *config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])])
     *_, commit = config_records.task_config_lines(ORDERS, [{}, {}])
     read(state, [commit])
-    assert state.tasks(ORDERS) == ()
+    assert state.committed_tasks(ORDERS) == ()
 
 
 def test_a_commit_without_its_connector_is_ignored() -> None:
@@ -76,7 +76,7 @@ def test_a_deletion_removes_everything_and_a_re_creation_is_another_incarnation(
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.incarnation == "incarnation-2"
-    assert connector.applied_config is None
+    assert connector.config_at_last_commit is None
     assert state.target_state(ORDERS) is TargetState.STARTED
 
 
@@ -86,7 +86,7 @@ def test_the_connector_config_at_the_commit_is_kept_as_the_applied_one() -> None
     read(state, [config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION)])
     connector = state.connector(ORDERS)
     assert connector is not None
-    assert connector.applied_config == CONFIG
+    assert connector.config_at_last_commit == CONFIG
     assert connector.config != CONFIG
     assert len(connector.task_configs) == 1, "its tasks stay until the next commit"
 
@@ -147,4 +147,4 @@ def test_compaction_keeps_the_checkpointed_task_configs_of_a_stopped_connector()
     connector = state.connector(ORDERS)
     assert connector is not None
     assert connector.checkpointed_task_configs == ({"i": "0"}, {"i": "1"})
-    assert state.tasks(ORDERS) == ()
+    assert state.committed_tasks(ORDERS) == ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.herder.messages import AppendConfig, ValidateConfig
+from coterie.herder.messages import AppendConfigLines, ValidateConfig
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.reads import ConnectorInfo, DescribeConnector
 from coterie.herder.requests.refusals import Problem, RequestRefused
@@ -19,7 +19,7 @@ from tests.herder.builders import CONFIG, CONNECTOR_LINE, DELETED, ORDERS, confi
 from tests.herder.herder_driver import ME, HerderDriver, validated
 
 NONE = ConnectorName("none")
-ANY = IfMatch(versions=None)
+ANY = IfMatch(config_versions=None)
 
 
 def leading() -> HerderDriver:
@@ -65,12 +65,12 @@ def test_a_patch_is_validated_again_if_the_config_has_changed_meanwhile() -> Non
     id_ = herder.send_request(PatchConnector(connector=ORDERS, patch={"a": "1"}))
     (validation,) = herder.pop_effects(ValidateConfig)
     assert validation.config == {**CONFIG, "a": "1"}
-    put = herder.send_request(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": "7"}, replace=True))
+    put = herder.send_request(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": "7"}, may_replace=True))
     herder.run_all_chores()
     assert problem_of(herder, put) is None
     herder.feed(validated(id_))
     for chore in herder.chores():
-        assert not isinstance(chore, AppendConfig)
+        assert not isinstance(chore, AppendConfigLines)
         herder.run_chore(chore)
     (validation,) = herder.pop_effects(ValidateConfig)
     assert validation.config == {**CONFIG, "tasks.max": "7", "a": "1"}
@@ -86,10 +86,12 @@ def test_a_patch_of_an_unknown_connector_is_not_found() -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        PutConnector(connector=ORDERS, config=CONFIG, replace=True, if_match=IfMatch(versions=frozenset({7}))),
-        PatchConnector(connector=ORDERS, patch={"a": "1"}, if_match=IfMatch(versions=frozenset())),
-        DeleteConnector(connector=ORDERS, if_match=IfMatch(versions=frozenset({7, 8}))),
-        PutConnector(connector=NONE, config={**CONFIG, "name": "none"}, replace=True, if_match=ANY),
+        PutConnector(
+            connector=ORDERS, config=CONFIG, may_replace=True, if_match=IfMatch(config_versions=frozenset({7}))
+        ),
+        PatchConnector(connector=ORDERS, patch={"a": "1"}, if_match=IfMatch(config_versions=frozenset())),
+        DeleteConnector(connector=ORDERS, if_match=IfMatch(config_versions=frozenset({7, 8}))),
+        PutConnector(connector=NONE, config={**CONFIG, "name": "none"}, may_replace=True, if_match=ANY),
     ],
     ids=lambda write: type(write).__name__,
 )
@@ -108,19 +110,19 @@ def test_of_two_writes_for_the_same_version_the_first_is_written() -> None:
     herder.run_all_chores()
     info = herder.answer(id_)
     assert isinstance(info, ConnectorInfo)
-    assert info.version == herder.config.index(CONNECTOR_LINE)
-    if_match = IfMatch(versions=frozenset({info.version}))
+    assert info.config_version == herder.config.index(CONNECTOR_LINE)
+    if_match = IfMatch(config_versions=frozenset({info.config_version}))
     ids = [
-        herder.send_request(PutConnector(connector=ORDERS, config=CONFIG, replace=True, if_match=if_match))
+        herder.send_request(PutConnector(connector=ORDERS, config=CONFIG, may_replace=True, if_match=if_match))
         for _ in range(2)
     ]
     herder.run_all_chores()
     assert [problem_of(herder, id_) for id_ in ids] == [None, Problem.VERSION_MISMATCH], "the config is the same"
     written = herder.answer(ids[0])
     assert isinstance(written, WrittenConnector)
-    assert written.info.version == len(herder.config) - 1
+    assert written.info.config_version == len(herder.config) - 1
     deleted = herder.send_request(
-        DeleteConnector(connector=ORDERS, if_match=IfMatch(versions=frozenset({written.info.version})))
+        DeleteConnector(connector=ORDERS, if_match=IfMatch(config_versions=frozenset({written.info.config_version})))
     )
     herder.run_all_chores()
     assert herder.answer(deleted) == DELETED

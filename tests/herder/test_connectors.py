@@ -10,15 +10,15 @@ from coterie.herder.messages import (
     SplitFailed,
     StatusLinesRead,
     StopConnector,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     TimerFired,
 )
 from coterie.herder.seams import SourcePartsChanged
-from coterie.herder.status_records import Status, line_of
+from coterie.herder.status_records import Status, status_line_of_job
 from coterie.herder.timers import ConnectorRetryDue
 from coterie.nouns.ids import Generation, Incarnation, WorkerId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 from tests.herder.herder_driver import SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
 
 ORDERS = ConnectorName("orders")
@@ -39,7 +39,9 @@ def owner_after_split() -> tuple[HerderDriver, int]:
     herder.write(config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-0")))
     herder.assign(assigned=Jobs(frozenset([ORDERS])))
     (split,) = herder.pop_effects(SplitConnector)
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, configs=TASK_CONFIGS))
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=TASK_CONFIGS)
+    )
     return herder, split.config_line_offset
 
 
@@ -47,14 +49,14 @@ def test_changed_source_parts_cause_a_split_that_is_published_only_if_the_task_c
     for configs in (TASK_CONFIGS, [*TASK_CONFIGS, {"share": "2"}]):
         herder, written_at = owner_after_split()
         herder.write(*TASK_CONFIG_LINES)
-        herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=written_at))
+        herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
         herder.pop_effects(PublishTaskConfigs)
         herder.feed(SourcePartsChanged(connector=ORDERS))
         (split,) = herder.pop_effects(SplitConnector)
         herder.feed(SourcePartsChanged(connector=ORDERS))
         assert not herder.pop_effects(SplitConnector), "one split at a time"
         assert split.config_line_offset == written_at
-        herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, configs=configs))
+        herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=configs))
         assert [list(order.configs) for order in herder.pop_effects(PublishTaskConfigs)] == [configs] * (
             configs != TASK_CONFIGS
         )
@@ -75,7 +77,7 @@ def test_task_configs_that_are_read_back_unchanged_are_published_once() -> None:
         assert len(herder.pop_effects(PublishTaskConfigs)) == 1
         if read_first:
             herder.write(*TASK_CONFIG_LINES)
-        herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=written_at))
+        herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
         if not read_first:
             assert not herder.pop_effects(PublishTaskConfigs), (
                 "the leader has written them; only the reading back is missing"
@@ -87,12 +89,12 @@ def test_task_configs_that_are_read_back_unchanged_are_published_once() -> None:
 def test_a_stop_and_resume_that_are_read_together_keep_the_connectors_tasks() -> None:
     herder, written_at = owner_after_split()
     herder.write(*TASK_CONFIG_LINES)
-    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=written_at))
+    herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
     herder.pop_effects(PublishTaskConfigs)
     herder.write(*STOP, RESUME)
     (again,) = herder.pop_effects(PublishTaskConfigs)
     assert list(again.configs) == TASK_CONFIGS
-    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=written_at))
+    herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
     herder.write(*TASK_CONFIG_LINES)
     assert not herder.pop_effects(PublishTaskConfigs)
 
@@ -100,7 +102,7 @@ def test_a_stop_and_resume_that_are_read_together_keep_the_connectors_tasks() ->
 def test_only_the_owner_publishes_its_task_configs_again_after_another_worker_overwrote_them() -> None:
     herder, written_at = owner_after_split()
     herder.write(*TASK_CONFIG_LINES)
-    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=written_at))
+    herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at))
     herder.pop_effects(PublishTaskConfigs)
     herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
     assert len(herder.pop_effects(PublishTaskConfigs)) == 1
@@ -118,27 +120,27 @@ def test_an_unvalidated_config_is_split_with_the_checkpointed_task_configs() -> 
     assert list(split.checkpointed_task_configs) == TASK_CONFIGS
     herder.feed(SplitFailed(connector=ORDERS, config_line_offset=split.config_line_offset, trace="no"))
     assert not herder.pop_effects(PublishTaskConfigs)
-    assert herder.herder.config.tasks(ORDERS) == (ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1))
+    assert herder.herder.config.committed_tasks(ORDERS) == (ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1))
 
 
 # -- a split that fails, or is no longer needed ------------------------------------------------------------------------
 
 
-def last_reported_status(herder: HerderDriver) -> tuple[State, str | None] | None:
+def last_reported_status(herder: HerderDriver) -> tuple[JobState, str | None] | None:
     return herder.herder.work.last_reported.get(ORDERS)
 
 
 def publish(herder: HerderDriver, config_line_offset: int) -> None:
     """The task configs of the split are published and read back."""
     herder.write(*TASK_CONFIG_LINES)
-    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=config_line_offset))
+    herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=config_line_offset))
     herder.effects.clear()
 
 
-def append_task_status(herder: HerderDriver, number: int, state: State) -> None:
+def append_task_status(herder: HerderDriver, number: int, state: JobState) -> None:
     """Another worker writes the task's status to the status topic."""
     status = Status(state=state, worker_id=WorkerId("there:8083"), generation=Generation(1))
-    line = line_of(ConnectorTaskId(ORDERS, number), status)
+    line = status_line_of_job(ConnectorTaskId(ORDERS, number), status)
     herder.feed(
         StatusLinesRead(lines=[TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)])
     )
@@ -155,20 +157,20 @@ def test_a_split_with_a_transient_error_is_reported_and_retried_with_growing_del
             connector=ORDERS, config_line_offset=written_at, trace="the server cannot be reached", is_transient=True
         )
         herder.feed(failed)
-        assert last_reported_status(herder) == (State.RESTARTING, "the server cannot be reached")
+        assert last_reported_status(herder) == (JobState.RESTARTING, "the server cannot be reached")
         assert not herder.pop_effects(SplitConnector), "not before the retry delay"
         (timer,) = [order for order in herder.pop_effects(SetTimer) if isinstance(order.timer, ConnectorRetryDue)]
         delays_ms.append(timer.at_ms - herder.now_ms)
         herder.now_ms = timer.at_ms
         herder.feed(TimerFired(timer=timer.timer))
-        assert last_reported_status(herder) == (State.RESTARTING, "the server cannot be reached"), (
+        assert last_reported_status(herder) == (JobState.RESTARTING, "the server cannot be reached"), (
             "also during the retry"
         )
     assert delays_ms == [250, 500, 1_000, 2_000]
     (split,) = herder.pop_effects(SplitConnector)
     assert split.config_line_offset == written_at
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, configs=TASK_CONFIGS))
-    assert last_reported_status(herder) == (State.RUNNING, None)
+    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    assert last_reported_status(herder) == (JobState.RUNNING, None)
     assert not herder.pop_effects(PublishTaskConfigs)
 
 
@@ -192,7 +194,7 @@ def test_a_split_that_failed_permanently_is_not_retried() -> None:
     herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
     herder.feed(TimerFired(timer=ConnectorRetryDue(connector=ORDERS)))
     assert not herder.pop_effects(SplitConnector)
-    assert last_reported_status(herder) == (State.FAILED, "batch 4 of task 1 fails")
+    assert last_reported_status(herder) == (JobState.FAILED, "batch 4 of task 1 fails")
 
 
 def test_an_unwanted_split_is_stopped_once_and_the_next_one_waits_for_its_end() -> None:
@@ -223,7 +225,9 @@ def test_a_paused_or_revoked_connector_is_stopped() -> None:
     assert herder.pop_effects(StopConnector) == [StopConnector(connector=ORDERS)]
     herder.write(RESUME)
     (split,) = herder.pop_effects(SplitConnector)
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, configs=TASK_CONFIGS))
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=TASK_CONFIGS)
+    )
     herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
     assert herder.pop_effects(StopConnector) == [StopConnector(connector=ORDERS)]
 
@@ -245,15 +249,15 @@ def test_a_worker_with_an_expired_lease_splits_nothing_until_the_next_heartbeat_
 def test_while_a_task_is_failed_a_split_keeps_the_source_parts_and_is_repeated_afterwards() -> None:
     herder, written_at = owner_after_split()
     publish(herder, written_at)
-    append_task_status(herder, 1, State.FAILED)
+    append_task_status(herder, 1, JobState.FAILED)
     herder.feed(SourcePartsChanged(connector=ORDERS))
     (split,) = herder.pop_effects(SplitConnector)
     assert split.keeps_source_parts
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, configs=TASK_CONFIGS))
-    append_task_status(herder, 0, State.RUNNING)
+    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    append_task_status(herder, 0, JobState.RUNNING)
     assert not herder.pop_effects(SplitConnector)
     assert not herder.pop_effects(PublishTaskConfigs)
-    append_task_status(herder, 1, State.RUNNING)
+    append_task_status(herder, 1, JobState.RUNNING)
     (split,) = herder.pop_effects(SplitConnector)
     assert not split.keeps_source_parts
 
@@ -261,11 +265,13 @@ def test_while_a_task_is_failed_a_split_keeps_the_source_parts_and_is_repeated_a
 def test_a_changed_config_reaches_a_failed_task() -> None:
     herder, written_at = owner_after_split()
     publish(herder, written_at)
-    append_task_status(herder, 1, State.FAILED)
+    append_task_status(herder, 1, JobState.FAILED)
     herder.write(config_records.connector_line(ORDERS, {**CONFIG, "transforms": "t"}, Incarnation("incarnation-0")))
     (split,) = herder.pop_effects(SplitConnector)
     assert split.keeps_source_parts
     changed_configs = [{**share, "transforms": "t"} for share in TASK_CONFIGS]
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, configs=changed_configs))
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=changed_configs)
+    )
     (order,) = herder.pop_effects(PublishTaskConfigs)
     assert list(order.configs) == changed_configs

@@ -43,7 +43,7 @@ def test_a_draining_worker_leaves_permanently_when_all_its_jobs_are_revoked_and_
     driver.run_all_chores()
     assert [leave.is_permanent for leave in driver.pop_effects(Leave)] == [True]
     driver.feed(GroupLeft())
-    assert [end.code for end in driver.pop_effects(Exit)] == [0]
+    assert [end.exit_code for end in driver.pop_effects(Exit)] == [0]
 
 
 def test_a_cancelled_drain_is_reported_in_the_next_join_and_the_worker_stays() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.herder.group_view import find_members, view, worker_id_in
+from coterie.herder.group_view import build_group_view, find_members_by_name, worker_id_of_url
 from coterie.nouns.ids import InstanceId, WorkerUrl
 from tests.herder.shown_round import ANNA, BERT, BOTH, FIRST, SECOND, round_snapshot
 
@@ -13,7 +13,7 @@ def test_deferred_jobs_are_shown_with_their_former_worker_and_the_remaining_dela
     first = round_snapshot({ANNA: MemberSpec(), BERT: MemberSpec()}, assigned={ANNA: FIRST, BERT: SECOND})
     (deferred_job,) = SECOND.tasks
     second = round_snapshot({ANNA: MemberSpec(owned=FIRST)}, previous=first, unassigned={deferred_job: "it waits"})
-    shown = view(
+    shown = build_group_view(
         second,
         [Deferral(jobs=SECOND, deadline_ms=5_000)],
         configured=BOTH,
@@ -34,15 +34,15 @@ def test_deferred_jobs_are_shown_with_their_former_worker_and_the_remaining_dela
 def test_deferred_jobs_of_an_unknown_worker_are_shown_without_a_worker_name() -> None:
     snapshot = round_snapshot({ANNA: MemberSpec(owned=FIRST)})
     waiting = [Deferral(jobs=SECOND, deadline_ms=0, instance_id=InstanceId("place"))]
-    shown = view(snapshot, waiting, configured=BOTH, policy=RebalancePolicy(), next_round_ms=None, now_ms=9)
+    shown = build_group_view(snapshot, waiting, configured=BOTH, policy=RebalancePolicy(), next_round_ms=None, now_ms=9)
     (deferred,) = shown.deferred
     assert (deferred.worker, deferred.instance_id, deferred.time_left_ms) == (None, "place", 0)
 
 
 def test_a_drain_without_another_worker_shows_its_reason_to_wait() -> None:
-    alone = round_snapshot({ANNA: MemberSpec(owned=FIRST, draining=True)})
+    alone = round_snapshot({ANNA: MemberSpec(owned=FIRST, is_draining=True)})
     assert [info.drain_wait_reason for info in alone.members] == ["every worker is draining"]
-    with_another_worker = round_snapshot({ANNA: MemberSpec(owned=FIRST, draining=True), BERT: MemberSpec()})
+    with_another_worker = round_snapshot({ANNA: MemberSpec(owned=FIRST, is_draining=True), BERT: MemberSpec()})
     assert [info.drain_wait_reason for info in with_another_worker.members] == [
         "rebalance.max.moves.per.round is reached; more jobs move later",
         None,
@@ -51,15 +51,16 @@ def test_a_drain_without_another_worker_shows_its_reason_to_wait() -> None:
 
 def test_a_worker_is_found_by_address_before_name_and_by_name_before_instance_id() -> None:
     members = round_snapshot({ANNA: MemberSpec(instance_id=InstanceId("bert")), BERT: MemberSpec()}).members
-    assert [info.member_id for info in find_members(members, "bert")] == [BERT]
-    assert [info.member_id for info in find_members(members, "anna-1:8083")] == [ANNA]
+    assert [info.member_id for info in find_members_by_name(members, "bert")] == [BERT]
+    assert [info.member_id for info in find_members_by_name(members, "anna-1:8083")] == [ANNA]
     assert [
-        info.member_id for info in find_members([replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083")
+        info.member_id
+        for info in find_members_by_name([replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083")
     ] == [BERT]
-    assert find_members(members, "cleo") == []
-    assert worker_id_in(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
+    assert find_members_by_name(members, "cleo") == []
+    assert worker_id_of_url(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
 
 
 def test_a_members_malformed_url_is_shown_unchanged() -> None:
     for malformed in ("http://[bad:8083/", "http://\u2100x:8083/", "", "?"):
-        assert worker_id_in(WorkerUrl(malformed)) == malformed
+        assert worker_id_of_url(WorkerUrl(malformed)) == malformed

@@ -3,8 +3,8 @@
 import pytest
 
 from coterie.herder.messages import (
-    AppendConfig,
-    ConfigAppendFailed,
+    AppendConfigLines,
+    ConfigLinesAppendFailed,
     FindConfigEnd,
     LeaderLogOpened,
     LeaderLogOpenFailed,
@@ -33,7 +33,7 @@ def leader() -> HerderDriver:
 def open_log(herder: HerderDriver) -> ConfirmLeadership:
     """The log is opened; returns the order to confirm the leadership."""
     (opening,) = herder.pop_effects(OpenLeaderLog)
-    herder.feed(LeaderLogOpened(number=opening.number))
+    herder.feed(LeaderLogOpened(opening_number=opening.opening_number))
     (order,) = herder.pop_effects(ConfirmLeadership)
     return order
 
@@ -52,8 +52,8 @@ def test_a_leader_writes_nothing_before_a_heartbeat_has_confirmed_it_after_the_o
     assert not herder.pop_effects(FindConfigEnd), "the confirmation of an earlier opening proves nothing"
     herder.feed(LeadershipConfirmed(token=order.token))
     herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
-    (append,) = herder.pop_effects(AppendConfig)
-    assert append.leader_log == order.token
+    (append,) = herder.pop_effects(AppendConfigLines)
+    assert append.leader_log_opening == order.token
     herder.run_chore(append)
     assert herder.answer(id_) == DELETED
 
@@ -75,8 +75,8 @@ def test_a_target_state_is_written_without_the_right_of_the_leader() -> None:
     herder.assign()
     herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
     herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
-    (append,) = herder.pop_effects(AppendConfig)
-    assert append.leader_log is None
+    (append,) = herder.pop_effects(AppendConfigLines)
+    assert append.leader_log_opening is None
     assert not herder.pop_effects(OpenLeaderLog)
 
 
@@ -85,16 +85,18 @@ def test_a_fenced_write_begins_again_after_the_log_was_opened_again_and_read_to_
     id_ = herder.send_request(DeleteConnector(connector=ORDERS))
     confirm(herder)
     herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
-    (append,) = herder.pop_effects(AppendConfig)
+    (append,) = herder.pop_effects(AppendConfigLines)
     herder.feed(
-        ConfigAppendFailed(purpose=append.purpose, reason="fenced", leader_log=append.leader_log, is_fenced=True)
+        ConfigLinesAppendFailed(
+            purpose=append.purpose, reason="fenced", leader_log_opening=append.leader_log_opening, is_fenced=True
+        )
     )
     assert herder.answer(id_) is None
     assert not herder.pop_effects(FindConfigEnd)
     confirm(herder)
     herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
-    (again,) = herder.pop_effects(AppendConfig)
-    assert (again.lines, again.leader_log) == (append.lines, 2)
+    (again,) = herder.pop_effects(AppendConfigLines)
+    assert (again.lines, again.leader_log_opening) == (append.lines, 2)
     herder.run_chore(again)
     assert herder.answer(id_) == DELETED
 
@@ -104,8 +106,12 @@ def test_an_append_with_unknown_result_is_refused_and_the_log_is_opened_again() 
     id_ = herder.send_request(DeleteConnector(connector=ORDERS))
     confirm(herder)
     herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
-    (append,) = herder.pop_effects(AppendConfig)
-    herder.feed(ConfigAppendFailed(purpose=append.purpose, reason="no response", leader_log=append.leader_log))
+    (append,) = herder.pop_effects(AppendConfigLines)
+    herder.feed(
+        ConfigLinesAppendFailed(
+            purpose=append.purpose, reason="no response", leader_log_opening=append.leader_log_opening
+        )
+    )
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.LOG_FAILED
@@ -121,9 +127,9 @@ def test_a_write_that_read_the_log_before_the_log_was_opened_again_reads_it_agai
     herder.assign(leader=ME)
     confirm(herder)
     herder.run_chore(lookup)
-    assert not herder.pop_effects(AppendConfig), "another leader may have written since the lookup"
+    assert not herder.pop_effects(AppendConfigLines), "another leader may have written since the lookup"
     herder.run_chore(herder.pop_effects(FindConfigEnd)[0])
-    assert len(herder.pop_effects(AppendConfig)) == 1
+    assert len(herder.pop_effects(AppendConfigLines)) == 1
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
@@ -131,12 +137,14 @@ def test_a_former_leader_whose_log_is_opened_late_may_not_write(is_lost: bool) -
     herder = leader()
     (opening,) = herder.pop_effects(OpenLeaderLog)
     herder.feed(MembershipLost(reason="paused")) if is_lost else herder.assign()
-    herder.feed(LeaderLogOpened(number=opening.number))
+    herder.feed(LeaderLogOpened(opening_number=opening.opening_number))
     assert not herder.pop_effects(ConfirmLeadership)
-    herder.feed(LeadershipConfirmed(token=opening.number))
-    assert herder.herder.leader_log.write_number is None
+    herder.feed(LeadershipConfirmed(token=opening.opening_number))
+    assert herder.herder.leader_log.writable_opening_number is None
     herder.assign(leader=ME)
-    assert [order.number for order in herder.pop_effects(OpenLeaderLog)] == [2], "a new leader opens the log itself"
+    assert [order.opening_number for order in herder.pop_effects(OpenLeaderLog)] == [2], (
+        "a new leader opens the log itself"
+    )
 
 
 def test_a_leader_keeps_its_right_over_a_rebalance_that_it_leads() -> None:
@@ -144,14 +152,14 @@ def test_a_leader_keeps_its_right_over_a_rebalance_that_it_leads() -> None:
     confirm(herder)
     herder.assign(leader=ME)
     assert not herder.pop_effects(OpenLeaderLog)
-    assert herder.herder.leader_log.write_number == 1
+    assert herder.herder.leader_log.writable_opening_number == 1
 
 
 def test_a_log_that_cannot_be_opened_is_opened_again_and_each_reason_is_logged_once() -> None:
     herder = leader()
     for reason in ("no broker", "no broker", "no right"):
         (opening,) = herder.pop_effects(OpenLeaderLog)
-        herder.feed(LeaderLogOpenFailed(number=opening.number, reason=reason))
+        herder.feed(LeaderLogOpenFailed(opening_number=opening.opening_number, reason=reason))
         assert not herder.pop_effects(OpenLeaderLog)
         herder.now_ms += 1_000
         herder.feed(TimerFired(timer="leader log"))
@@ -166,5 +174,5 @@ def test_a_session_key_is_written_with_the_right_of_the_leader() -> None:
     assert not herder.pop_effects(MakeSessionKey)
     confirm(herder)
     herder.run_chore(herder.pop_effects(MakeSessionKey)[0])
-    (append,) = herder.pop_effects(AppendConfig)
-    assert append.leader_log == 1
+    (append,) = herder.pop_effects(AppendConfigLines)
+    assert append.leader_log_opening == 1

@@ -1,11 +1,11 @@
 """A worker that relaunches its process, and the next process, which continues the membership."""
 
 from coterie.herder.messages import (
-    CloseIntake,
+    CloseRequestIntake,
     CloseRuntime,
     Exit,
     FindConfigEnd,
-    IntakeClosed,
+    RequestIntakeClosed,
     RuntimeClosed,
     SetTimer,
     ShutdownOrdered,
@@ -19,7 +19,7 @@ from coterie.herder.requests.writes import DeleteConnector, SetTargetState
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Handover, Leave, MembershipLost, PlaceHandover, Rejoin, SetWorkerState
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 from tests.herder.builders import BOTH_TASKS, DELETED, FIRST, ORDERS, STATIC, assigned_jobs, compute_round, working
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_renewed
 
@@ -54,13 +54,13 @@ def test_a_restart_stops_all_tasks_and_keeps_all_jobs() -> None:
 def test_a_restarting_worker_exits_with_a_handover_and_without_leaving() -> None:
     driver = working()
     end = restart_to_exit(driver)
-    assert (end.code, end.relaunches) == (0, True)
+    assert (end.exit_code, end.relaunches) == (0, True)
     assert isinstance(end.handover, PlaceHandover)
     assert (end.handover.jobs, end.handover.member_id, end.handover.generation) == (BOTH_TASKS, ME, 1)
     assert not end.handover.must_ask_for_round, "a follower needs no rejoin"
     assert not driver.pop_effects(Leave)
     status_by_task = {str(task): driver.herder.statuses.get(task) for task in BOTH_TASKS.tasks}
-    assert {status.state for status in status_by_task.values() if status is not None} == {State.RESTARTING}
+    assert {status.state for status in status_by_task.values() if status is not None} == {JobState.RESTARTING}
 
 
 def test_a_restart_with_invalid_settings_is_refused_and_stops_nothing() -> None:
@@ -196,16 +196,16 @@ def test_a_restarting_leader_answers_its_writes_before_its_runtime_closes() -> N
 def test_a_worker_whose_tasks_do_not_stop_accepts_no_more_requests_after_their_grace_period() -> None:
     driver = working()
     driver.feed(ShutdownOrdered(reason="SIGTERM"))
-    assert not driver.pop_effects(CloseIntake)
+    assert not driver.pop_effects(CloseRequestIntake)
     (due,) = (timer for timer in driver.pop_effects(SetTimer) if timer.timer == "last requests")
     assert due.at_ms == driver.now_ms + driver.herder.settings.stop_grace_ms
     driver.feed(TimerFired(timer=due.timer))
-    assert len(driver.pop_effects(CloseIntake)) == 1
-    driver.feed(IntakeClosed())
+    assert len(driver.pop_effects(CloseRequestIntake)) == 1
+    driver.feed(RequestIntakeClosed())
     assert not driver.pop_effects(Leave), "its tasks still run"
     driver.run_all_chores()
     assert len(driver.pop_effects(Leave)) == 1
-    assert not driver.pop_effects(CloseIntake), "it was ordered before"
+    assert not driver.pop_effects(CloseRequestIntake), "it was ordered before"
 
 
 def test_sigterm_ends_a_restarting_worker() -> None:
@@ -232,7 +232,11 @@ def test_a_restarting_worker_refuses_orders() -> None:
 def test_the_next_process_starts_the_same_jobs_after_a_lease_renewal_with_an_open_runtime() -> None:
     driver = working()
     next_driver = next_process(restart_to_exit(driver).handover, driver)
-    assert (next_driver.herder.owned, next_driver.herder.place.state, next_driver.herder.place.is_settled) == (
+    assert (
+        next_driver.herder.owned_jobs,
+        next_driver.herder.place.member_state,
+        next_driver.herder.place.is_settled,
+    ) == (
         BOTH_TASKS,
         MemberState.STABLE,
         True,
@@ -263,5 +267,5 @@ def test_after_a_loss_of_the_handed_over_membership_nothing_is_started() -> None
     next_driver.open_runtime()
     next_driver.run_all_chores()
     assert [state.owned for state in next_driver.pop_effects(SetWorkerState)] == [NO_JOBS]
-    assert next_driver.herder.owned == NO_JOBS
+    assert next_driver.herder.owned_jobs == NO_JOBS
     assert not next_driver.pop_effects(StartTask)

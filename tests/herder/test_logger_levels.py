@@ -4,7 +4,13 @@ import pytest
 
 from coterie.herder import config_records
 from coterie.herder.config_records import LoggerLevelWritten
-from coterie.herder.messages import AppendConfig, ConfigAppended, ConfigAppendFailed, ForLoggerLevel, SetLoggerLevel
+from coterie.herder.messages import (
+    AppendConfigLines,
+    ConfigLinesAppended,
+    ConfigLinesAppendFailed,
+    LoggerLevelPurpose,
+    SetLoggerLevel,
+)
 from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.nouns.ids import LogPosition
@@ -21,14 +27,14 @@ def test_a_request_is_answered_when_its_line_is_durable(fails: bool) -> None:
     driver = configured_herder()
     driver.effects.clear()
     id_ = driver.send_request(SetGroupLoggerLevel(logger="a.b", level=LoggerLevel.DEBUG))
-    (append,) = driver.pop_effects(AppendConfig)
-    assert append == AppendConfig(purpose=ForLoggerLevel(id=id_), lines=(LINE,))
+    (append,) = driver.pop_effects(AppendConfigLines)
+    assert append == AppendConfigLines(purpose=LoggerLevelPurpose(id=id_), lines=(LINE,))
     if fails:
-        driver.feed(ConfigAppendFailed(purpose=append.purpose, reason="no broker"))
+        driver.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="no broker"))
         message = "Failed to write to the config topic: no broker"
         assert driver.answer(id_) == RequestRefused(problem=Problem.LOG_FAILED, message=message)
     else:
-        driver.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(99)))
+        driver.feed(ConfigLinesAppended(purpose=append.purpose, end_offset=LogPosition(99)))
         assert driver.answer(id_) == Done()
 
 

@@ -19,9 +19,9 @@ from coterie.herder.messages import (
     ShutdownOrdered,
     SplitConnector,
     StartTask,
-    StatusesAppended,
+    StatusAppendEnded,
     StopTask,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     TaskStartFailed,
     TimerFired,
 )
@@ -84,7 +84,7 @@ def test_nothing_is_sent_to_the_group_before_the_runtime_is_open() -> None:
     herder = HerderDriver()
     herder.write(CONNECTOR_LINE)
     assert not herder.pop_effects(SetWorkerState)
-    herder.feed(RuntimeOpened(wall_ms=WALL_MS))
+    herder.feed(RuntimeOpened(wall_clock_ms=WALL_MS))
     assert herder.pop_effects(SetWorkerState) == [SetWorkerState(config_offset=ConfigOffset(1), owned=NO_JOBS)]
 
 
@@ -97,7 +97,7 @@ def test_only_assigned_tasks_with_committed_configs_are_started() -> None:
     herder.write(*TASK_CONFIG_LINES)
     started = [order.spec for order in herder.pop_effects(StartTask)]
     assert started == [
-        TaskSpec(task=task, incarnation=INCARNATION, config=share)
+        TaskSpec(task=task, connector_incarnation=INCARNATION, config=share)
         for task, share in zip(TASKS, ORDERS_TASK_CONFIGS, strict=True)
     ]
 
@@ -226,14 +226,16 @@ def test_an_owner_retries_to_publish_through_the_leader_until_there_is_a_newer_c
     herder.assign(assigned=jobs_of(ORDERS))
     (split,) = herder.pop_effects(SplitConnector)
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, configs=ORDERS_TASK_CONFIGS)
+        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=ORDERS_TASK_CONFIGS)
     )
     (published,) = herder.pop_effects(PublishTaskConfigs)
     assert (published.leader_url, published.configs) == ("http://leader:8083/", tuple(ORDERS_TASK_CONFIGS))
     delays_ms = []
     for _ in range(10):
         herder.feed(
-            TaskConfigsPublished(connector=ORDERS, config_line_offset=split.config_line_offset, refusal="no route")
+            TaskConfigsPublicationEnded(
+                connector=ORDERS, config_line_offset=split.config_line_offset, refusal="no route"
+            )
         )
         (timer,) = [order for order in herder.pop_effects(SetTimer) if isinstance(order.timer, ConnectorRetryDue)]
         delays_ms.append(timer.at_ms - herder.now_ms)
@@ -243,7 +245,9 @@ def test_an_owner_retries_to_publish_through_the_leader_until_there_is_a_newer_c
     assert delays_ms == [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
     herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
     (newer,) = herder.pop_effects(SplitConnector)
-    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=split.config_line_offset, refusal="no route"))
+    herder.feed(
+        TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=split.config_line_offset, refusal="no route")
+    )
     assert not [order for order in herder.pop_effects(SetTimer) if isinstance(order.timer, ConnectorRetryDue)]
     assert newer.config_line_offset != split.config_line_offset
 
@@ -257,7 +261,7 @@ def test_the_result_of_a_split_of_an_older_config_is_dropped() -> None:
     herder.write(config_records.connector_line(ORDERS, {**CONFIG, "new": "yes"}, INCARNATION))
     assert not herder.pop_effects(SplitConnector), "one split at a time"
     herder.feed(
-        ConnectorSplit(connector=ORDERS, config_line_offset=old.config_line_offset, configs=ORDERS_TASK_CONFIGS)
+        ConnectorSplit(connector=ORDERS, config_line_offset=old.config_line_offset, task_configs=ORDERS_TASK_CONFIGS)
     )
     (new,) = herder.pop_effects(SplitConnector)
     assert new.config == {**CONFIG, "new": "yes"}
@@ -344,7 +348,7 @@ def test_a_shutdown_stops_tasks_writes_statuses_leaves_and_exits() -> None:
     herder.run_all_chores()
     assert herder.pop_effects(Leave) == [Leave(reason="SIGTERM")]
     herder.feed(GroupLeft())
-    assert herder.pop_effects(Exit) == [Exit(code=0, reason="SIGTERM")]
+    assert herder.pop_effects(Exit) == [Exit(exit_code=0, reason="SIGTERM")]
 
 
 def test_a_worker_refused_by_its_group_leaves_and_exits_with_an_error() -> None:
@@ -354,7 +358,7 @@ def test_a_worker_refused_by_its_group_leaves_and_exits_with_an_error() -> None:
     herder.run_all_chores()
     assert herder.pop_effects(Leave) == [Leave(reason="set session.timeout.ms")]
     herder.feed(GroupLeft())
-    assert herder.pop_effects(Exit) == [Exit(code=1, reason="set session.timeout.ms")]
+    assert herder.pop_effects(Exit) == [Exit(exit_code=1, reason="set session.timeout.ms")]
 
 
 def test_a_worker_refused_after_joining_stops_its_tasks_before_it_leaves() -> None:
@@ -393,7 +397,7 @@ def test_unwritten_statuses_are_written_later_unless_newer_ones_exist() -> None:
     for start in herder.pop_effects(StartTask):
         herder.run_chore(start)
     herder.feed(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
-    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     herder.feed(TimerFired(timer="statuses"))
     (again,) = herder.pop_effects(AppendStatuses)
     assert [line.value and line.value.split(b'"')[3] for line in again.lines] == [b"RUNNING", b"UNASSIGNED"]
@@ -501,7 +505,7 @@ class RandomHerderRun:
     def on_request(self) -> None:
         name = ConnectorName(self.rng.choice("ab"))
         requests: list[Request] = [
-            PutConnector(connector=name, config={"name": name}, replace=True),
+            PutConnector(connector=name, config={"name": name}, may_replace=True),
             DeleteConnector(connector=name),
             SetTargetState(connector=name, target_state=self.rng.choice(list(TargetState))),
             DescribeConnector(connector=name),

@@ -6,11 +6,11 @@ import pytest
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     ApplyOffsetChange,
     FindConfigEnd,
-    OffsetsChanged,
-    OffsetsRead,
+    OffsetChangeEnded,
+    OffsetReadEnded,
     ReadOffsets,
     StopConnector,
     TimerFired,
@@ -75,7 +75,7 @@ def test_a_follower_reads_offsets_from_the_checkpoints() -> None:
     (read,) = herder.pop_effects(ReadOffsets)
     assert (read.connector, read.config) == (ORDERS, CONFIG)
     assert herder.answer(id_) is None
-    herder.feed(OffsetsRead(id=id_, offsets=(OFFSET,)))
+    herder.feed(OffsetReadEnded(id=id_, offsets=(OFFSET,)))
     assert herder.answer(id_) == ConnectorOffsets(offsets=(OFFSET,))
 
 
@@ -83,12 +83,12 @@ def test_a_read_of_offsets_fails_or_times_out_with_the_reason() -> None:
     herder = configured_herder()
     ids = [herder.send_request(DescribeOffsets(connector=ORDERS)) for _ in range(2)]
     read_to_end(herder)
-    herder.feed(OffsetsRead(id=ids[0], failure="no such folder"))
+    herder.feed(OffsetReadEnded(id=ids[0], failure="no such folder"))
     assert refusal(herder, ids[0]) == (Problem.OFFSETS_FAILED, "no such folder")
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=ids[1])))
     problem, message = refusal(herder, ids[1])
     assert (problem, "reading the offsets of connector orders" in message) == (Problem.TIMED_OUT, True)
-    herder.feed(OffsetsRead(id=ids[1]))  # Late: the request was answered.
+    herder.feed(OffsetReadEnded(id=ids[1]))  # Late: the request was answered.
 
 
 def test_offsets_of_an_unknown_connector_are_not_found() -> None:
@@ -108,9 +108,9 @@ def test_the_leader_changes_the_offsets_of_a_stopped_connector_and_writes_nothin
     assert (change.connector, change.config, change.change) == (ORDERS, CONFIG, CHANGE)
     assert list(change.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
     assert herder.answer(id_) is None
-    herder.feed(OffsetsChanged(id=id_))
+    herder.feed(OffsetChangeEnded(id=id_))
     assert herder.answer(id_) == Done()
-    assert not herder.pop_effects(AppendConfig)
+    assert not herder.pop_effects(AppendConfigLines)
 
 
 @pytest.mark.parametrize("lines", [(), (config_records.target_state_line(ORDERS, TargetState.PAUSED),)])
@@ -150,7 +150,7 @@ def test_a_leader_whose_membership_is_not_confirmed_changes_nothing() -> None:
 def test_a_change_delays_no_other_write() -> None:
     herder = leader(*STOP)
     begin(herder)
-    id_ = herder.send_request(PutConnector(connector=ConnectorName("other"), config=CONFIG, replace=False))
+    id_ = herder.send_request(PutConnector(connector=ConnectorName("other"), config=CONFIG, may_replace=False))
     herder.run_all_chores()
     assert isinstance(herder.answer(id_), WrittenConnector)
 
@@ -171,7 +171,9 @@ def test_a_change_that_is_no_longer_allowed_is_ended_once(reason: str) -> None:
     herder.write(RESUME)
     assert not herder.pop_effects(StopConnector)
     herder.feed(
-        OffsetsChanged(id=id_, refusal=RequestRefused(problem=Problem.OFFSETS_FAILED, message="the change was ended"))
+        OffsetChangeEnded(
+            id=id_, refusal=RequestRefused(problem=Problem.OFFSETS_FAILED, message="the change was ended")
+        )
     )
     assert refusal(herder, id_) == (Problem.OFFSETS_FAILED, "the change was ended")
 
@@ -185,19 +187,19 @@ def test_a_change_that_takes_too_long_is_answered_and_continues() -> None:
         Problem.TIMED_OUT,
         "Request timed out. The worker is currently modifying offsets for connector orders",
     )
-    herder.feed(OffsetsChanged(id=id_))
+    herder.feed(OffsetChangeEnded(id=id_))
     assert len([effect for effect in herder.effects if getattr(effect, "id", None) == id_]) == 1
 
 
 def test_the_initial_offsets_are_set_before_the_connector_is_written() -> None:
     herder = leader()
     name = ConnectorName("new")
-    id_ = herder.send_request(PutConnector(connector=name, config=CONFIG, replace=False, initial_offsets=CHANGE))
+    id_ = herder.send_request(PutConnector(connector=name, config=CONFIG, may_replace=False, initial_offsets=CHANGE))
     read_to_end(herder)
     (change,) = herder.pop_effects(ApplyOffsetChange)
     assert (change.connector, change.incarnation) == (name, f"incarnation-{id_}")
     assert herder.herder.config.connector(name) is None
-    herder.feed(OffsetsChanged(id=id_))
+    herder.feed(OffsetChangeEnded(id=id_))
     herder.run_all_chores()
     connector = herder.herder.config.connector(name)
     assert connector is not None
@@ -210,9 +212,9 @@ def test_the_initial_offsets_are_set_before_the_connector_is_written() -> None:
 def test_a_connector_with_refused_initial_offsets_is_not_created() -> None:
     herder = leader()
     name = ConnectorName("new")
-    id_ = herder.send_request(PutConnector(connector=name, config=CONFIG, replace=False, initial_offsets=CHANGE))
+    id_ = herder.send_request(PutConnector(connector=name, config=CONFIG, may_replace=False, initial_offsets=CHANGE))
     read_to_end(herder)
-    herder.feed(OffsetsChanged(id=id_, refusal=RequestRefused(problem=Problem.BAD_REQUEST, message="no such file")))
+    herder.feed(OffsetChangeEnded(id=id_, refusal=RequestRefused(problem=Problem.BAD_REQUEST, message="no such file")))
     assert refusal(herder, id_) == (Problem.BAD_REQUEST, "no such file")
     herder.run_all_chores()
     assert herder.herder.config.connector(name) is None
@@ -220,7 +222,7 @@ def test_a_connector_with_refused_initial_offsets_is_not_created() -> None:
 
 def test_initial_offsets_of_a_connector_that_exists_are_not_set() -> None:
     herder = leader()
-    id_ = herder.send_request(PutConnector(connector=ORDERS, config=CONFIG, replace=False, initial_offsets=CHANGE))
+    id_ = herder.send_request(PutConnector(connector=ORDERS, config=CONFIG, may_replace=False, initial_offsets=CHANGE))
     read_to_end(herder)
     assert not herder.pop_effects(ApplyOffsetChange)
     herder.run_all_chores()

@@ -6,7 +6,7 @@ from coterie.herder.messages import SetTimer, StartTask, StopTask, TimerFired, W
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import LeaveAndRejoin, MemberReport, MembershipLost, SendAssignments, SetWorkerState
-from coterie.wire.connect import AssignmentError, ConnectProtocol
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol
 from tests.herder.builders import ALL_JOBS, CONNECTOR_LINE, TASKS, configured_herder, jobs_of
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, assignments_requested
 
@@ -16,16 +16,16 @@ THIRD = MemberId("third")
 # -- a log that cannot be read ----------------------------------------------------------------------------------------
 
 
-def lag_behind_group(herder: HerderDriver, *, error: AssignmentError = AssignmentError.NO_ERROR) -> None:
+def lag_behind_group(herder: HerderDriver, *, error: AssignmentErrorCode = AssignmentErrorCode.NO_ERROR) -> None:
     """The group has read one record more than this worker, which cannot read it."""
     herder.config.append(CONNECTOR_LINE)
     herder.feed(ROUND)
-    herder.assign(assigned=jobs_of(TASKS[1]) if error is AssignmentError.NO_ERROR else NO_JOBS, error=error)
+    herder.assign(assigned=jobs_of(TASKS[1]) if error is AssignmentErrorCode.NO_ERROR else NO_JOBS, error=error)
 
 
-@pytest.mark.parametrize("error", list(AssignmentError))
+@pytest.mark.parametrize("error", list(AssignmentErrorCode))
 def test_a_worker_that_lags_too_long_leaves_and_rejoins_when_it_has_read_the_config_log(
-    error: AssignmentError,
+    error: AssignmentErrorCode,
 ) -> None:
     herder = configured_herder()
     herder.assign(assigned=jobs_of(TASKS[0]))
@@ -44,7 +44,7 @@ def test_a_worker_that_lags_too_long_leaves_and_rejoins_when_it_has_read_the_con
     (stop,) = herder.pop_effects(StopTask)
     assert stop.task == TASKS[0], "a task must not run without a membership"
     herder.run_chore(stop)
-    assert not herder.herder.owned
+    assert not herder.herder.owned_jobs
     assert not herder.pop_effects(SetWorkerState), "the worker would lag again"
     herder.config.pop()
     herder.write(CONNECTOR_LINE)
@@ -148,7 +148,7 @@ def test_a_worker_that_has_read_the_whole_log_stays_even_if_the_group_reports_a_
     herder.run_all_chores()
     herder.feed(ROUND)
     herder.assign(
-        error=AssignmentError.CONFIG_MISMATCH, config_offset=ConfigOffset(999), protocol=ConnectProtocol.STATIC
+        error=AssignmentErrorCode.CONFIG_MISMATCH, config_offset=ConfigOffset(999), protocol=ConnectProtocol.STATIC
     )
     if is_lost:
         herder.feed(MembershipLost(reason="a partition"))

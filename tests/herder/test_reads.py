@@ -56,7 +56,7 @@ def test_a_read_is_answered_from_memory_if_the_log_cannot_be_reached() -> None:
     read = herder.send_request(DescribeConnector(connector=ORDERS))
     (lookup,) = herder.pop_effects(FindConfigEnd)
     herder.feed(ConfigEndFound(purpose=lookup.purpose, end_offset=None))
-    assert herder.answer(read) == ConnectorInfo(connector=ORDERS, config=CONFIG, tasks=tuple(TASKS), version=0)
+    assert herder.answer(read) == ConnectorInfo(connector=ORDERS, config=CONFIG, tasks=tuple(TASKS), config_version=0)
 
 
 def test_a_read_is_answered_while_the_group_rebalances() -> None:

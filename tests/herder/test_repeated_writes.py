@@ -8,7 +8,7 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.config_records import ConnectorWritten
 from coterie.herder.config_state import WRITTEN_REQUESTS_MAX, ConfigState, WrittenRequest
-from coterie.herder.messages import AppendConfig, FindConfigEnd, SetTimer, TimerFired, ValidateConfig
+from coterie.herder.messages import AppendConfigLines, FindConfigEnd, SetTimer, TimerFired, ValidateConfig
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorStatus
@@ -37,10 +37,10 @@ FIRST = WriteAttempt(id=ClientRequestId("r1"), time_left_ms=90_000)
 REPEAT = WriteAttempt(id=ClientRequestId("r1"), time_left_ms=80_000, is_repeat=True)
 OTHER_REPEAT = replace(REPEAT, id=ClientRequestId("r2"))
 NEW = ConnectorName("new")
-CREATION = PutConnector(connector=NEW, config={**CONFIG, "name": NEW}, replace=False)
+CREATION = PutConnector(connector=NEW, config={**CONFIG, "name": NEW}, may_replace=False)
 WRITES: list[Write] = [
     CREATION,
-    PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": "3"}, replace=True),
+    PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": "3"}, may_replace=True),
     PatchConnector(connector=ORDERS, patch={"tasks.max": "3"}),
     SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED),
     RestartConnector(connector=ORDERS, include_tasks=True, only_failed=False),
@@ -115,7 +115,7 @@ def test_a_follower_answers_a_repeat_whose_line_it_reads_and_else_sends_it_to_th
     (lookup,) = herder.pop_effects(FindConfigEnd)
     assert herder.answer(id_) is None, "it reads the log to its end first"
     lines = (config_records.connector_line(NEW, CREATION.config, Incarnation("i")),)
-    written = config_records.with_request(lines, FIRST.id)
+    written = config_records.with_request_id(lines, FIRST.id)
     herder.write(*written, read=False)
     herder.run_chore(lookup)
     assert herder.answer(id_) is None
@@ -128,7 +128,7 @@ def test_a_follower_answers_a_repeat_whose_line_it_reads_and_else_sends_it_to_th
     other = perform(herder, PatchConnector(connector=ORDERS, patch={"a": "b"}), OTHER_REPEAT)
     assert isinstance(other, RequestRefused)
     assert other.problem is Problem.NOT_LEADER
-    assert not herder.pop_effects(AppendConfig)
+    assert not herder.pop_effects(AppendConfigLines)
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -140,7 +140,7 @@ def test_in_a_group_that_workers_of_connect_may_join_the_outcome_of_a_missing_li
     assert answer.problem is Problem.OUTCOME_UNKNOWN
     assert "read the connector to find out" in answer.message
     lines = (config_records.connector_line(NEW, CREATION.config, Incarnation("i")),)
-    herder.write(*config_records.with_request(lines, FIRST.id))
+    herder.write(*config_records.with_request_id(lines, FIRST.id))
     assert isinstance(perform(herder, CREATION, REPEAT), WrittenConnector)
 
 
@@ -158,7 +158,7 @@ def test_a_repeated_deletion_does_not_delete_a_connector_that_was_created_again_
     perform(herder, SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED), OTHER_REPEAT)
     assert perform(herder, DeleteConnector(connector=ORDERS), FIRST) == DELETED
     assert [line.value is None for line in herder.config[-3:]] == [False, True, True]
-    again = PutConnector(connector=ORDERS, config=CONFIG, replace=False)
+    again = PutConnector(connector=ORDERS, config=CONFIG, may_replace=False)
     assert isinstance(perform(herder, again, replace(FIRST, id=ClientRequestId("r3"))), WrittenConnector)
     assert perform(herder, DeleteConnector(connector=ORDERS), REPEAT) == DELETED
     assert herder.herder.config.connector(ORDERS) is not None
@@ -177,7 +177,7 @@ def test_the_time_limit_of_an_attempt_is_the_time_that_is_left() -> None:
 def test_the_config_state_keeps_the_requests_of_the_last_lines() -> None:
     driver = HerderDriver()
     lines = [
-        config_records.with_request(
+        config_records.with_request_id(
             (config_records.connector_line(NEW, {"a": str(number)}, Incarnation("i")),), ClientRequestId(str(number))
         )
         for number in range(WRITTEN_REQUESTS_MAX + 1)
@@ -193,5 +193,5 @@ def test_the_config_state_keeps_the_requests_of_the_last_lines() -> None:
 
 def test_a_line_with_another_kind_of_request_is_read_without_it() -> None:
     value = json.dumps({"properties": {"a": "b"}, "request": 7}).encode()
-    written = config_records.parse(b"connector-new", value)
+    written = config_records.parse_line(b"connector-new", value)
     assert written == ConnectorWritten(connector=NEW, config={"a": "b"})

@@ -55,7 +55,7 @@ REQUESTS: list[Request] = [
     DescribeStatus(connector=ORDERS),
     DescribeTaskStatus(task=TASKS[0]),
     DescribeWorker(),
-    PutConnector(connector=ORDERS, config=CONFIG, replace=True),
+    PutConnector(connector=ORDERS, config=CONFIG, may_replace=True),
     PatchConnector(connector=ORDERS, patch={"tasks.max": "1"}),
     DeleteConnector(connector=ORDERS),
     ChangeOffsets(connector=ORDERS, change=RESET_OFFSETS),

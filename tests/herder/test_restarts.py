@@ -17,7 +17,7 @@ from coterie.herder.seams import TaskDied, TaskProgressed
 from coterie.nouns.ids import WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job
 from coterie.nouns.membership import MembershipLost
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import (
     ALL_JOBS,
@@ -53,11 +53,11 @@ def running() -> HerderDriver:
 def fail(driver: HerderDriver, task: ConnectorTaskId) -> None:
     driver.feed(TaskDied(task=task, trace="the table is gone", holds_checkpoint=True, can_restart=False))
     driver.run_all_chores()
-    assert state_of(driver, task) is State.FAILED
+    assert state_of(driver, task) is JobState.FAILED
     driver.effects.clear()
 
 
-def state_of(driver: HerderDriver, job: Job) -> State:
+def state_of(driver: HerderDriver, job: Job) -> JobState:
     status = driver.herder.statuses.get(job)
     assert status is not None
     return status.state
@@ -78,12 +78,12 @@ def test_restarted_jobs_are_restarting_until_they_run() -> None:
         for chore in driver.chores():
             if not isinstance(chore, SplitConnector):
                 driver.run_chore(chore)
-    assert {state_of(driver, job) for job in ALL_JOBS} == {State.RESTARTING}
+    assert {state_of(driver, job) for job in ALL_JOBS} == {JobState.RESTARTING}
     assert driver.herder.work.task_runs[TASKS[0]].starts == 2
     for task in TASKS:
         driver.feed(TaskProgressed(task=task, batch_id=1, input_rows=1))
     driver.run_all_chores()
-    assert {state_of(driver, task) for task in TASKS} == {State.RUNNING}
+    assert {state_of(driver, task) for task in TASKS} == {JobState.RUNNING}
 
 
 def test_a_plain_restart_stops_no_task() -> None:
@@ -108,10 +108,10 @@ def test_a_connector_that_could_not_be_split_is_split_again_by_a_restart_of_fail
     (split,) = driver.pop_effects(SplitConnector)
     driver.feed(SplitFailed(connector=ORDERS, config_line_offset=split.config_line_offset, trace="no such table"))
     driver.run_all_chores()
-    assert state_of(driver, ORDERS) is State.FAILED
+    assert state_of(driver, ORDERS) is JobState.FAILED
     driver.write(config_records.restart_line(restart_line(only_failed=True)))
     driver.run_all_chores()
-    assert state_of(driver, ORDERS) is State.RUNNING
+    assert state_of(driver, ORDERS) is JobState.RUNNING
 
 
 def test_a_restart_during_a_split_uses_the_result_of_a_new_split() -> None:
@@ -121,7 +121,7 @@ def test_a_restart_during_a_split_uses_the_result_of_a_new_split() -> None:
     driver.write(config_records.restart_line(restart_line()))
     assert not driver.pop_effects(SplitConnector), "a connector never has two splits at a time"
     offset = split.config_line_offset
-    driver.feed(ConnectorSplit(connector=ORDERS, config_line_offset=offset, configs=[{"share": "old"}]))
+    driver.feed(ConnectorSplit(connector=ORDERS, config_line_offset=offset, task_configs=[{"share": "old"}]))
     assert driver.pop_effects(SplitConnector)
 
 
@@ -144,7 +144,7 @@ def test_a_restart_of_a_paused_connector_starts_nothing_and_takes_a_failed_task_
     driver.write(config_records.restart_line(restart_line(include_tasks=True)))
     assert not driver.pop_effects(StartTask)
     driver.run_all_chores()
-    assert {state_of(driver, job) for job in ALL_JOBS} == {State.PAUSED}
+    assert {state_of(driver, job) for job in ALL_JOBS} == {JobState.PAUSED}
 
 
 def test_a_start_that_fails_after_a_restart_was_ordered_is_tried_again() -> None:
@@ -163,7 +163,7 @@ def test_a_restarted_task_that_is_revoked_does_not_start() -> None:
     driver.write(config_records.restart_line(restart_line(include_tasks=True)))
     driver.feed(MembershipLost(reason="the lease is over"))
     driver.run_all_chores()
-    assert not driver.herder.owned.tasks
+    assert not driver.herder.owned_jobs.tasks
 
 
 # -- the requests -----------------------------------------------------------------------------------------------------
@@ -180,14 +180,14 @@ def leading() -> HerderDriver:
 @pytest.mark.parametrize(
     ("include_tasks", "only_failed", "states"),
     [
-        (True, False, [State.RESTARTING, State.RESTARTING, State.RESTARTING]),
-        (False, False, [State.RESTARTING, State.RUNNING, State.FAILED]),
-        (True, True, [State.RUNNING, State.RUNNING, State.RESTARTING]),
-        (False, True, [State.RUNNING, State.RUNNING, State.FAILED]),
+        (True, False, [JobState.RESTARTING, JobState.RESTARTING, JobState.RESTARTING]),
+        (False, False, [JobState.RESTARTING, JobState.RUNNING, JobState.FAILED]),
+        (True, True, [JobState.RUNNING, JobState.RUNNING, JobState.RESTARTING]),
+        (False, True, [JobState.RUNNING, JobState.RUNNING, JobState.FAILED]),
     ],
 )
 def test_the_answer_shows_what_is_restarted_as_recorded(
-    include_tasks: bool, only_failed: bool, states: list[State]
+    include_tasks: bool, only_failed: bool, states: list[JobState]
 ) -> None:
     driver = leading()
     fail(driver, TASKS[1])

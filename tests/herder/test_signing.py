@@ -8,16 +8,16 @@ import pytest
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendConfig,
-    ConfigAppended,
-    ConfigAppendFailed,
+    AppendConfigLines,
+    ConfigLinesAppended,
+    ConfigLinesAppendFailed,
     ConnectorSplit,
     MakeSessionKey,
     PublishTaskConfigs,
     SessionKeyMade,
     SetTimer,
     SplitConnector,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     TimerFired,
     WriteLogMessage,
 )
@@ -49,7 +49,7 @@ def key_of(letter: bytes, *, created_at_ms: int = WALL_MS, algorithm: str = "Hma
 def herder_with_key(*, key: SessionKey | None = None, **session_keys: Any) -> HerderDriver:
     """A herder started at ``WALL_MS``, with a config log that may contain ``key``."""
     herder = HerderDriver()
-    herder.herder.settings = replace(herder.herder.settings, session_keys=SessionKeySettings(**session_keys))
+    herder.herder.settings = replace(herder.herder.settings, session_key_settings=SessionKeySettings(**session_keys))
     herder.write(CONNECTOR_LINE, *(() if key is None else (config_records.session_key_line(key),)))
     herder.open_runtime()
     return herder
@@ -91,12 +91,12 @@ def test_a_leader_without_a_key_writes_one(protocol: ConnectProtocol) -> None:
     herder = leader_with_key(protocol)
     assert herder.pop_effects(MakeSessionKey) == [MakeSessionKey(size_bytes=32)]
     herder.now_ms += 5
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
-    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms, key=b"k" * 32))
+    (append,) = herder.pop_effects(AppendConfigLines)
     assert append.lines == (config_records.session_key_line(key_of(b"k", created_at_ms=WALL_MS + 5)),)
     assert herder.herder.config.session_key is None, "it takes effect when it is read back"
     herder.write(*append.lines)
-    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(2)))
+    herder.feed(ConfigLinesAppended(purpose=append.purpose, end_offset=LogPosition(2)))
     assert herder.herder.config.session_key == key_of(b"k", created_at_ms=WALL_MS + 5)
     assert not herder.pop_effects(MakeSessionKey)
 
@@ -176,11 +176,11 @@ def test_a_key_that_does_not_match_the_settings_is_replaced_at_once(other: Sessi
 def test_the_next_key_is_dated_by_the_adjusted_wall_clock() -> None:
     herder = leader_with_key(key=key_of(b"k", created_at_ms=WALL_MS - 3_600_000))
     assert herder.pop_effects(MakeSessionKey)
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms + 7_000_000, key=b"l" * 32))
-    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms + 7_000_000, key=b"l" * 32))
+    (append,) = herder.pop_effects(AppendConfigLines)
     assert append.lines == (config_records.session_key_line(key_of(b"l", created_at_ms=herder.wall_ms + 7_000_000)),)
     herder.write(*append.lines)
-    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(len(herder.config))))
+    herder.feed(ConfigLinesAppended(purpose=append.purpose, end_offset=LogPosition(len(herder.config))))
     advance_clock(herder, 3_599_000)
     assert not herder.pop_effects(MakeSessionKey)
     advance_clock(herder, 2_000)
@@ -190,26 +190,26 @@ def test_the_next_key_is_dated_by_the_adjusted_wall_clock() -> None:
 def test_after_a_clock_set_back_a_key_that_is_not_expired_is_kept() -> None:
     herder = leader_with_key(key=key_of(b"k", created_at_ms=WALL_MS - 3_600_000))
     assert herder.pop_effects(MakeSessionKey)
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms - 600_000, key=b"l" * 32))
-    assert not herder.pop_effects(AppendConfig)
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms - 600_000, key=b"l" * 32))
+    assert not herder.pop_effects(AppendConfigLines)
     advance_clock(herder, 601_000)
     assert len(herder.pop_effects(MakeSessionKey)) == 1
 
 
 def test_a_failed_write_is_retried_unless_its_record_was_written_after_all() -> None:
     herder = leader_with_key()
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms, key=b"k" * 32))
     herder.pop_effects(MakeSessionKey)
-    (append,) = herder.pop_effects(AppendConfig)
-    herder.feed(ConfigAppendFailed(purpose=append.purpose, reason="no route"))
+    (append,) = herder.pop_effects(AppendConfigLines)
+    herder.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="no route"))
     assert any("no route" in log_message.text for log_message in herder.pop_effects(WriteLogMessage))
     assert not herder.pop_effects(MakeSessionKey), "not before the retry delay"
     advance_clock(herder, 1_000)
     assert herder.pop_effects(MakeSessionKey) == [MakeSessionKey(size_bytes=32)]
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
-    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms, key=b"l" * 32))
+    (append,) = herder.pop_effects(AppendConfigLines)
     herder.write(*append.lines)
-    herder.feed(ConfigAppendFailed(purpose=append.purpose, reason="no answer"))
+    herder.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="no answer"))
     advance_clock(herder, 1_000)
     assert not herder.pop_effects(MakeSessionKey), "the record was written"
 
@@ -217,8 +217,8 @@ def test_a_failed_write_is_retried_unless_its_record_was_written_after_all() -> 
 def test_a_worker_that_no_longer_leads_when_its_key_is_made_does_not_write_it() -> None:
     herder = leader_with_key()
     herder.assign(protocol=ConnectProtocol.SESSIONED)
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
-    assert not herder.pop_effects(AppendConfig)
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms, key=b"k" * 32))
+    assert not herder.pop_effects(AppendConfigLines)
     herder.pop_effects(MakeSessionKey)
     herder.assign(leader=ME, protocol=ConnectProtocol.SESSIONED)
     assert herder.pop_effects(MakeSessionKey), "and it makes another one when it leads again"
@@ -227,17 +227,17 @@ def test_a_worker_that_no_longer_leads_when_its_key_is_made_does_not_write_it() 
 def test_only_one_key_is_written_until_its_record_is_read() -> None:
     herder = leader_with_key(key=key_of(b"k", created_at_ms=0))
     assert len(herder.pop_effects(MakeSessionKey)) == 1
-    herder.feed(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
-    (append,) = herder.pop_effects(AppendConfig)
+    herder.feed(SessionKeyMade(wall_clock_ms=herder.wall_ms, key=b"l" * 32))
+    (append,) = herder.pop_effects(AppendConfigLines)
     herder.write(*append.lines, read=False)
-    herder.feed(ConfigAppended(purpose=append.purpose, end_offset=LogPosition(3)))
+    herder.feed(ConfigLinesAppended(purpose=append.purpose, end_offset=LogPosition(3)))
     herder.feed(TimerFired(timer="session key"))
     assert not herder.pop_effects(MakeSessionKey)
 
 
 def test_no_traced_message_contains_a_key() -> None:
     herder = leader_with_key()
-    event = SessionKeyMade(wall_ms=herder.wall_ms, key=b"secretsecretsecretsecretsecretse")
+    event = SessionKeyMade(wall_clock_ms=herder.wall_ms, key=b"secretsecretsecretsecretsecretse")
     herder.feed(event)
     shown = f"{event} {herder.effects}"
     assert "secret" not in shown
@@ -252,7 +252,7 @@ def owner_after_split(protocol: ConnectProtocol, *, key: SessionKey | None) -> H
     herder = herder_with_key(key=key)
     herder.assign(assigned=Jobs.of([ORDERS]), protocol=protocol)
     (split,) = herder.pop_effects(SplitConnector)
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, configs=CONFIGS))
+    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=CONFIGS))
     return herder
 
 
@@ -279,7 +279,11 @@ def test_a_refused_signature_is_logged_as_an_error_only_after_the_key_propagatio
     levels_after_limit: list[list[bool]] = []
     for _ in range(9):
         herder.pop_effects(WriteLogMessage)
-        herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=0, refusal="403", forbidden=True))
+        herder.feed(
+            TaskConfigsPublicationEnded(
+                connector=ORDERS, config_line_offset=0, refusal="403", is_signature_refused=True
+            )
+        )
         (levels_before_limit if herder.now_ms <= first_ms + 60_000 else levels_after_limit).append(
             [log_message.is_error for log_message in herder.pop_effects(WriteLogMessage)]
         )
@@ -298,7 +302,7 @@ def test_a_refused_signature_is_logged_as_an_error_only_after_the_key_propagatio
 def test_another_refusal_is_logged_at_once() -> None:
     herder = owner_after_split(ConnectProtocol.SESSIONED, key=key_of(b"k"))
     herder.pop_effects(WriteLogMessage)
-    herder.feed(TaskConfigsPublished(connector=ORDERS, config_line_offset=0, refusal="no route"))
+    herder.feed(TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=0, refusal="no route"))
     assert [log_message.is_error for log_message in herder.pop_effects(WriteLogMessage)] == [False]
 
 
@@ -332,7 +336,7 @@ def test_a_leader_accepts_only_requests_signed_with_its_key(protocol: ConnectPro
     assert isinstance(unknown, RequestRefused)
     assert unknown.problem is Problem.NOT_FOUND
     assert answer(herder, signed(b"k")) == Done()
-    assert herder.herder.config.tasks(ORDERS)
+    assert herder.herder.config.committed_tasks(ORDERS)
 
 
 def test_an_unsupported_algorithm_is_refused_with_the_supported_ones_before_the_key_is_checked() -> None:
@@ -397,4 +401,4 @@ def test_a_leader_does_not_sign_requests_to_itself() -> None:
     herder = herder_with_key(key=key_of(b"k"))
     herder.assign(leader=ME, assigned=Jobs.of([ORDERS]), protocol=ConnectProtocol.SESSIONED)
     herder.run_all_chores()
-    assert herder.herder.config.tasks(ORDERS)
+    assert herder.herder.config.committed_tasks(ORDERS)

@@ -148,7 +148,7 @@ def test_an_assignment_to_a_local_variable_is_not_detected(line: str) -> None:
 
 
 def in_round(*, is_lost: bool = False) -> InRound:
-    return InRound(state=MemberState.COMPLETING_REBALANCE, follows_loss=is_lost)
+    return InRound(member_state=MemberState.COMPLETING_REBALANCE, follows_membership_loss=is_lost)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_only_a_completed_rebalance_makes_a_leader_and_a_loss_lasts_until_a_reba
     place = Herder(HerderDriver().herder.settings).place
     place.phase = phase
     place.member_id = place.leader = MemberId(member_id)
-    assert (place.state, place.is_lost, place.is_leader) == (state, is_lost, is_leader)
+    assert (place.member_state, place.is_lost, place.is_leader) == (state, is_lost, is_leader)
 
 
 def test_a_stop_ordered_late_in_the_lease_ends_within_the_session() -> None:

@@ -7,13 +7,13 @@ import pytest
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_records import deletion_lines
-from coterie.herder.messages import AppendStatuses, StatusesAppended, StatusLinesRead, StopTask, TimerFired
+from coterie.herder.messages import AppendStatuses, StatusAppendEnded, StatusLinesRead, StopTask, TimerFired
 from coterie.herder.seams import TaskProgressed
-from coterie.herder.status_records import Status, line_of
+from coterie.herder.status_records import Status, status_line_of_job
 from coterie.nouns.ids import Generation, MemberId, WorkerId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import ComputedAssignments
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import (
     CONNECTOR_LINE,
@@ -48,14 +48,14 @@ def pending_status_lines(herder: HerderDriver) -> list[tuple[str, dict[str, Any]
     return [(line.key.decode(), json.loads(line.value)) for line in lines if line.value is not None]
 
 
-def stored_status(herder: HerderDriver, job: Job) -> tuple[State, str | None, str] | None:
+def stored_status(herder: HerderDriver, job: Job) -> tuple[JobState, str | None, str] | None:
     status = herder.herder.statuses.get(job)
     return None if status is None else (status.state, status.trace, status.worker_id)
 
 
-def append_status(herder: HerderDriver, job: Job, state: State, worker: str, generation: int) -> None:
+def append_status(herder: HerderDriver, job: Job, state: JobState, worker: str, generation: int) -> None:
     """The herder reads another worker's status from the status log."""
-    line = line_of(job, Status(state=state, worker_id=WorkerId(worker), generation=Generation(generation)))
+    line = status_line_of_job(job, Status(state=state, worker_id=WorkerId(worker), generation=Generation(generation)))
     apply_line(herder, line)
 
 
@@ -70,7 +70,7 @@ def test_a_job_without_an_eligible_worker_is_reported_unassigned_once_with_the_r
     claims = {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
     herder.run_all_chores()
-    assert stored_status(herder, TASKS[1]) == (State.UNASSIGNED, NO_ELIGIBLE_WORKER, "here:8083")
+    assert stored_status(herder, TASKS[1]) == (JobState.UNASSIGNED, NO_ELIGIBLE_WORKER, "here:8083")
     written = len(herder.statuses)
     for _ in range(3):
         lead_static(herder, {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}, claims)
@@ -84,11 +84,11 @@ def test_a_job_deferred_for_a_departed_worker_is_not_shown_as_running() -> None:
     herder.run_all_chores()
     lost = computed.assignments[OTHER].assigned
     for job in lost:
-        append_status(herder, job, State.RUNNING, "other", herder.generation)
+        append_status(herder, job, JobState.RUNNING, "other", herder.generation)
     lead_round(herder, STATIC, {ME: computed.assignments[ME].assigned})
     herder.run_all_chores()
     reason = "other has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
-    assert {stored_status(herder, job) for job in lost} == {(State.UNASSIGNED, reason, "here:8083")}
+    assert {stored_status(herder, job) for job in lost} == {(JobState.UNASSIGNED, reason, "here:8083")}
     written = len(herder.statuses)
     herder.now_ms += 10_000  # Another rebalance, with a shorter remaining delay.
     computed = lead_round(herder, STATIC, {ME: computed.assignments[ME].assigned, THIRD: NO_JOBS})
@@ -96,16 +96,16 @@ def test_a_job_deferred_for_a_departed_worker_is_not_shown_as_running() -> None:
     assert len(herder.statuses) == written
     # The delay is over: the next owner reports the status itself when the task runs.
     herder.now_ms += 300_000
-    computed = lead_round(herder, STATIC, {ME: herder.herder.owned, THIRD: NO_JOBS})
+    computed = lead_round(herder, STATIC, {ME: herder.herder.owned_jobs, THIRD: NO_JOBS})
     assignment = [task for task in computed.assignments[ME].assigned.tasks if task in lost]
     herder.run_all_chores()
     for task in assignment:
         herder.feed(TaskProgressed(task=task, batch_id=0, input_rows=1))
     herder.run_all_chores()
     for job in (job for job in computed.assignments[THIRD].assigned if job in lost):
-        append_status(herder, job, State.RUNNING, "third", herder.generation)
-        assert stored_status(herder, job) == (State.RUNNING, None, "third")
-    assert {stored_status(herder, task) for task in assignment} <= {(State.RUNNING, None, "here:8083")}
+        append_status(herder, job, JobState.RUNNING, "third", herder.generation)
+        assert stored_status(herder, job) == (JobState.RUNNING, None, "third")
+    assert {stored_status(herder, task) for task in assignment} <= {(JobState.RUNNING, None, "here:8083")}
 
 
 def test_a_late_reason_does_not_overwrite_the_next_owners_status() -> None:
@@ -114,24 +114,27 @@ def test_a_late_reason_does_not_overwrite_the_next_owners_status() -> None:
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
     while not any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder)):
         herder.pop_effects(AppendStatuses)
-        herder.feed(StatusesAppended())
+        herder.feed(StatusAppendEnded())
     herder.pop_effects(AppendStatuses)
-    herder.feed(StatusesAppended(failure="the log cannot be reached"))
-    lead_static(herder, {ME: herder.herder.owned, OTHER: jobs_of(TASKS[0]), THIRD: NO_JOBS})
-    append_status(herder, TASKS[1], State.PAUSED, "third", herder.generation)
+    herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
+    lead_static(herder, {ME: herder.herder.owned_jobs, OTHER: jobs_of(TASKS[0]), THIRD: NO_JOBS})
+    append_status(herder, TASKS[1], JobState.PAUSED, "third", herder.generation)
     herder.feed(TimerFired(timer="statuses"))
     assert not any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder))
 
 
-@pytest.mark.parametrize("state", [State.RUNNING, State.PAUSED, State.FAILED])
-def test_a_reader_ignores_a_late_reason(state: State) -> None:
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PAUSED, JobState.FAILED])
+def test_a_reader_ignores_a_late_reason(state: JobState) -> None:
     herder = configured_herder()
     herder.assign()
     append_status(herder, TASKS[1], state, "third", 7)
     late = Status(
-        state=State.UNASSIGNED, worker_id=WorkerId("leader"), generation=Generation(6), trace="every worker is draining"
+        state=JobState.UNASSIGNED,
+        worker_id=WorkerId("leader"),
+        generation=Generation(6),
+        trace="every worker is draining",
     )
-    apply_line(herder, line_of(TASKS[1], late))
+    apply_line(herder, status_line_of_job(TASKS[1], late))
     assert stored_status(herder, TASKS[1]) == (state, None, "third")
 
 
@@ -140,8 +143,8 @@ def test_a_late_unassigned_status_of_a_former_owner_does_not_hide_the_reason() -
     claims = {ME: jobs_of(ORDERS), OTHER: jobs_of(TASKS[0])}
     lead_static(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
     herder.run_all_chores()
-    append_status(herder, TASKS[1], State.UNASSIGNED, "third", 0)
-    assert stored_status(herder, TASKS[1]) == (State.UNASSIGNED, NO_ELIGIBLE_WORKER, "here:8083")
+    append_status(herder, TASKS[1], JobState.UNASSIGNED, "third", 0)
+    assert stored_status(herder, TASKS[1]) == (JobState.UNASSIGNED, NO_ELIGIBLE_WORKER, "here:8083")
 
 
 def test_a_follower_reports_no_status_of_unassigned_jobs() -> None:
@@ -158,7 +161,7 @@ def test_an_unwritten_reason_is_removed_with_its_deleted_job() -> None:
     assert any(key == "status-task-orders-1" for key, _ in pending_status_lines(herder))
     appends = herder.pop_effects(AppendStatuses)
     herder.write(*deletion_lines(ORDERS))
-    lead_static(herder, {ME: herder.herder.owned, OTHER: NO_JOBS}, claims)
+    lead_static(herder, {ME: herder.herder.owned_jobs, OTHER: NO_JOBS}, claims)
     for append in appends:
         herder.run_chore(append)
     herder.run_all_chores()
@@ -172,9 +175,9 @@ def test_a_late_tombstone_does_not_delete_the_status_of_a_connector_that_was_cre
         herder.run_chore(stop)
     deleted = [line.key for append in herder.pop_effects(AppendStatuses) for line in append.lines if line.value is None]
     assert b"status-task-orders-0" in deleted
-    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
-    append_status(herder, TASKS[0], State.RUNNING, "third", herder.generation + 1)
+    append_status(herder, TASKS[0], JobState.RUNNING, "third", herder.generation + 1)
     herder.feed(TimerFired(timer="statuses"))
     herder.run_all_chores()
-    assert stored_status(herder, TASKS[0]) == (State.RUNNING, None, "third")
+    assert stored_status(herder, TASKS[0]) == (JobState.RUNNING, None, "third")

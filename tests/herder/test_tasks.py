@@ -2,7 +2,7 @@
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    EndStart,
+    EndTaskStart,
     RestartTask,
     SplitConnector,
     StartTask,
@@ -25,7 +25,7 @@ from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import CheckpointClosed, Running, Starting
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import LeaseRenewed, MembershipLost, Rejoin, SetWorkerState
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 from tests.herder.builders import CONNECTOR_LINE, ORDERS, TASK_CONFIG_LINES, TASKS, jobs_of
 from tests.herder.herder_driver import SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
 
@@ -59,7 +59,7 @@ def test_a_lost_membership_after_a_halt_stops_nothing() -> None:
         herder.feed(TaskHalted(task=task))
     herder.feed(MembershipLost(reason="the lease is over"))
     assert not herder.pop_effects(StopTask)
-    assert not herder.herder.owned.tasks
+    assert not herder.herder.owned_jobs.tasks
 
 
 def test_a_task_halted_while_it_starts_does_not_run() -> None:
@@ -103,7 +103,7 @@ def due_restarts(herder: HerderDriver, *, after_ms: int, task: ConnectorTaskId =
     return herder.pop_effects(RestartTask)
 
 
-def stored_status(herder: HerderDriver, task: ConnectorTaskId = TASKS[0]) -> tuple[State, str | None] | None:
+def stored_status(herder: HerderDriver, task: ConnectorTaskId = TASKS[0]) -> tuple[JobState, str | None] | None:
     herder.run_all_chores()
     stored = herder.herder.statuses.get(task)
     return None if stored is None else (stored.state, stored.trace)
@@ -126,11 +126,11 @@ def test_a_failed_query_is_restarted_three_times_with_growing_delays_before_its_
         assert not due_restarts(herder, after_ms=wait_ms - 1)
         assert due_restarts(herder, after_ms=1) == [RestartTask(task=TASKS[0])]
         herder.feed(TaskStarted(task=TASKS[0]))
-        assert stored_status(herder) == (State.RUNNING, None), "a failure before the limit is not reported"
+        assert stored_status(herder) == (JobState.RUNNING, None), "a failure before the limit is not reported"
     report_query_failure(herder)
     assert herder.pop_effects(StopTask) == [StopTask(task=TASKS[0], grace_ms=0)], "its checkpoint is released"
     herder.feed(TaskStopped(task=TASKS[0]))
-    assert stored_status(herder) == (State.FAILED, "boom")
+    assert stored_status(herder) == (JobState.FAILED, "boom")
     assert not herder.pop_effects(StartTask), "the same start is not retried"
 
 
@@ -141,7 +141,7 @@ def test_a_failed_restart_counts_as_another_failure() -> None:
         assert due_restarts(herder, after_ms=wait_ms)
         herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
     herder.run_all_chores()
-    assert stored_status(herder) == (State.FAILED, "no session")
+    assert stored_status(herder) == (JobState.FAILED, "no session")
 
 
 def test_progress_resets_the_number_of_failures() -> None:
@@ -151,22 +151,22 @@ def test_progress_resets_the_number_of_failures() -> None:
         assert due_restarts(herder, after_ms=200)
         herder.feed(TaskStarted(task=TASKS[0]))
         herder.feed(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
-    assert stored_status(herder) == (State.RUNNING, None)
+    assert stored_status(herder) == (JobState.RUNNING, None)
 
 
 def test_a_task_that_waits_for_a_server_is_restarting_with_the_cause_until_it_progresses() -> None:
     retrying = TaskRetrying(task=TASKS[0], trace="unreachable")
     for herder in (working_with_progress(), working()):
         herder.feed(retrying)
-        assert stored_status(herder) == (State.RESTARTING, "unreachable")
+        assert stored_status(herder) == (JobState.RESTARTING, "unreachable")
         assert not herder.pop_effects(StopTask), "the runtime retries the query"
         herder.feed(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
-        assert stored_status(herder) == (State.RUNNING, None)
+        assert stored_status(herder) == (JobState.RUNNING, None)
         herder.feed(retrying)
         report_query_failure(herder, can_restart=False)
-        assert stored_status(herder) == (State.FAILED, "boom")
+        assert stored_status(herder) == (JobState.FAILED, "boom")
         herder.feed(retrying)
-        assert stored_status(herder) == (State.FAILED, "boom")
+        assert stored_status(herder) == (JobState.FAILED, "boom")
 
 
 def test_a_task_that_waits_for_a_server_during_its_start_is_shown_as_restarting_afterwards() -> None:
@@ -176,17 +176,17 @@ def test_a_task_that_waits_for_a_server_during_its_start_is_shown_as_restarting_
         herder.feed(TaskRetrying(task=stop.task, trace="too late"))
         herder.feed(TaskStopped(task=stop.task))
     herder.feed(TaskRetrying(task=TASKS[0], trace="unreachable"))
-    assert herder.herder.work.last_reported[TASKS[0]] == (State.RESTARTING, "unreachable")
-    assert stored_status(herder) == (State.RESTARTING, "unreachable")
+    assert herder.herder.work.last_reported[TASKS[0]] == (JobState.RESTARTING, "unreachable")
+    assert stored_status(herder) == (JobState.RESTARTING, "unreachable")
     assert isinstance(herder.herder.work.task_runs[TASKS[0]].state, Running)
-    assert herder.herder.work.last_reported[TASKS[1]] == (State.UNASSIGNED, None)
+    assert herder.herder.work.last_reported[TASKS[1]] == (JobState.UNASSIGNED, None)
 
 
 def test_a_query_that_refuses_its_input_is_not_restarted() -> None:
     herder = working_with_progress()
     report_query_failure(herder, can_restart=False)
     assert not due_restarts(herder, after_ms=10_000)
-    assert stored_status(herder) == (State.FAILED, "boom")
+    assert stored_status(herder) == (JobState.FAILED, "boom")
 
 
 def test_nothing_is_restarted_after_the_lease_expired() -> None:
@@ -203,10 +203,10 @@ def test_a_failed_query_is_owned_until_it_is_stopped_and_is_not_restarted_meanwh
     report_query_failure(herder)
     herder.assign(revoked=jobs_of(TASKS[0]))
     assert [order.task for order in herder.pop_effects(StopTask)] == [TASKS[0]]
-    assert TASKS[0] in herder.herder.owned.tasks
+    assert TASKS[0] in herder.herder.owned_jobs.tasks
     assert not due_restarts(herder, after_ms=1_000)
     herder.feed(TaskStopped(task=TASKS[0]))
-    assert TASKS[0] not in herder.herder.owned.tasks
+    assert TASKS[0] not in herder.herder.owned_jobs.tasks
 
 
 def test_a_failed_query_whose_checkpoint_was_taken_over_is_not_restarted() -> None:
@@ -237,7 +237,7 @@ def test_a_failed_task_halted_while_it_stops_is_not_reported_as_restarting() -> 
     herder.feed(TaskHalted(task=TASKS[0]))
     assert not herder.pop_effects(WriteLogMessage)
     herder.feed(TaskStopped(task=TASKS[0]))
-    assert stored_status(herder) == (State.FAILED, "boom")
+    assert stored_status(herder) == (JobState.FAILED, "boom")
 
 
 def test_a_start_is_ended_once_when_its_task_is_revoked_and_the_task_is_released_when_the_start_has_failed() -> None:
@@ -247,13 +247,13 @@ def test_a_start_is_ended_once_when_its_task_is_revoked_and_the_task_is_released
     herder.assign(assigned=jobs_of(TASKS[0]))
     assert herder.pop_effects(StartTask)
     herder.assign(revoked=jobs_of(TASKS[0]))
-    (end,) = herder.pop_effects(EndStart)
-    assert end == EndStart(task=TASKS[0], grace_ms=herder.herder.settings.stop_grace_ms)
+    (end,) = herder.pop_effects(EndTaskStart)
+    assert end == EndTaskStart(task=TASKS[0], grace_ms=herder.herder.settings.stop_grace_ms)
     herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
-    assert not herder.pop_effects(EndStart)
-    assert TASKS[0] in herder.herder.owned, "the start may still take the checkpoint over"
+    assert not herder.pop_effects(EndTaskStart)
+    assert TASKS[0] in herder.herder.owned_jobs, "the start may still take the checkpoint over"
     herder.feed(TaskStartFailed(task=TASKS[0], trace="The plug-in has not returned from start"))
-    assert TASKS[0] not in herder.herder.owned
+    assert TASKS[0] not in herder.herder.owned_jobs
 
 
 def test_a_task_whose_start_was_ended_starts_again_if_it_is_assigned_again_meanwhile() -> None:
@@ -326,7 +326,7 @@ def test_a_task_with_a_closed_checkpoint_is_shown_as_restarting() -> None:
     herder.feed(TaskCheckpointClosed(task=TASKS[0]))
     reported = herder.herder.work.last_reported[TASKS[0]]
     assert reported is not None
-    assert reported[0] is State.RESTARTING
+    assert reported[0] is JobState.RESTARTING
 
 
 def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_own() -> None:
@@ -336,9 +336,9 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     herder.assign(assigned=jobs_of(TASKS[0]))
     herder.run_all_chores()
     lost_threads_max = herder.herder.settings.lost_threads_max
-    herder.feed(PluginThreadsLost(count=lost_threads_max))
+    herder.feed(PluginThreadsLost(lost_threads_total=lost_threads_max))
     assert herder.herder.lifecycle.no_new_jobs_reason is None
-    herder.feed(PluginThreadsLost(count=lost_threads_max + 1))
+    herder.feed(PluginThreadsLost(lost_threads_total=lost_threads_max + 1))
     assert [line.is_error for line in herder.pop_effects(WriteLogMessage) if "hang in plug-ins" in line.text] == [True]
     assert [rejoin.reason for rejoin in herder.pop_effects(Rejoin)] == [
         "too many threads hang in plug-ins: this worker starts no new jobs"
@@ -350,19 +350,19 @@ def test_a_worker_with_too_many_lost_threads_starts_no_new_task_and_keeps_its_ow
     assert not herder.pop_effects(StopTask), "the worker keeps its task"
     status = herder.herder.work.last_reported[TASKS[1]]
     assert status is not None
-    assert status[0] is State.UNASSIGNED
+    assert status[0] is JobState.UNASSIGNED
     assert "starts no new jobs until it is restarted: 65 of its threads" in str(status[1])
     assert herder.pop_effects(SetWorkerState)[-1].kept_jobs == jobs_of(TASKS[0]), "another worker must receive the rest"
-    herder.feed(PluginThreadsLost(count=0))
+    herder.feed(PluginThreadsLost(lost_threads_total=0))
     assert herder.herder.lifecycle.lost_threads == 0
     assert herder.herder.lifecycle.no_new_jobs_reason is not None, "until the worker is restarted"
 
 
 def test_a_worker_with_too_many_lost_threads_splits_no_new_connector() -> None:
     herder = working()
-    herder.feed(PluginThreadsLost(count=herder.herder.settings.lost_threads_max + 1))
+    herder.feed(PluginThreadsLost(lost_threads_total=herder.herder.settings.lost_threads_max + 1))
     herder.assign(assigned=jobs_of(ORDERS))
     assert not herder.pop_effects(SplitConnector)
     status = herder.herder.work.last_reported[ORDERS]
     assert status is not None
-    assert status[0] is State.UNASSIGNED
+    assert status[0] is JobState.UNASSIGNED

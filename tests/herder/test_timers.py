@@ -7,9 +7,9 @@ import pytest
 from coterie.herder.messages import TimerFired
 from coterie.herder.requests.ids import LeaderWriteId, RequestId
 from coterie.herder.timers import (
+    ClosedCheckpointCheckDue,
+    ConfigEndLookupDue,
     ConnectorRetryDue,
-    EndLookupDue,
-    FinishCheckDue,
     HerderTimer,
     RequestTimeoutDue,
     TaskRestartDue,
@@ -20,11 +20,11 @@ from tests.herder.builders import ORDERS, TASKS, working
 TIMERS: list[Timer] = [
     *get_args(HerderTimer),
     RequestTimeoutDue(id=RequestId(7)),
-    EndLookupDue(id=RequestId(7)),
-    EndLookupDue(id=LeaderWriteId(number=7)),
+    ConfigEndLookupDue(id=RequestId(7)),
+    ConfigEndLookupDue(id=LeaderWriteId(number=7)),
     ConnectorRetryDue(connector=ORDERS),
     TaskRestartDue(task=TASKS[0]),
-    FinishCheckDue(connector=ORDERS),
+    ClosedCheckpointCheckDue(connector=ORDERS),
 ]
 
 

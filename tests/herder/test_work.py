@@ -7,8 +7,8 @@ import pytest
 from coterie.herder.seams import TaskSpec
 from coterie.herder.work import (
     CheckpointClosed,
-    Dead,
     Failed,
+    FailedQuery,
     NotStarted,
     OwnershipUnconfirmed,
     Restarting,
@@ -20,17 +20,20 @@ from coterie.herder.work import (
 )
 from tests.herder.builders import BOTH_TASKS, INCARNATION, TASKS
 
-START = TaskSpec(task=TASKS[0], incarnation=INCARNATION, config={})
+START = TaskSpec(task=TASKS[0], connector_incarnation=INCARNATION, config={})
 STATES: dict[type[RunState], tuple[RunState, bool]] = {
     NotStarted: (NotStarted(), False),
     Failed: (Failed(spec=START, trace=""), False),
-    OwnershipUnconfirmed: (OwnershipUnconfirmed(at_ms=0), False),
+    OwnershipUnconfirmed: (OwnershipUnconfirmed(unconfirmed_since_ms=0), False),
     CheckpointClosed: (CheckpointClosed(spec=START), False),
     Starting: (Starting(spec=START), True),
-    Running: (Running(spec=START, has_progressed=False, deaths=0), True),
+    Running: (Running(spec=START, has_progressed=False, failures_since_progress=0), True),
     # The checkpoint of a failed query is held until the task is stopped.
-    Dead: (Dead(spec=START, has_progressed=True, deaths=4, trace="", restarts_at_ms=None), True),
-    Restarting: (Restarting(spec=START, has_progressed=True, deaths=1), True),
+    FailedQuery: (
+        FailedQuery(spec=START, has_progressed=True, failures_since_progress=4, trace="", restarts_at_ms=None),
+        True,
+    ),
+    Restarting: (Restarting(spec=START, has_progressed=True, failures_since_progress=1), True),
     Stopping: (Stopping(spec=START), True),
 }
 

@@ -15,7 +15,7 @@ from coterie.herder.requests.writes import (
     WrittenConnector,
 )
 from coterie.herder.status_records import StatusState
-from coterie.herder.write_kinds import kind_of
+from coterie.herder.write_kinds import write_kind_of_request
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
 from tests.herder.builders import (
@@ -31,7 +31,7 @@ from tests.herder.builders import (
 FRESH = Incarnation("fresh")
 OTHER_CONFIG = {**CONFIG, "tasks.max": "7"}
 STOPPED = config_records.target_state_line(ORDERS, TargetState.STOPPED)
-PUT = PutConnector(connector=ORDERS, config=CONFIG, replace=False)
+PUT = PutConnector(connector=ORDERS, config=CONFIG, may_replace=False)
 DELETE = DeleteConnector(connector=ORDERS)
 TASK_CONFIGS = PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS)
 
@@ -54,7 +54,7 @@ def target(state: TargetState) -> SetTargetState:
 def test_any_worker_may_pause_and_resume_and_only_the_leader_does_other_writes(
     request_: Write, needs_leader: bool
 ) -> None:
-    assert kind_of(request_, FRESH).needs_leader is needs_leader
+    assert write_kind_of_request(request_, FRESH).needs_leader is needs_leader
 
 
 @pytest.mark.parametrize(
@@ -66,63 +66,68 @@ def test_any_worker_may_pause_and_resume_and_only_the_leader_does_other_writes(
     ],
 )
 def test_an_unknown_connector_is_refused_with_connects_message(request_: Write, message: str) -> None:
-    refusal = kind_of(request_, FRESH).refusal(ConfigState())
+    refusal = write_kind_of_request(request_, FRESH).refusal(ConfigState())
     assert refusal is not None
     assert (refusal.problem, refusal.message) == (Problem.NOT_FOUND, message)
-    assert kind_of(request_, FRESH).refusal(configured_herder().herder.config) is None
+    assert write_kind_of_request(request_, FRESH).refusal(configured_herder().herder.config) is None
 
 
 def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
-    create = kind_of(PUT, FRESH)
+    create = write_kind_of_request(PUT, FRESH)
     assert create.refusal(ConfigState()) is None
     assert create.lines(ConfigState()) == (config_records.connector_line(ORDERS, CONFIG, FRESH),)
     config = configured_herder().herder.config
-    answer = create.answer(config, StatusState(), replaced_config=None)
+    answer = create.answer_when_complete(config, StatusState(), replaced_config=None)
     assert isinstance(answer, WrittenConnector)
-    assert (answer.created, answer.info.config, answer.info.tasks) == (True, CONFIG, config.tasks(ORDERS))
+    assert (answer.created, answer.info.config, answer.info.tasks) == (True, CONFIG, config.committed_tasks(ORDERS))
     again = create.refusal(config)
     assert again is not None
     assert again.problem is Problem.ALREADY_EXISTS
-    replace = kind_of(PutConnector(connector=ORDERS, config=CONFIG, replace=True), FRESH)
+    replace = write_kind_of_request(PutConnector(connector=ORDERS, config=CONFIG, may_replace=True), FRESH)
     assert replace.refusal(config) is None
     assert replace.lines(config) == (CONNECTOR_LINE,)
     assert INCARNATION != FRESH
-    replaced = replace.answer(config, StatusState(), replaced_config=OTHER_CONFIG)
+    replaced = replace.answer_when_complete(config, StatusState(), replaced_config=OTHER_CONFIG)
     assert isinstance(replaced, WrittenConnector)
     assert (replaced.created, replaced.replaced_config) == (False, OTHER_CONFIG)
 
 
 def test_the_initial_state_is_written_before_its_connector() -> None:
-    put = PutConnector(connector=ORDERS, config=CONFIG, replace=False, initial_state=TargetState.STOPPED)
-    assert kind_of(put, FRESH).lines(ConfigState())[0] == STOPPED
+    put = PutConnector(connector=ORDERS, config=CONFIG, may_replace=False, initial_state=TargetState.STOPPED)
+    assert write_kind_of_request(put, FRESH).lines(ConfigState())[0] == STOPPED
 
 
 def test_a_stop_writes_an_empty_list_of_tasks_before_the_state() -> None:
     config = configured_herder().herder.config
     none = config_records.task_config_lines(ORDERS, ())
-    assert kind_of(target(TargetState.STOPPED), FRESH).lines(config) == (*none, STOPPED)
-    assert len(kind_of(target(TargetState.PAUSED), FRESH).lines(config)) == 1
+    assert write_kind_of_request(target(TargetState.STOPPED), FRESH).lines(config) == (*none, STOPPED)
+    assert len(write_kind_of_request(target(TargetState.PAUSED), FRESH).lines(config)) == 1
 
 
 def test_a_stopped_connector_accepts_only_an_empty_list_of_task_configs() -> None:
     config = configured_herder(STOPPED).herder.config
-    refusal = kind_of(TASK_CONFIGS, FRESH).refusal(config)
+    refusal = write_kind_of_request(TASK_CONFIGS, FRESH).refusal(config)
     assert refusal is not None
     assert refusal.problem is Problem.BAD_REQUEST
-    assert kind_of(PutTaskConfigs(connector=ORDERS, configs=()), FRESH).refusal(config) is None
+    assert write_kind_of_request(PutTaskConfigs(connector=ORDERS, configs=()), FRESH).refusal(config) is None
 
 
 def test_a_deletion_is_answered_with_the_config_that_is_gone() -> None:
     config = configured_herder().herder.config
-    assert kind_of(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
-    answer = kind_of(DELETE, FRESH).answer(ConfigState(), StatusState(), replaced_config=CONFIG)
+    assert write_kind_of_request(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
+    answer = write_kind_of_request(DELETE, FRESH).answer_when_complete(
+        ConfigState(), StatusState(), replaced_config=CONFIG
+    )
     assert answer == DeletedConnector(replaced_config=CONFIG)
 
 
 def test_a_write_without_a_view_is_answered_with_done() -> None:
     config = configured_herder().herder.config
-    assert kind_of(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
+    assert write_kind_of_request(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
     for request in (TASK_CONFIGS, target(TargetState.PAUSED)):
-        assert kind_of(request, FRESH).answer(config, StatusState(), replaced_config=CONFIG) == Done()
-        assert not kind_of(request, FRESH).creates_connector(config)
-        assert kind_of(request, FRESH).config_to_validate(config) is None
+        assert (
+            write_kind_of_request(request, FRESH).answer_when_complete(config, StatusState(), replaced_config=CONFIG)
+            == Done()
+        )
+        assert not write_kind_of_request(request, FRESH).creates_connector(config)
+        assert write_kind_of_request(request, FRESH).config_to_validate(config) is None

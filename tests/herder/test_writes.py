@@ -4,7 +4,7 @@ import pytest
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     ConfigEndFound,
     FindConfigEnd,
     ShutdownOrdered,
@@ -22,7 +22,7 @@ from coterie.herder.requests.writes import (
     SetTargetState,
     WrittenConnector,
 )
-from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
+from coterie.herder.timers import ConfigEndLookupDue, RequestTimeoutDue
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -46,7 +46,9 @@ STOP = (
 def put(herder: HerderDriver, tasks_max: str) -> RequestId:
     """A user sends another config of the connector to its leader."""
     herder.assign(leader=ME)
-    return herder.send_request(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": tasks_max}, replace=True))
+    return herder.send_request(
+        PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": tasks_max}, may_replace=True)
+    )
 
 
 def test_a_new_config_is_validated_with_the_checkpointed_task_configs() -> None:
@@ -58,7 +60,7 @@ def test_a_new_config_is_validated_with_the_checkpointed_task_configs() -> None:
     answer = herder.answer(id_)
     assert isinstance(answer, RequestRefused)
     assert (answer.problem, "no" in answer.message) == (Problem.BAD_REQUEST, True)
-    assert not herder.pop_effects(AppendConfig)
+    assert not herder.pop_effects(AppendConfigLines)
 
 
 def test_tasks_committed_meanwhile_cause_another_validation_of_the_config() -> None:
@@ -72,7 +74,7 @@ def test_tasks_committed_meanwhile_cause_another_validation_of_the_config() -> N
     (lookup,) = herder.pop_effects(FindConfigEnd)
     herder.write(*TASK_CONFIG_LINES)
     herder.run_chore(lookup)
-    assert lookup.purpose not in [append.purpose for append in herder.pop_effects(AppendConfig)]
+    assert lookup.purpose not in [append.purpose for append in herder.pop_effects(AppendConfigLines)]
     (validation,) = herder.pop_effects(ValidateConfig)
     assert list(validation.checkpointed_task_configs) == ORDERS_TASK_CONFIGS
     herder.feed(validated(id_, {"tasks.max": ["no"]}))
@@ -96,7 +98,7 @@ def test_a_request_times_out_unless_its_write_has_begun() -> None:
     begun = herder.send_request(DeleteConnector(connector=ORDERS))
     for lookup in herder.pop_effects(FindConfigEnd):
         herder.run_chore(lookup)
-    (append,) = herder.pop_effects(AppendConfig)
+    (append,) = herder.pop_effects(AppendConfigLines)
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=begun)))
     herder.run_chore(append)
     assert isinstance(herder.answer(begun), RequestRefused)
@@ -110,7 +112,7 @@ def test_a_write_waits_until_the_one_before_it_is_read_back() -> None:
     deleted = herder.send_request(DeleteConnector(connector=ORDERS))
     (lookup,) = herder.pop_effects(FindConfigEnd)
     herder.run_chore(lookup)
-    (append,) = herder.pop_effects(AppendConfig)
+    (append,) = herder.pop_effects(AppendConfigLines)
     assert not herder.pop_effects(FindConfigEnd), "the second write has not begun"
     assert herder.answer(stopped) is None, "an append alone does not answer the request"
     herder.run_chore(append)
@@ -141,7 +143,7 @@ def test_a_write_repeats_the_lookup_of_the_end_of_an_unreachable_log() -> None:
     assert not herder.pop_effects(FindConfigEnd)
     assert herder.answer(deleted) is None
     herder.now_ms += 500
-    herder.feed(TimerFired(timer=EndLookupDue(id=deleted)))
+    herder.feed(TimerFired(timer=ConfigEndLookupDue(id=deleted)))
     herder.run_all_chores()
     assert herder.answer(deleted) == DELETED
 
@@ -168,7 +170,7 @@ def test_a_connectors_name_is_text_of_at_most_255_bytes_without_a_slash(name: st
     herder = configured_herder()
     herder.assign(leader=ME)
     id_ = herder.send_request(
-        PutConnector(connector=ConnectorName(name), config={"name": name, "connector.class": "X"}, replace=False)
+        PutConnector(connector=ConnectorName(name), config={"name": name, "connector.class": "X"}, may_replace=False)
     )
     herder.run_all_chores()
     assert isinstance(herder.answer(id_), answer)
@@ -177,7 +179,7 @@ def test_a_connectors_name_is_text_of_at_most_255_bytes_without_a_slash(name: st
 def test_a_config_without_a_connector_class_is_refused_in_connects_words() -> None:
     herder = configured_herder()
     herder.assign(leader=ME)
-    id_ = herder.send_request(PutConnector(connector=ConnectorName("a"), config={"name": "a"}, replace=False))
+    id_ = herder.send_request(PutConnector(connector=ConnectorName("a"), config={"name": "a"}, may_replace=False))
     message = "Connector config {name=a} contains no connector type"
     assert herder.answer(id_) == RequestRefused(problem=Problem.BAD_REQUEST, message=message)
     assert not herder.pop_effects(ValidateConfig), "the plug-in was called"

@@ -22,12 +22,12 @@ from coterie.broker.security.users import Users
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewTopicRecord
 from coterie.kafka.broker_access import check_broker_access
-from coterie.kafka.connection import Address, ApiRange, BrokerAccessError, BrokerConnection
+from coterie.kafka.connection import Address, ApiVersionRange, BrokerAccessError, BrokerConnection
 from coterie.kafka.leader_log import transactional_id
 from coterie.kafka.topics import Topics
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
-from coterie.wire.batches import NewRecord, encode_batch, encode_marker
+from coterie.wire.batches import NewRecord, encode_batch, encode_transaction_marker
 from coterie.wire.errors import ErrorCode
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.kafka.real_kafka import RealKafka
@@ -138,7 +138,7 @@ class BrokerClient:
         async with asyncio.timeout(DEADLINE_S):
             connection = await BrokerConnection.open(self._address, client_id="tests", security=self._security)
             try:
-                return await connection.ask(ApiRange(f"API {api_key}", api_key, version, version), values)
+                return await connection.ask(ApiVersionRange(f"API {api_key}", api_key, version, version), values)
             finally:
                 connection.close()
 
@@ -201,7 +201,7 @@ def error_codes(entity: Any, about: str = "") -> set[tuple[str, str]]:
 NOW_MS = time.time_ns() // 1_000_000
 """A timestamp of records that retention keeps."""
 BATCH = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=NOW_MS)
-TRANSACTED = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=NOW_MS)
+TRANSACTED = encode_transaction_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=NOW_MS)
 ASKED = [*TOPICS, "hers-none", "none"]
 
 

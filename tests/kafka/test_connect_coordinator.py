@@ -16,7 +16,7 @@ from coterie.broker.apis.connect_groups.response_values import (
     prepare_assignment_values,
 )
 from coterie.groups.connect.messages import (
-    DescribedDeparted,
+    DescribedDepartedMember,
     DescribedMember,
     DescribeGroupResponse,
     GroupState,
@@ -37,13 +37,13 @@ from coterie.member.connect.messages import (
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
     AssignmentToMember,
-    Assignor,
     Claims,
-    Configured,
+    ConfiguredJobs,
     HeartbeatResponse,
     InstallAssignmentResponse,
     LeaderOfGroup,
     PrepareAssignmentResponse,
+    SupportedAssignor,
 )
 from coterie.nouns.errors import WorldError
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
@@ -102,13 +102,15 @@ FULL = heartbeat(
     3,
     instance_id=InstanceId("i"),
     rebalance_timeout_ms=60_000,
-    client_assignors=(Assignor(name="c", minimum_version=0, maximum_version=3, reason=1, version=2, metadata=b"m"),),
+    client_assignors=(
+        SupportedAssignor(name="c", minimum_version=0, maximum_version=3, reason=1, version=2, metadata=b"m"),
+    ),
     owned=SOME,
     url=WorkerUrl("http://me"),
     name="one",
     config_offset=ConfigOffset(-1),
     config_topic_id=bytes(range(16)),
-    configured=Configured(config_offset=ConfigOffset(9), jobs=SOME | MORE),
+    configured=ConfiguredJobs(config_offset=ConfigOffset(9), jobs=SOME | MORE),
     claims=Claims(jobs=SOME),
     draining=False,
     max_wait_ms=700,
@@ -151,7 +153,7 @@ async def test_the_broker_receives_each_field_of_a_heartbeat(request_: Heartbeat
             heartbeat_interval_ms=200,
             assignment=AssignmentToMember(
                 jobs=SOME | MORE,
-                job_epochs={GroupEpoch(2): SOME, GroupEpoch(4): MORE},
+                jobs_by_epoch={GroupEpoch(2): SOME, GroupEpoch(4): MORE},
                 assignment_epoch=GroupEpoch(4),
                 config_offset=ConfigOffset(9),
                 version=2,
@@ -221,7 +223,7 @@ async def test_prepare_and_install_reach_the_broker_and_their_responses_the_memb
         member_id=ME,
         member_epoch=MemberEpoch(5),
         group_epoch=GroupEpoch(7),
-        error=0,
+        assignor_error=0,
         target=target,
         response_timeout_ms=20_000,
     )
@@ -237,7 +239,7 @@ async def test_prepare_and_install_reach_the_broker_and_their_responses_the_memb
         first, second = await server.received.get(), await server.received.get()
     assert (first.member_id, first.member_epoch) == (ME, 5)
     assert isinstance(second, InstallAssignment)
-    assert (second.group_epoch, second.error, second.target) == (7, 0, target)
+    assert (second.group_epoch, second.assignor_error, second.target) == (7, 0, target)
 
 
 async def test_the_description_of_a_group_has_each_field() -> None:
@@ -288,10 +290,12 @@ async def test_the_description_of_a_group_has_each_field() -> None:
                 assigned=SOME,
                 pending=MORE,
                 target=SOME | MORE,
-                awaited={OTHER: MORE},
+                awaited_jobs_by_holder={OTHER: MORE},
             ),
         ),
-        departed=(DescribedDeparted(departed=departed, delay_left_ms=None, held_left_ms=3),),
+        departed_members=(
+            DescribedDepartedMember(departed_member=departed, delay_left_ms=None, jobs_may_run_for_ms=3),
+        ),
         unplaceable=(UnplaceableJobs(jobs=MORE, reason="no worker"),),
         effective_configs={"connect.session.timeout.ms": "10000"},
     )
@@ -463,7 +467,7 @@ async def test_an_unknown_error_code_is_kept_in_the_message() -> None:
                 HeartbeatResponse(
                     assignment=AssignmentToMember(
                         jobs=Jobs.of([ConnectorName("")]),
-                        job_epochs={},
+                        jobs_by_epoch={},
                         assignment_epoch=GroupEpoch(1),
                         config_offset=ConfigOffset(1),
                     )

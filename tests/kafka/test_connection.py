@@ -122,7 +122,7 @@ async def test_each_pipelined_request_gets_the_response_with_its_correlation_id(
         assert not first.done()
         peer.answer(frames[0], ErrorCode.none)
         assert (await first).error_code is ErrorCode.none
-        assert not connection.is_busy
+        assert not connection.has_outstanding_requests
 
 
 async def test_the_response_to_a_cancelled_request_is_dropped_and_the_connection_stays_usable() -> None:
@@ -134,7 +134,7 @@ async def test_the_response_to_a_cancelled_request_is_dropped_and_the_connection
             peer.answer(frame, error)
         assert (await second).error_code is ErrorCode.none
         assert given_up.cancelled()
-        assert not connection.is_busy
+        assert not connection.has_outstanding_requests
 
 
 async def test_a_broken_connection_fails_all_pending_and_later_requests() -> None:

@@ -115,7 +115,7 @@ async def test_one_member_joins_syncs_sends_heartbeats_and_leaves(coordinator_of
         member,
     )
     assert joined_response.generation == 1
-    assert joined_response.members == {member: b"metadata"}
+    assert joined_response.metadata_by_member == {member: b"metadata"}
     synced = await ask(coordinator, sync(group, joined_response, {member: b"work"}))
     assert synced == SyncResponse(error=ErrorCode.none, assignment=b"work")
     assert await ask(coordinator, heartbeat(group, joined_response)) == HeartbeatResponse(error=ErrorCode.none)
@@ -143,9 +143,9 @@ async def test_heartbeats_get_responses_while_a_join_is_parked(coordinator_of: M
     leads, follows, leader, follower = (
         (again, two, first, second) if again.leader == again.member_id else (two, again, second, first)
     )
-    assert leads.members is not None
-    assert set(leads.members) == {again.member_id, two.member_id}
-    assert follows.members is None
+    assert leads.metadata_by_member is not None
+    assert set(leads.metadata_by_member) == {again.member_id, two.member_id}
+    assert follows.metadata_by_member is None
 
     # The follower's sync is parked until the leader's has arrived; its heartbeats get responses meanwhile.
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:

@@ -62,12 +62,12 @@ async def static_member(bootstrap: str, group: GroupId) -> MemberId:
 async def test_a_classic_group_is_listed_described_and_loses_a_removed_member(
     bootstrap: str, admin: GroupAdmin, group: GroupId
 ) -> None:
-    assert await admin.describe(group) is None  # waits until the broker's coordinators have started
+    assert await admin.describe_group(group) is None  # waits until the broker's coordinators have started
     member_id = await static_member(bootstrap, group)
     assert ListedGroup(group_id=group, type="classic", protocol_type="connect", state="Stable") in (
         await admin.list_groups()
     )
-    described = await admin.describe(group)
+    described = await admin.describe_group(group)
     assert isinstance(described, ClassicGroup)
     assert (described.state, described.protocol_type, described.protocol) == ("Stable", "connect", "compatible")
     (member,) = described.members
@@ -77,7 +77,7 @@ async def test_a_classic_group_is_listed_described_and_loses_a_removed_member(
     with pytest.raises(WorldError, match=f"cannot remove member {member_id} of group {group}: .*UNKNOWN_MEMBER_ID"):
         await admin.remove_member(group, member_id, InstanceId("elsewhere"))
     await admin.remove_member(group, member_id, PLACE)
-    emptied = await admin.describe(group)
+    emptied = await admin.describe_group(group)
     assert isinstance(emptied, ClassicGroup)
     assert (emptied.state, emptied.members) == ("Empty", ())
 
@@ -88,7 +88,7 @@ async def test_a_config_is_set_read_and_deleted(
     name = SESSION_TIMEOUT[request.node.callspec.params["bootstrap"]]
 
     async def value() -> tuple[str, bool]:
-        (config,) = (one for one in await admin.configs(group) if one.name == name)
+        (config,) = (one for one in await admin.group_configs(group) if one.name == name)
         assert config.documentation
         return config.value, config.is_set
 
@@ -103,12 +103,12 @@ async def test_a_config_is_set_read_and_deleted(
 
         await until(is_there, within_s=40)
 
-    await admin.alter_configs(group, {name: "46000"})
+    await admin.alter_group_configs(group, {name: "46000"})
     await has_value(("46000", True))
-    await admin.alter_configs(group, {name: None})
+    await admin.alter_group_configs(group, {name: None})
     await has_value((default, False))
     with pytest.raises(WorldError, match=f"cannot change the configs of group {group}: INVALID_CONFIG: .*no.such.key"):
-        await admin.alter_configs(group, {name: "46000", "no.such.key": "1"})
+        await admin.alter_group_configs(group, {name: "46000", "no.such.key": "1"})
     assert await value() == (default, False)
 
 
@@ -122,8 +122,8 @@ async def test_a_silent_first_server_leaves_time_for_the_next_one(bootstrap: str
         port = silent.sockets[0].getsockname()[1]
         calls: list[Callable[[GroupAdmin], Awaitable[object]]] = [
             GroupAdmin.list_groups,
-            lambda admin: admin.describe(group),
-            lambda admin: admin.configs(group),
+            lambda admin: admin.describe_group(group),
+            lambda admin: admin.group_configs(group),
         ]
         for call in calls:
             admin = GroupAdmin([f"127.0.0.1:{port}", bootstrap], client_id="tests", timeout_ms=9_000)
@@ -136,6 +136,6 @@ async def test_a_silent_first_server_leaves_time_for_the_next_one(bootstrap: str
 async def test_a_broker_that_is_not_there_is_named() -> None:
     port = free_port()
     admin = GroupAdmin([f"127.0.0.1:{port}"], client_id="tests", timeout_ms=5_000)
-    for call in (admin.list_groups(), admin.describe(GroupId("g")), admin.configs(GroupId("g"))):
+    for call in (admin.list_groups(), admin.describe_group(GroupId("g")), admin.group_configs(GroupId("g"))):
         with pytest.raises(WorldError, match=f"cannot reach the broker at 127.0.0.1:{port}"):
             await call

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from coterie.cli.options import rest_command
+from coterie.cli.options import with_login_options
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.seams import TaskSpec
@@ -261,7 +261,7 @@ async def run_command(act: Callable[..., None]) -> None:
     """Run a command, with a log-in, in a thread."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("COTERIE_PASSWORD", PASSWORD)
-        await asyncio.to_thread(rest_command(act), user=USER)
+        await asyncio.to_thread(with_login_options(act), user=USER)
 
 
 async def error_of(act: Callable[[], None]) -> str:
@@ -293,7 +293,10 @@ def runs_except_on(workers_without_class: set[str], tasks: int) -> Callable[[Sta
 
 def has_waiting_jobs(one: Composed) -> bool:
     """Whether ``one`` received an assignment with a delay, for jobs of a departed worker."""
-    return any(isinstance(event, Assigned) and RoundResult.checked(event.token).delay_ms > 0 for event in one.events)
+    return any(
+        isinstance(event, Assigned) and RoundResult.checked_token(event.protocol_details).delay_ms > 0
+        for event in one.events
+    )
 
 
 @pytest.fixture
@@ -329,8 +332,8 @@ async def mixed(
         stack.push_async_callback(client.aclose)
         if users_log_in:
             client.auth = (USER, PASSWORD)
-            users, password = tmp_path / "users.json", PasswordHash.of(PASSWORD)
-            write_users(users, {user: RestUser(role=role, password=password) for user, role in ROLES.items()})
+            users, password = tmp_path / "users.json", PasswordHash.from_password(PASSWORD)
+            write_users(users, {user: RestUser(role=role, password_hash=password) for user, role in ROLES.items()})
             ours["rest.users.file"] = str(users)
         stack.callback(jvm.end)
         fleet = ComposedFleet(ours, stack)

@@ -36,7 +36,7 @@ class Writers:
         async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(self.log.follow()) as follow:
             async for progress in follow:
                 keys += [(record.key or b"").decode() for record in progress.records]
-                if progress.is_at_end:
+                if progress.completes_first_read:
                     break
         return keys
 

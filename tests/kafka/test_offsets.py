@@ -153,7 +153,7 @@ class Peer:
 def subscription(topic: str) -> bytes:
     writer = Writer()
     writer.int16(0)
-    writer.count(1)
+    writer.array_count(1)
     writer.string(topic)
     writer.nullable_bytes(None)
     return writer.getvalue()

@@ -79,7 +79,7 @@ async def test_a_restarted_static_worker_gets_its_own_jobs_in_one_rebalance_and_
 
     remotes[index].worker.order_shutdown("SIGTERM")
     async with asyncio.timeout(30):
-        assert (await remotes[index].run).code == 0
+        assert (await remotes[index].run).exit_code == 0
     assert sorted(remotes[index].runtime.stops) == sorted(owned), "a task still runs after the worker has ended"
     back = await fleet.start(number=index, instance_id=NAMES[index])
     await until(lambda: own(back) == owned, within_s=60)
@@ -119,7 +119,7 @@ async def test_of_two_workers_with_one_instance_id_the_former_ends_with_the_reas
     second = await fleet.start(instance_id=NAMES[0])
     async with asyncio.timeout(60):
         ended = await first.run
-    assert ended.code == 1
+    assert ended.exit_code == 1
     assert "group.instance.id=worker-0" in ended.reason
     assert not first.runtime.running
     await until(lambda: len(second.runtime.running) == 2, within_s=60)

@@ -44,7 +44,7 @@ async def read_to_end(log: TopicLog) -> list[TopicRecord]:
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
         async for progress in follow:
             lines.extend(progress.records)
-            if progress.is_at_end:
+            if progress.completes_first_read:
                 return lines
     raise AssertionError("following ended by itself")
 
@@ -91,7 +91,7 @@ async def test_a_follower_reads_lines_as_they_are_appended(topics: Topics) -> No
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
         async for progress in follow:
             seen.extend(progress.records)
-            if progress.is_at_end:
+            if progress.completes_first_read:
                 ends += 1
                 for number in range(5):
                     await log.append([line(f"after-{number}")])
@@ -123,7 +123,7 @@ async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Top
     async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
         async for progress in follow:
             steps.append(progress)
-            if progress.is_at_end:
+            if progress.completes_first_read:
                 assert [record.value for step in steps for record in step.records] == [b"kept"]
                 assert progress.position == 4
                 await asyncio.to_thread(producer.abort_transaction, DEADLINE_S)
@@ -131,7 +131,7 @@ async def test_a_follower_reads_lines_of_committed_transactions_only(topics: Top
                 break
     records = [record for step in steps for record in step.records]
     assert [(record.offset, record.value) for record in records] == [(0, b"kept"), (5, b"value")]
-    assert [step.is_at_end for step in steps].count(True) == 1
+    assert [step.completes_first_read for step in steps].count(True) == 1
 
 
 async def test_lines_of_one_key_stay_in_order_in_a_topic_with_several_partitions(

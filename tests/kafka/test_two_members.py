@@ -59,7 +59,9 @@ class Worker:
     async def assigned_among(self, members: int) -> Assigned:
         """The assignment of a rebalance with this number of members."""
         event = await self.until(
-            lambda event: isinstance(event, Assigned) and RoundResult.checked(event.token).delay_ms == members
+            lambda event: (
+                isinstance(event, Assigned) and RoundResult.checked_token(event.protocol_details).delay_ms == members
+            )
         )
         assert isinstance(event, Assigned)
         return event

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.consumers import ConsumersScenario
-from coterie.lab.scenario.transcript import Block, parse_transcript, render_transcript
+from coterie.lab.scenario.transcript import TranscriptBlock, parse_transcript, render_transcript
 
 FOLDER = Path(__file__).parent.parent / "scenarios" / "article"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -23,14 +23,14 @@ def counts(name: str) -> list[str]:
     return [block.output_lines[-1] for block in parse_transcript(read(name)) if block.command == "count"]
 
 
-def workers_in_answers(block: Block) -> list[str]:
+def workers_in_answers(block: TranscriptBlock) -> list[str]:
     return [line.partition(" ")[0] for line in block.output_lines]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_transcript_equals_the_played_one(name: str) -> None:
     text = read(name)
-    played = render_transcript(ConsumersScenario().run_blocks(parse_transcript(text)))
+    played = render_transcript(ConsumersScenario().run_transcript_blocks(parse_transcript(text)))
     if os.environ.get("SCENARIOS") == "rewrite":
         (FOLDER / f"{name}.txt").write_text(played)
     else:
@@ -58,4 +58,4 @@ def test_during_the_upgrade_of_static_members_only_the_restarted_one_has_output(
 
 def test_an_unknown_command_in_a_script_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown command: C1 dances"):
-        ConsumersScenario().run_blocks(parse_transcript("> C1 dances\n"))
+        ConsumersScenario().run_transcript_blocks(parse_transcript("> C1 dances\n"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.notation import format_jobs, parse_jobs
-from coterie.lab.scenario.transcript import Block, parse_transcript, render_transcript, run_transcript
+from coterie.lab.scenario.transcript import TranscriptBlock, parse_transcript, render_transcript, run_transcript
 from coterie.lab.scenario.workers_scenario import DEFAULT_MAX_DELAY_MS, WorkersScenario
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import ConnectProtocol
@@ -39,11 +39,11 @@ def normalized(line: str) -> str:
     return re.sub(r"^Before delay .* expires:", "Before delay d expires:", line)
 
 
-def quoted_lines(block: Block) -> list[str]:
-    return [line.removeprefix(QUOTE) for line in block.remarks_after if line.startswith(QUOTE)]
+def quoted_lines(block: TranscriptBlock) -> list[str]:
+    return [line.removeprefix(QUOTE) for line in block.remarks_after_command if line.startswith(QUOTE)]
 
 
-def normalized_answers(block: Block) -> list[str]:
+def normalized_answers(block: TranscriptBlock) -> list[str]:
     return [normalized(line) for line in block.output_lines]
 
 
@@ -119,7 +119,7 @@ def test_a_delay_begins_with_its_maximum_and_then_decreases(name: str) -> None:
     assert counted_down == sorted(counted_down, reverse=True)
 
 
-def delays(blocks: list[Block]) -> Iterator[tuple[str, int]]:
+def delays(blocks: list[TranscriptBlock]) -> Iterator[tuple[str, int]]:
     """The document's delay of each worker in each rebalance, and ours."""
     for block in blocks:
         ours = {

@@ -24,7 +24,7 @@ def play_transcripts(observed: Observed) -> None:
             run_transcript(blocks, lambda name: path.with_name(name).read_text(), steps=observed)  # noqa: B023
     for path in sorted((SCENARIOS / "article").glob("*.txt")):
         observed.play = path.name
-        ConsumersScenario(steps=observed).run_blocks(parse_transcript(path.read_text()))
+        ConsumersScenario(steps=observed).run_transcript_blocks(parse_transcript(path.read_text()))
 
 
 @in_one_process

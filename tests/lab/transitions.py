@@ -40,7 +40,7 @@ from coterie.member.classic.state import (
 from coterie.member.in_flight import InFlight
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import Assigned, LeaseRenewed, MemberStateChanged
-from coterie.wire.connect import AssignmentError, RoundResult
+from coterie.wire.connect import AssignmentErrorCode, RoundResult
 
 UNCHANGED = "unchanged"
 OTHER = "any other"
@@ -140,23 +140,23 @@ class Observed(Steps):
         self.play = ""
         self.first_play: dict[Transition, str] = {}
 
-    def step_group(
+    def step_classic_group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
     ) -> Output[group_messages.Record, group_messages.Effect]:
         before = group.phase
-        output = super().step_group(group, event, now_ms=now_ms)
+        output = super().step_classic_group(group, event, now_ms=now_ms)
         name = _name(event.key) if isinstance(event, GroupTimerFired) else _name(event)
         self._take(Machine.GROUP, before.name, name, group.phase.name)
         return output
 
-    def step_member(
+    def step_classic_member(
         self, member: Member, event: member_messages.Event, *, now_ms: int
     ) -> Output[None, member_messages.Effect]:
         name = _name_for_member(member, event)
         place, round_, ending = _name(member.place), _name(member.round), _name(member.ending)
         has_ended = isinstance(member.ending, Leaving | HasLeft)
         before = member.place, member.round
-        output = super().step_member(member, event, now_ms=now_ms)
+        output = super().step_classic_member(member, event, now_ms=now_ms)
         self._take(Machine.MEMBER_ENDING, ending, name, _name(member.ending))
         if has_ended:
             assert (member.place, member.round) == before, "a member that leaves changes nothing else"
@@ -203,8 +203,8 @@ def _name_for_member(member: Member, event: member_messages.Event) -> str:
 def _in_flight(member: Member) -> Iterator[InFlight[Request]]:
     if isinstance(member.round, CheckingPriorMember | JoinSent | SyncSent):
         yield member.round.in_flight
-    if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
-        yield member.place.heartbeat
+    if isinstance(member.place, InGroup) and member.place.unanswered_heartbeat is not None:
+        yield member.place.unanswered_heartbeat
     if isinstance(member.ending, Leaving):
         yield member.ending.in_flight
 
@@ -213,8 +213,10 @@ def _name_for_herder(event: herder_messages.Event) -> str:
     match event:
         case MemberStateChanged(state=state):
             return f"MemberStateChanged {state}"
-        case Assigned(token=token) if RoundResult.checked(token).error is not AssignmentError.NO_ERROR:
-            return f"Assigned {RoundResult.checked(token).error.name}"
+        case Assigned(protocol_details=token) if (
+            RoundResult.checked_token(token).error is not AssignmentErrorCode.NO_ERROR
+        ):
+            return f"Assigned {RoundResult.checked_token(token).error.name}"
         case herder_messages.TimerFired(timer=timer):
             return f"timer {timer}" if isinstance(timer, str) else _name(timer)
         case herder_messages.RequestArrived(request=request):

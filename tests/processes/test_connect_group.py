@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch
+from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch
 from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Child
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -36,7 +36,7 @@ def test_no_row_is_lost_or_doubled_when_workers_of_a_connect_group_are_killed_dr
     moved = tasks_of(killed)
     interrupted = kill_in_the_middle_of_a_batch(cluster, killed, moved)
     until(
-        lambda: have_continued(interrupted, Checkpoints(cluster.checkpoints)),
+        lambda: have_batches_been_repeated(interrupted, Checkpoints(cluster.checkpoints)),
         within_s=60,
         what="the interrupted batches are repeated and committed by other workers",
     )

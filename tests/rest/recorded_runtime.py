@@ -22,7 +22,7 @@ from coterie.spark.sources.kafka_positions import (
     parse_kafka_offset,
     parse_topic_partition,
 )
-from coterie.spark.sources.offset_values import partition_field, whole_number_offset
+from coterie.spark.sources.offset_values import checked_partition, whole_number_offset
 from tests.rest.recorded_calls import RECORDINGS, read_recording
 from tests.rest.recorded_plugins import PLUGINS, RecordedPluginsRuntime
 from tests.worker.simulated import DEFINITION
@@ -146,7 +146,7 @@ class RecordedRuntime(RecordedPluginsRuntime):
             offset = ConnectorOffset(partition={"filename": spec.config["file"]}, offset={"position": end})
         if end is None:
             return
-        offsets = self.registry.offsets.setdefault((spec.task.connector, spec.incarnation), {})
+        offsets = self.registry.offsets.setdefault((spec.task.connector, spec.connector_incarnation), {})
         offsets[str(offset.partition)] = offset
         if spec.task.connector not in self._read_all:
             self._read_all.add(spec.task.connector)
@@ -199,6 +199,6 @@ def _sink_offset(topic: str, number: int, kafka_offset: int | None) -> Connector
 
 def _parsed_file_offset(offset: ConnectorOffset) -> ConnectorOffset:
     """:raises OffsetsRefusedError: when a file source cannot use ``offset``."""
-    partition = partition_field(offset, "filename")
+    partition = checked_partition(offset, "filename")
     position = whole_number_offset(offset, "position", maximum=POSITION_MAX)
     return ConnectorOffset(partition=partition, offset=None if position is None else {"position": position})

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from coterie.rest.endpoints import Operation
-from coterie.rest.server import BoundListener, open_listener, serve_while
+from coterie.rest.server import BoundListener, open_listener, serve_while_work_runs
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import until
@@ -54,7 +54,7 @@ class RecordingLeader:
     async def serve_while(self, work: Awaitable[None]) -> None:
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=methods)])
-        await serve_while(app, [self._listener], work)
+        await serve_while_work_runs(app, [self._listener], work)
 
 
 class _BreakingResponse(Response):

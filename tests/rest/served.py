@@ -16,7 +16,7 @@ from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.endpoints import ENDPOINTS, Endpoint
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import BoundListener, RequestIntake, open_listener, serve_while
+from coterie.rest.server import BoundListener, RequestIntake, open_listener, serve_while_work_runs
 from coterie.worker.worker import Worker
 from tests.worker.connect_cluster import ConnectCluster
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
@@ -61,7 +61,7 @@ class ServedCluster(Cluster):
             app = create_app(
                 worker, self.client, cluster_id="simulated", group_id=GROUP_ID, access=access, endpoints=endpoints
             )
-            return await serve_while(app, [listener], worker.run(), intake=intake)
+            return await serve_while_work_runs(app, [listener], worker.run(), intake=intake)
 
         running = await self.start(
             runtime=runtime,

@@ -25,12 +25,12 @@ from coterie.herder.requests.signatures import SignContent, SignedContent
 from coterie.herder.session_keys import SigningKey
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
-from coterie.rest.callers import name_caller
+from coterie.rest.callers import add_caller_headers
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS, USER_ROLES, Endpoint, Operation, Role
 from coterie.rest.leader import open_http_client
 from coterie.rest.request_context import Caller
-from coterie.rest.server import open_listeners, serve_while
+from coterie.rest.server import open_listeners, serve_while_work_runs
 from coterie.rest.signatures import signature_headers
 from coterie.rest.users import PasswordHash, RestUser, Users, read_users, write_users
 from coterie.wire.connect import ConnectProtocol
@@ -42,11 +42,11 @@ from tests.worker.simulated import until
 PASSWORDS = {role.value: f"{role.value}'s password" for role in USER_ROLES}
 USERS: Users = {
     **{
-        role.value: RestUser(role=role, password=PasswordHash.of(password))
+        role.value: RestUser(role=role, password_hash=PasswordHash.from_password(password))
         for role, password in zip(USER_ROLES, PASSWORDS.values(), strict=True)
     },
-    "CN=loader,O=Big Co": RestUser(role=Role.ADMIN, password=None),
-    **{f"CN={role}": RestUser(role=role, password=None) for role in USER_ROLES},
+    "CN=loader,O=Big Co": RestUser(role=Role.ADMIN, password_hash=None),
+    **{f"CN={role}": RestUser(role=role, password_hash=None) for role in USER_ROLES},
 }
 NEW = {"name": "a", "config": {"connector.class": "SimulatedSource", "tasks.max": "1", "db.password": "hunter2"}}
 
@@ -191,7 +191,7 @@ async def served_listeners(worker: Worker, rules: AccessRules, authority: Author
                     access=rules,
                     endpoints=listener.endpoints,
                 )
-                group.create_task(serve_while(app, [socket], ended.wait()))
+                group.create_task(serve_while_work_runs(app, [socket], ended.wait()))
             try:
                 yield [one.url for one in bound]
             finally:
@@ -221,7 +221,7 @@ async def test_each_role_may_use_exactly_the_endpoints_of_the_table_at_each_list
                     if (caller.has_certificate and not listener.is_https) or not (is_served or caller in STRANGERS):
                         continue
                     is_task_list = endpoint.operation is Operation.PUT_TASK_CONFIGS
-                    body = b"" if endpoint.request is None else b"[]" if is_task_list else b"{}"
+                    body = b"" if endpoint.request_body_type is None else b"[]" if is_task_list else b"{}"
                     headers = {**JSON}
                     if caller.signature is not None:
                         headers |= connects_signature(body, key_of[caller.signature])
@@ -299,7 +299,7 @@ async def test_a_removed_user_and_a_changed_password_are_refused_at_once(
     worker = await workers.serve(access=rules)
     assert rules.users is not None
     assert (await worker.ask("GET", "/", raw=b"", headers=login("read"))).status_code == 200
-    rules.users.value = {"read": RestUser(role=Role.READ, password=PasswordHash.of("another"))}
+    rules.users.value = {"read": RestUser(role=Role.READ, password_hash=PasswordHash.from_password("another"))}
     assert (await worker.ask("GET", "/", raw=b"", headers=login("read"))).status_code == 401
     assert (await worker.ask("GET", "/", raw=b"", headers=login("admin"))).status_code == 401
 
@@ -372,7 +372,7 @@ async def test_a_name_in_a_header_counts_only_with_a_good_signature(
     signed = httpx.Request(
         "PUT", f"{worker.url}/connectors/a/config?x=1", content=json.dumps(NEW["config"]), headers=JSON
     )
-    await name_caller(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
+    await add_caller_headers(signed, Caller(user="alicé", role=Role.ADMIN, address="10.0.0.7"), sign)  # type: ignore[arg-type]
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.send(signed)).status_code == 201, "it is accepted as it is"
         method, url, body = signed.method, signed.url, signed.content
@@ -411,7 +411,7 @@ async def test_an_old_signature_does_not_count(
     request = httpx.Request("GET", f"{worker.url}/connectors")
     with monkeypatch.context() as patch:
         patch.setattr("coterie.rest.callers.SIGNATURE_AGE_MAX_MS", -1)
-        await name_caller(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
+        await add_caller_headers(request, Caller(user="alice", role=Role.READ, address="::1"), sign)  # type: ignore[arg-type]
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.send(request)).status_code == 401
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -482,7 +482,7 @@ async def test_without_an_allowed_origin_no_response_has_headers_for_pages(worke
 
 
 async def test_configured_headers_are_in_every_response(workers: ServedCluster) -> None:
-    added = [ResponseHeader("X-Frame-Options", "DENY", replaces=True)]
+    added = [ResponseHeader("X-Frame-Options", "DENY", replaces_existing=True)]
     worker = await workers.serve(access=AccessRules(added_headers=added))
     for path in ("/", "/nope", "/connectors/nope/status"):
         assert (await worker.get(path)).headers["x-frame-options"] == "DENY"

@@ -204,8 +204,8 @@ async def test_a_worker_with_too_many_lost_threads_is_unhealthy_and_names_the_re
     runtime = SimulatedRuntime()
     worker = await cluster.serve(runtime=runtime)
     assert (await worker.get("/health")).status_code == 200
-    runtime.emit(PluginThreadsLost(count=64))
-    runtime.emit(PluginThreadsLost(count=65))
+    runtime.emit(PluginThreadsLost(lost_threads_total=64))
+    runtime.emit(PluginThreadsLost(lost_threads_total=65))
 
     async def is_unhealthy() -> bool:
         return (await worker.get("/health")).status_code == 500

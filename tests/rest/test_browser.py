@@ -24,7 +24,7 @@ from tests.rest.served import JSON, ServedCluster, ServedWorker
 from tests.worker.simulated import until
 
 USER, PASSWORD = "alice", "hers"
-USERS: Users = {USER: RestUser(role=Role.ADMIN, password=PasswordHash.of(PASSWORD))}
+USERS: Users = {USER: RestUser(role=Role.ADMIN, password_hash=PasswordHash.from_password(PASSWORD))}
 ALICE = ReloadedFiles("users", [], lambda: USERS)
 LOGIN = {**JSON, "Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
 

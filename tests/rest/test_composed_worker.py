@@ -42,7 +42,7 @@ class WorkerFiles:
     def set_user(self, login: tuple[str, str]) -> None:
         """Let only the administrator with this name and password log in."""
         name, password = login
-        write_users(self.users, {name: RestUser(role=Role.ADMIN, password=PasswordHash.of(password))})
+        write_users(self.users, {name: RestUser(role=Role.ADMIN, password_hash=PasswordHash.from_password(password))})
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -56,7 +56,7 @@ async def test_head_has_the_status_and_headers_of_get_without_its_body(worker: S
         path = filled(endpoint.path)
         head, get = await worker.ask("HEAD", path), await worker.ask("GET", path)
         assert (head.status_code, head.content) == (get.status_code, b""), path
-        content_type = {JSON: JSON, TEXT: CONTENT_TYPE_PLAIN_0_0_4}[endpoint.media_type]
+        content_type = {JSON: JSON, TEXT: CONTENT_TYPE_PLAIN_0_0_4}[endpoint.response_media_type]
         assert head.headers["content-type"] == get.headers["content-type"] == content_type, path
         assert int(head.headers["content-length"]) > 0
 
@@ -77,15 +77,21 @@ def test_a_request_has_a_body_only_where_its_method_may_have_one() -> None:
     def needs_no_body(endpoint: Endpoint) -> bool:
         return endpoint.method in ("GET", "DELETE")
 
-    assert not [endpoint for endpoint in ENDPOINTS if needs_no_body(endpoint) and endpoint.request is not None]
-    assert not [endpoint for endpoint in ENDPOINTS if set(endpoint.statuses) == {204} and endpoint.response is not None]
+    assert not [
+        endpoint for endpoint in ENDPOINTS if needs_no_body(endpoint) and endpoint.request_body_type is not None
+    ]
+    assert not [
+        endpoint
+        for endpoint in ENDPOINTS
+        if set(endpoint.success_statuses) == {204} and endpoint.response_body_type is not None
+    ]
 
 
 def documented(endpoint: Endpoint) -> str:
     """The row of the endpoint in the table of ``docs/rest.md``."""
-    query = f"?{'=…&'.join(endpoint.query)}=…" if endpoint.query else ""
+    query = f"?{'=…&'.join(endpoint.type_by_query_parameter)}=…" if endpoint.type_by_query_parameter else ""
     path = endpoint.path.replace(":path", "")
-    statuses = ", ".join(map(str, endpoint.statuses)) or "none: it is always refused"
+    statuses = ", ".join(map(str, endpoint.success_statuses)) or "none: it is always refused"
     answered_by = endpoint.answered_by.value.replace("_", " ")
     return f"| `{endpoint.method} {path}{query}` | {endpoint.role.value} | {answered_by} | {statuses} |"
 

@@ -128,7 +128,7 @@ async def test_a_level_with_the_scope_cluster_is_written_by_any_worker_and_set_b
 
             async def is_set(one: ServedWorker = one, name: str = name) -> bool:
                 states = one.running.worker.logger_levels
-                return await states.state(PARENT) is not None and await level(one) == name
+                return await states.logger_state(PARENT) is not None and await level(one) == name
 
             await until(is_set)
 

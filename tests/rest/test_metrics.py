@@ -163,7 +163,7 @@ async def test_lost_threads_are_shown(cluster: ServedCluster) -> None:
     runtime = SimulatedRuntime()
     worker = await cluster.serve(runtime=runtime)
     for count, takes_new_jobs in ((64, 1), (65, 0), (3, 0)):
-        runtime.emit(PluginThreadsLost(count=count))
+        runtime.emit(PluginThreadsLost(lost_threads_total=count))
 
         async def are_shown(expected: int = count) -> bool:
             return (await scrape(worker))["coterie_plugin_lost_threads"] == {labels(): expected}
@@ -242,7 +242,7 @@ async def test_a_scraper_that_accepts_text_gets_the_metrics(worker: ServedWorker
 
 async def test_a_scraper_logs_in_as_a_user_with_the_role_read(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
-    write_users(path, {"prometheus": RestUser(role=Role.READ, password=PasswordHash.of("secret"))})
+    write_users(path, {"prometheus": RestUser(role=Role.READ, password_hash=PasswordHash.from_password("secret"))})
     access = AccessRules(users=ReloadedFiles("users", [path], lambda: read_users(path)), health_is_open=True)
     encoded = base64.b64encode(b"prometheus:secret").decode()
     async with ServedCluster(protocol=ConnectProtocol.STATIC) as cluster:

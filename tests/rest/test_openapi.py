@@ -68,7 +68,7 @@ def served(
     access = None
     if isinstance(request.param, Role):
         path: Path = tmp_path_factory.mktemp("users") / "users.json"
-        write_users(path, {"alice": RestUser(role=request.param, password=PasswordHash.of(PASSWORD))})
+        write_users(path, {"alice": RestUser(role=request.param, password_hash=PasswordHash.from_password(PASSWORD))})
         access = AccessRules(users=ReloadedFiles("users", [path], lambda: read_users(path)))
     urls: list[str] = []
     started, ended = Event(), Event()

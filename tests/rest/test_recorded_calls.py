@@ -78,7 +78,7 @@ async def test_every_recorded_call_gets_connects_response_or_a_deviation_of_the_
 
 async def test_calls_to_a_worker_with_users_cors_and_switched_off_paths(tmp_path: Path) -> None:
     users = tmp_path / "users.json"
-    write_users(users, {"admin": RestUser(role=Role.ADMIN, password=PasswordHash.of("secret"))})
+    write_users(users, {"admin": RestUser(role=Role.ADMIN, password_hash=PasswordHash.from_password("secret"))})
     settings = WorkerSettings.from_properties({**OTHER_SETTINGS, "rest.users.file": str(users)})
     calls = [call for call in read_recording(RECORDINGS[1]) if call.section in SECTIONS_OF_OTHER_SETTINGS]
     assert len(calls) == 16

@@ -20,7 +20,13 @@ from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
 from coterie.rest import bodies, server
-from coterie.rest.server import CLIENT_CERTIFICATE_NAME, RequestIntake, open_listener, open_listeners, serve_while
+from coterie.rest.server import (
+    CLIENT_CERTIFICATE_NAME,
+    RequestIntake,
+    open_listener,
+    open_listeners,
+    serve_while_work_runs,
+)
 from tests.certificates import Authority, Pair, encrypted
 
 HTTP, HTTPS = RestListener(RestScheme.HTTP, "127.0.0.1", 0), RestListener(RestScheme.HTTPS, "127.0.0.1", 0)
@@ -54,7 +60,7 @@ async def served(tls: RestTls, *listeners: RestListener) -> AsyncIterator[list[i
     ended = asyncio.Event()
     with open_listeners(listeners, tls) as bound:
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve_while(app, bound, ended.wait()))
+            group.create_task(serve_while_work_runs(app, bound, ended.wait()))
             try:
                 yield [listener.port for listener in bound]
             finally:
@@ -73,7 +79,7 @@ async def test_a_closed_intake_refuses_connections_and_returns_when_the_running_
     with open_listeners([HTTP], RestTls()) as bound:
         url = f"http://127.0.0.1:{bound[0].port}"
         async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
-            group.create_task(serve_while(app, bound, ended.wait(), intake=intake))
+            group.create_task(serve_while_work_runs(app, bound, ended.wait(), intake=intake))
             assert (await client.get(url)).status_code == 200
             late = group.create_task(client.get(f"{url}/late"))
             await begun.wait()
@@ -247,7 +253,7 @@ async def test_a_client_that_does_not_send_a_whole_request_is_disconnected(
     app, ended = Starlette(routes=[Route("/", read, methods=["POST"])]), asyncio.Event()
     with open_listeners([HTTP], RestTls()) as bound:
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve_while(app, bound, ended.wait()))
+            group.create_task(serve_while_work_runs(app, bound, ended.wait()))
             try:
                 reader, writer = await connect(bound[0].port, sent)
                 assert await asyncio.wait_for(reader.read(), 20) == b""
@@ -264,7 +270,7 @@ async def large_response_requested(size: int) -> AsyncIterator[socket.socket]:
     with open_listeners([HTTP], RestTls()) as bound, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve_while(app, bound, ended.wait()))
+            group.create_task(serve_while_work_runs(app, bound, ended.wait()))
             try:
                 client.connect(("127.0.0.1", bound[0].port))
                 client.setblocking(False)
@@ -338,7 +344,7 @@ async def test_a_request_that_takes_longer_than_the_clients_time_limit_is_answer
     app, ended = Starlette(routes=[Route("/", answer_late)]), asyncio.Event()
     with open_listeners([HTTP], RestTls()) as bound:
         async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
-            group.create_task(serve_while(app, bound, ended.wait()))
+            group.create_task(serve_while_work_runs(app, bound, ended.wait()))
             assert (await client.get(f"http://127.0.0.1:{bound[0].port}")).text == "late"
             ended.set()
 
@@ -358,7 +364,7 @@ async def test_a_request_above_the_limit_is_503_in_connects_form_and_is_logged(
     with open_listeners([HTTP], RestTls()) as bound:
         url = f"http://127.0.0.1:{bound[0].port}"
         async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
-            group.create_task(serve_while(app, bound, ended.wait()))
+            group.create_task(serve_while_work_runs(app, bound, ended.wait()))
             late = group.create_task(client.get(url))
             await begun.wait()
             refused = [await client.get(url) for _ in range(3)][-1]

@@ -10,7 +10,7 @@ from coterie.engine.log import NewTopicRecord
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.validation import split_errors
+from coterie.spark.validation import task_count_change_errors
 from tests.rest.served import ServedCluster, ServedWorker
 from tests.worker.simulated import SimulatedRuntime, until
 
@@ -26,7 +26,7 @@ class FixedSplitRuntime(SimulatedRuntime):
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         infos = await super().validate(config, checkpointed_task_configs)
-        return infos.with_errors(split_errors(config, int(config["tasks.max"]), checkpointed_task_configs))
+        return infos.with_errors(task_count_change_errors(config, int(config["tasks.max"]), checkpointed_task_configs))
 
     async def split(
         self,
@@ -38,7 +38,7 @@ class FixedSplitRuntime(SimulatedRuntime):
         keeps_source_parts: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         tasks = await super().split(connector, incarnation, config, checkpointed_task_configs)
-        if errors := split_errors(config, len(tasks), checkpointed_task_configs):
+        if errors := task_count_change_errors(config, len(tasks), checkpointed_task_configs):
             raise ConfigError(errors)
         return [{**task, "task.count": str(len(tasks))} for task in tasks]
 
@@ -131,10 +131,10 @@ async def until_connector_runs(worker: ServedWorker) -> None:
 
 async def test_another_name_or_a_new_incarnation_allows_another_number_of_tasks(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
-    former = {start.incarnation for start in runtime.running.values()}
+    former = {start.connector_incarnation for start in runtime.running.values()}
     assert (await worker.ask("POST", "/connectors", {"name": "b", "config": CHANGED})).status_code == 201
     await worker.until_running("b", 3)
     assert (await worker.ask("DELETE", "/connectors/a")).status_code == 204
     assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CHANGED})).status_code == 201
     await worker.until_running("a", 3)
-    assert not former & {start.incarnation for start in runtime.running.values()}, "other checkpoints"
+    assert not former & {start.connector_incarnation for start in runtime.running.values()}, "other checkpoints"

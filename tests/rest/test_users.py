@@ -14,8 +14,8 @@ from coterie.rest.users import PasswordHash, RestUser, read_users, write_users
 def test_users_are_read_as_they_were_written_and_no_password_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
     users = {
-        "alice": RestUser(role=Role.ADMIN, password=PasswordHash.of("correct horse")),
-        "CN=loader,O=Big Co": RestUser(role=Role.READ, password=None),
+        "alice": RestUser(role=Role.ADMIN, password_hash=PasswordHash.from_password("correct horse")),
+        "CN=loader,O=Big Co": RestUser(role=Role.READ, password_hash=None),
     }
     write_users(path, users)
     assert read_users(path) == users
@@ -24,10 +24,10 @@ def test_users_are_read_as_they_were_written_and_no_password_is_stored(tmp_path:
 
 
 def test_only_the_right_password_matches_and_equal_passwords_have_different_hashes() -> None:
-    stored = PasswordHash.of("pässword")
-    assert stored.matches("pässword")
-    assert not stored.matches("password")
-    assert PasswordHash.of("pässword") != stored
+    stored = PasswordHash.from_password("pässword")
+    assert stored.matches_password("pässword")
+    assert not stored.matches_password("password")
+    assert PasswordHash.from_password("pässword") != stored
 
 
 @pytest.mark.parametrize(

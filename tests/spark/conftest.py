@@ -84,7 +84,7 @@ class Rig:
         self._connectors.add(ConnectorName(name))
         tasks = await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())
         task = ConnectorTaskId(ConnectorName(name), index)
-        start = TaskSpec(task=task, incarnation=Incarnation("i"), config=tasks[index])
+        start = TaskSpec(task=task, connector_incarnation=Incarnation("i"), config=tasks[index])
         await self.runtime.start(start)
         return start
 
@@ -126,8 +126,8 @@ async def rig(
             scratch_folder=folder / "scratch",
             jvm_log_file=folder / "spark.log",
             user_settings={"spark.master": "local[2]"},
-            jars=jars,
-            python=PythonSettings(allowed_modules=("tests.spark.user_functions", "pipelines")),
+            jar_folder_settings=jars,
+            python_settings=PythonSettings(allowed_modules=("tests.spark.user_functions", "pipelines")),
             offset_flush_interval_ms=2_000,
         )
     )

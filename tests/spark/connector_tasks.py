@@ -32,7 +32,7 @@ class Tasks:
     async def start(self) -> None:
         for index, config in enumerate(self.configs):
             task = ConnectorTaskId(self.name, index)
-            await self.rig.runtime.start(TaskSpec(task=task, incarnation=INCARNATION, config=config))
+            await self.rig.runtime.start(TaskSpec(task=task, connector_incarnation=INCARNATION, config=config))
             self.running.append(task)
 
     async def stop(self) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
 
 DEADLINE_S = 180
 
@@ -114,7 +114,7 @@ def directories(holder: TaskProcess, folder: Path) -> list[Path]:
 
 def last_committed_batch(holder: TaskProcess, folder: Path) -> int:
     """The number of the last committed batch of the test's task; 0 if there is none."""
-    return max((last_batch_id(path / "commits") or 0 for path in directories(holder, folder)), default=0)
+    return max((last_batch_id_in_log(path / "commits") or 0 for path in directories(holder, folder)), default=0)
 
 
 def has_batch_in_flight(holder: TaskProcess, folder: Path) -> bool:

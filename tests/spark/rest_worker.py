@@ -111,7 +111,7 @@ async def rest_worker(
     driver = rig.spark_runtime._driver
     assert driver is not None
     monkeypatch.setattr(runtime_module, "start_driver", lambda *_, **__: LentDriver(driver))
-    monkeypatch.setattr(runtime_module, "warm_up", lambda *_: None)  # The session is warm.
+    monkeypatch.setattr(runtime_module, "run_warm_up_queries", lambda *_: None)  # The session is warm.
     group = f"rest-{uuid.uuid4().hex[:8]}"
     all_properties = {
         "bootstrap.servers": broker.bootstrap_servers,

@@ -83,7 +83,7 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
             scratch_folder=scratch,
             jvm_log_file=scratch / "spark.log",
             user_settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
-            jars=None if jars is None else JarSettings(folder=jars),
+            jar_folder_settings=None if jars is None else JarSettings(folder=jars),
         )
     )
     await runtime.open()
@@ -95,7 +95,7 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
             if command == "start":
                 incarnation = Incarnation(words[0])
                 (config,) = await runtime.split(TASK.connector, incarnation, json.loads(words[1]), ())
-                await runtime.start(TaskSpec(task=TASK, incarnation=incarnation, config=config))
+                await runtime.start(TaskSpec(task=TASK, connector_incarnation=incarnation, config=config))
                 held = runtime.held_checkpoint(TASK)
                 if held is None:
                     print_line("lost")

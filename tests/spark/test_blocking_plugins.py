@@ -60,7 +60,7 @@ async def test_a_start_that_returns_after_it_was_abandoned_finds_its_fence_shut_
     config = blocking_config("start") | {"sink.format": "json", "sink.path": str(tmp_path / "out")}
     name, incarnation = ConnectorName("late-start"), Incarnation("i")
     (task_config,) = await rig.runtime.split(name, incarnation, config | {"tasks.max": "1"}, ())
-    spec = TaskSpec(task=ConnectorTaskId(name, 0), incarnation=incarnation, config=task_config)
+    spec = TaskSpec(task=ConnectorTaskId(name, 0), connector_incarnation=incarnation, config=task_config)
     with pytest.raises(PluginTimeoutError, match=r"The plug-in of task late-start-0 has not returned from read"):
         await rig.runtime.start(spec)
     assert rig.spark_runtime._calls.lost_count == 1
@@ -202,7 +202,7 @@ async def has_lost(worker: Worker, count: int) -> bool:
 
 async def put(worker: Worker, name: ConnectorName, config: dict[str, str]) -> object:
     return await worker.ask(
-        PutConnector(connector=name, config={"name": name, "tasks.max": "1", **config}, replace=True)
+        PutConnector(connector=name, config={"name": name, "tasks.max": "1", **config}, may_replace=True)
     )
 
 

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.spark.call_ledger import (
-    COUNTED_AGE_MAX_S,
-    COUNTED_AGE_MIN_S,
+    COUNTED_AS_RUNNING_MAX_S,
+    COUNTED_AS_RUNNING_MIN_S,
     CallId,
     CallLedger,
     CallQueue,
-    Stage,
-    counted_age_s,
+    CallStage,
+    time_counted_as_running_s,
 )
 
 STARTS = CallQueue(name="start", concurrent_max=2)
@@ -19,36 +19,36 @@ STOPS = CallQueue(name="stop", concurrent_max=1)
 
 
 def begin(ledger: CallLedger, call_id: CallId, *, now_s: float, timeout_s: float, name: str = "start") -> None:
-    assert ledger.begin_stage(call_id, Stage(name=name, began_at_s=now_s, ends_at_s=now_s + timeout_s))
+    assert ledger.begin_stage(call_id, CallStage(name=name, began_at_s=now_s, deadline_s=now_s + timeout_s))
 
 
 def test_calls_of_a_queue_start_in_order_and_another_queue_has_its_own_limit() -> None:
     ledger = CallLedger()
     first, second, third = (ledger.add(STARTS) for _ in range(3))
     stop = ledger.add(STOPS)
-    assert ledger.start_calls(0) == [first, second, stop]
-    assert ledger.start_calls(0.5) == []
-    assert ledger.end(second)
-    assert ledger.start_calls(0.5) == [third]
+    assert ledger.mark_next_calls_running(0) == [first, second, stop]
+    assert ledger.mark_next_calls_running(0.5) == []
+    assert ledger.remove_call(second)
+    assert ledger.mark_next_calls_running(0.5) == [third]
 
 
 def test_calls_that_have_run_for_long_make_room_for_as_many_others_which_count_for_half_the_time() -> None:
     ledger = CallLedger()
     calls = [ledger.add(STARTS) for _ in range(5)]
-    assert ledger.start_calls(0) == calls[:2]
-    assert ledger.next_due_s(0) == COUNTED_AGE_MAX_S
-    assert ledger.start_calls(COUNTED_AGE_MAX_S - 0.01) == []
-    assert ledger.start_calls(COUNTED_AGE_MAX_S) == calls[2:4]
-    assert ledger.next_due_s(COUNTED_AGE_MAX_S) == 1.5 * COUNTED_AGE_MAX_S
+    assert ledger.mark_next_calls_running(0) == calls[:2]
+    assert ledger.next_change_at_s(0) == COUNTED_AS_RUNNING_MAX_S
+    assert ledger.mark_next_calls_running(COUNTED_AS_RUNNING_MAX_S - 0.01) == []
+    assert ledger.mark_next_calls_running(COUNTED_AS_RUNNING_MAX_S) == calls[2:4]
+    assert ledger.next_change_at_s(COUNTED_AS_RUNNING_MAX_S) == 1.5 * COUNTED_AS_RUNNING_MAX_S
     assert ledger.lost_count == 0, "an old call is not lost before its time limit is over"
     for call in calls[:4]:
-        assert ledger.end(call)
-    assert ledger.start_calls(9) == calls[4:]
-    assert counted_age_s(STARTS, hanging_count=1) == COUNTED_AGE_MAX_S
-    assert counted_age_s(STARTS, hanging_count=10_000) == COUNTED_AGE_MIN_S
+        assert ledger.remove_call(call)
+    assert ledger.mark_next_calls_running(9) == calls[4:]
+    assert time_counted_as_running_s(STARTS, hanging_count=1) == COUNTED_AS_RUNNING_MAX_S
+    assert time_counted_as_running_s(STARTS, hanging_count=10_000) == COUNTED_AS_RUNNING_MIN_S
     waiting = [ledger.add(STARTS) for _ in range(2)]
-    assert ledger.start_calls(9) == waiting[:1]
-    assert ledger.next_due_s(9) == 9 + COUNTED_AGE_MAX_S, "the calls that returned do not count as hanging"
+    assert ledger.mark_next_calls_running(9) == waiting[:1]
+    assert ledger.next_change_at_s(9) == 9 + COUNTED_AS_RUNNING_MAX_S, "the calls that returned do not count as hanging"
 
 
 @given(hanging=st.integers(0, 200), concurrent_max=st.integers(1, 16), lost_before=st.integers(0, 100))
@@ -58,21 +58,21 @@ def test_calls_that_hang_delay_the_call_behind_them_by_a_bounded_time(
     queue, ledger, now_s = CallQueue(name="start", concurrent_max=concurrent_max), CallLedger(), 0.0
     for _ in range(lost_before):
         call = ledger.add(queue)
-        while call not in ledger.start_calls(now_s):
+        while call not in ledger.mark_next_calls_running(now_s):
             now_s = next_second(ledger, now_s)
-        ledger.limit(call, now_s)
+        ledger.shorten_time_limit(call, now_s)
         ledger.expire_calls(now_s)
     assert ledger.lost_count == lost_before
     began_s, ahead, good = now_s, [ledger.add(queue) for _ in range(hanging)], ledger.add(queue)
-    while good not in (started := ledger.start_calls(now_s)):
+    while good not in (started := ledger.mark_next_calls_running(now_s)):
         assert len(started) <= concurrent_max
         now_s = next_second(ledger, now_s)
-    assert set(ahead) <= set(ledger.running()), "the calls start in order"
-    assert now_s - began_s <= 2 * COUNTED_AGE_MAX_S + COUNTED_AGE_MIN_S * (hanging / concurrent_max)
+    assert set(ahead) <= set(ledger.running_call_ids()), "the calls start in order"
+    assert now_s - began_s <= 2 * COUNTED_AS_RUNNING_MAX_S + COUNTED_AS_RUNNING_MIN_S * (hanging / concurrent_max)
 
 
 def next_second(ledger: CallLedger, now_s: float) -> float:
-    due_at_s = ledger.next_due_s(now_s)
+    due_at_s = ledger.next_change_at_s(now_s)
     assert due_at_s is not None
     assert due_at_s > now_s
     return due_at_s
@@ -81,51 +81,51 @@ def next_second(ledger: CallLedger, now_s: float) -> float:
 def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_returned() -> None:
     ledger = CallLedger()
     call = ledger.add(STARTS)
-    ledger.start_calls(0)
+    ledger.mark_next_calls_running(0)
     begin(ledger, call, now_s=0, timeout_s=60)
-    assert ledger.next_due_s(0) == 60
+    assert ledger.next_change_at_s(0) == 60
     assert ledger.expire_calls(59.9) == []
     (expired,) = ledger.expire_calls(60)
     assert expired.call_id == call
     assert expired.stage is not None
     assert (expired.stage.name, expired.has_stage_expired) == ("start", True)
     assert ledger.expire_calls(61) == [], "a call expires once"
-    assert (ledger.lost_count, ledger.running(), ledger.next_due_s(61)) == (1, [], None)
-    assert not ledger.begin_stage(call, Stage(name="next", began_at_s=61, ends_at_s=99))
+    assert (ledger.lost_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
+    assert not ledger.begin_stage(call, CallStage(name="next", began_at_s=61, deadline_s=99))
     ledger.end_stage(call, now_s=61, outer_ends_at_s=99)
-    assert not ledger.end(call), "the result of a lost call does not count"
+    assert not ledger.remove_call(call), "the result of a lost call does not count"
     assert ledger.lost_count == 0
 
 
 def test_only_the_innermost_stage_has_a_time_limit_and_the_outer_one_begins_again() -> None:
     ledger = CallLedger()
     call = ledger.add(STARTS)
-    ledger.start_calls(0)
+    ledger.mark_next_calls_running(0)
     begin(ledger, call, now_s=0, timeout_s=10)
     begin(ledger, call, now_s=9, timeout_s=10, name="take over")
     assert ledger.expire_calls(18) == []
     ledger.end_stage(call, now_s=18, outer_ends_at_s=28)
-    assert ledger.next_due_s(18) == 28
+    assert ledger.next_change_at_s(18) == 28
     (expired,) = ledger.expire_calls(28)
-    assert expired.stage == Stage(name="start", began_at_s=18, ends_at_s=28)
+    assert expired.stage == CallStage(name="start", began_at_s=18, deadline_s=28)
 
 
 def test_a_call_in_no_stage_has_no_time_limit() -> None:
     ledger = CallLedger()
     call = ledger.add(STARTS)
-    ledger.start_calls(0)
+    ledger.mark_next_calls_running(0)
     begin(ledger, call, now_s=0, timeout_s=10)
     ledger.end_stage(call, now_s=1, outer_ends_at_s=11)
-    assert ledger.next_due_s(1) is None
+    assert ledger.next_change_at_s(1) is None
     assert ledger.expire_calls(1e9) == []
 
 
 def test_a_stage_in_a_stage_without_time_limit_has_only_the_limit_of_the_whole_call() -> None:
     ledger = CallLedger()
     call = ledger.add(STOPS, ends_at_s=100)
-    ledger.start_calls(0)
-    ledger.begin_stage(call, Stage(name="stop", began_at_s=0, ends_at_s=None))
-    ledger.begin_stage(call, Stage(name="close", began_at_s=1, ends_at_s=11))
+    ledger.mark_next_calls_running(0)
+    ledger.begin_stage(call, CallStage(name="stop", began_at_s=0, deadline_s=None))
+    ledger.begin_stage(call, CallStage(name="close", began_at_s=1, deadline_s=11))
     assert ledger.expire_calls(99) == []
     (expired,) = ledger.expire_calls(100)
     assert expired.stage is not None
@@ -137,22 +137,22 @@ def test_a_call_that_is_not_needed_gets_a_shorter_time_limit_and_never_a_longer_
     ledger = CallLedger()
     call = ledger.add(STARTS, ends_at_s=100)
     if is_running:
-        ledger.start_calls(0)
+        ledger.mark_next_calls_running(0)
         begin(ledger, call, now_s=0, timeout_s=60)
-    ledger.limit(call, 5)
-    ledger.limit(call, 50)
+    ledger.shorten_time_limit(call, 5)
+    ledger.shorten_time_limit(call, 50)
     assert ledger.expire_calls(4.9) == []
     (expired,) = ledger.expire_calls(5)
     assert not expired.has_stage_expired
     assert ledger.lost_count == (1 if is_running else 0), "only a call that runs has a thread to lose"
-    assert ledger.start_calls(6) == []
+    assert ledger.mark_next_calls_running(6) == []
 
 
 def test_closing_removes_the_calls_that_wait() -> None:
     ledger = CallLedger()
     running, waiting = ledger.add(STOPS), ledger.add(STOPS)
-    ledger.start_calls(0)
-    assert ledger.remove_waiting() == [waiting]
-    assert ledger.running() == [running]
-    assert ledger.end(running)
-    assert ledger.start_calls(0) == []
+    ledger.mark_next_calls_running(0)
+    assert ledger.remove_waiting_calls() == [waiting]
+    assert ledger.running_call_ids() == [running]
+    assert ledger.remove_call(running)
+    assert ledger.mark_next_calls_running(0) == []

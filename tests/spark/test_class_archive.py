@@ -9,8 +9,13 @@ from pyspark.errors import PySparkException
 
 from coterie.nouns.errors import WorldError
 from coterie.spark import warmup
-from coterie.spark.class_archive import DEFAULT_JAVA_OPTIONS_KEY, archive_path, java_path_option, with_archive_option
-from coterie.spark.jars import jar_settings
+from coterie.spark.class_archive import (
+    DEFAULT_JAVA_OPTIONS_KEY,
+    archive_path,
+    jvm_option_with_path,
+    with_archive_option,
+)
+from coterie.spark.jars import spark_settings_for_jars
 from coterie.spark.java import find_java_home
 from coterie.spark.session import make_spark_settings
 from coterie.spark.settings import SparkConfig
@@ -72,7 +77,7 @@ def test_a_session_uses_an_existing_archive_unless_the_user_sets_java_options(ma
 
 
 def test_a_path_with_spaces_and_quotes_is_one_java_option() -> None:
-    assert java_path_option("SharedArchiveFile", Path('/a "b"/c')) == r'"-XX:SharedArchiveFile=/a \"b\"/c"'
+    assert jvm_option_with_path("SharedArchiveFile", Path('/a "b"/c')) == r'"-XX:SharedArchiveFile=/a \"b\"/c"'
 
 
 def test_a_user_without_a_home_starts_spark_without_an_archive(
@@ -103,7 +108,7 @@ class TestOfTheTests:
 
 
 def existing_archive(jars: Path, scratch: Path) -> Path:
-    settings = make_spark_settings(jar_settings(jars, {}), scratch)
+    settings = make_spark_settings(spark_settings_for_jars(jars, {}), scratch)
     archive = archive_path(find_java_home(scratch, os.environ), settings, os.environ)
     if not archive.exists() and os.environ.get("CI") != "true":
         pytest.skip("python -m tests.class_archives has not been run")
@@ -128,10 +133,10 @@ def test_the_error_for_a_java_that_writes_no_archive_contains_its_output(
 
     monkeypatch.setattr(warmup, "start_driver", lambda *_: EndedWithoutOne())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(warmup, "warm_up", fail)
+    monkeypatch.setattr(warmup, "run_warm_up_queries", fail)
     with pytest.raises(WorldError, match="no archive of classes was written: no query runs"):
         warmup.write_class_archive(config)
-    monkeypatch.setattr(warmup, "warm_up", lambda *_: None)
+    monkeypatch.setattr(warmup, "run_warm_up_queries", lambda *_: None)
     with pytest.raises(WorldError, match=r"wrote no archive of classes: first line / DynamicDump is unsupported$"):
         warmup.write_class_archive(config)
     assert list((tmp_path / "cache" / "coterie" / "classes").iterdir()) == []

@@ -45,7 +45,7 @@ def definition(request: pytest.FixtureRequest) -> ConfigDef:
         configured_source(request.param, {}).definition
         + configured_sink(request.param, {"sink.format": "json"}).definition
     )
-    return connector_keys.common_definition() + ends + transforms.definition(TRANSFORMS)
+    return connector_keys.common_definition() + ends + transforms.transforms_definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:

@@ -75,7 +75,7 @@ async def test_events_of_an_ended_run_are_dropped_and_other_events_stay() -> Non
     ]
     for event in line:
         events.put(event)
-    events.drop_events_of(ONE)
+    events.drop_events_of_task(ONE)
     assert await events.get() == RuntimeDied(reason="r")
 
 

@@ -63,7 +63,7 @@ def test_the_error_without_a_network_names_the_jar_the_mirror_and_the_alternativ
 def test_the_error_for_a_missing_jar_contains_the_response_and_earlier_jars_stay(
     mirror: Mirror, tmp_path: Path
 ) -> None:
-    del mirror.files[f"/{OTHER.path}"]
+    del mirror.files[f"/{OTHER.path_in_repository}"]
     with pytest.raises(WorldError, match=r"second-1\.0\.jar .* it returned 404 Not Found"):
         fetch_jars([JAR, OTHER], tmp_path, repository_url=mirror.url)
     assert names_in(tmp_path) == ["first-1.0.jar"]

@@ -70,15 +70,15 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
     calls, closing = PluginCalls(60_000), threading.Event()
     reports = OffsetCommitter(lambda: queries, 1000, calls)
     closing.set()
-    reports.commit_changed(closing)
+    reports.commit_changed_offsets(closing)
     assert opened == []
     closing.clear()
-    reports.commit_changed(closing)
+    reports.commit_changed_offsets(closing)
     assert opened == [unreachable_server, kafka.servers]
     for name in ("live-1", "live-2"):
         assert kafka.group_offsets(f"connect-{name}") == {("shown", 0): 3}
     # Other connectors of the cluster come before a connector that has failed.
-    reports.commit_changed(closing)
+    reports.commit_changed_offsets(closing)
     assert opened == [unreachable_server, kafka.servers, unreachable_server]
     messages = [record.getMessage() for record in caplog.records if record.name == "coterie.spark.offset_committer"]
     assert [line.partition(": committing")[0].rpartition(" ")[2] for line in messages] == ["dead-1", "dead-2"]
@@ -106,7 +106,7 @@ class Sources:
     def read(self) -> list[str]:
         """The connectors whose offsets one more report has received."""
         tasks = {query.task: query for query in self.queries}
-        return sorted(task.connector for task in self.reports._read_offsets_of(tasks, threading.Event()))
+        return sorted(task.connector for task in self.reports._read_offsets_by_task(tasks, threading.Event()))
 
 
 def offsets() -> GroupOffsets:
@@ -127,7 +127,7 @@ async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_
     sources = Sources({"hangs": hang, "good": offsets}, calls)
     try:
         for _ in range(3):
-            sources.reports.commit_changed(threading.Event())
+            sources.reports.commit_changed_offsets(threading.Event())
         assert sorted(sources.asked) == ["good", "good", "good", "hangs"]
         assert calls.lost_count == 1
         assert "The plug-in of task hangs-0 has not returned from group_offsets" in caplog.text

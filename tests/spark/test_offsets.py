@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.sink_files import counted, take_back
 from tests.spark.conftest import Rig, write_file
@@ -89,7 +89,7 @@ async def test_a_batch_in_flight_is_finished_before_the_offsets_are_removed(rig:
     await rig.wait_until(lambda: counted(tmp_path / "out", "row") == Counter(range(4)))
     checkpoint = tasks.held(0)
     await tasks.stop()
-    assert last_batch_id(checkpoint / "commits") == 1
+    assert last_batch_id_in_log(checkpoint / "commits") == 1
     (checkpoint / "commits" / "1").unlink()
     take_back(tmp_path / "out", 1)
     assert find_batch_in_flight(checkpoint) == 1

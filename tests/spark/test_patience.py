@@ -22,7 +22,7 @@ from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
 from coterie.spark.task_timeouts import Outage, TaskTimeouts
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import Fleet
@@ -34,7 +34,7 @@ def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | No
     patience = TaskTimeouts(retry_timeout_ms=timeout_ms, retry_delay_max_ms=delay_max_ms, batch_timeout_ms=None)
     now, found = 100.0, list[float | None]()
     for attempt in range(attempts):
-        at = patience.next_restart_at_s(Outage(since_s=100.0, planned_restarts=attempt), now)
+        at = patience.next_restart_at_s(Outage(began_at_s=100.0, planned_restart_count=attempt), now)
         found.append(None if at is None else round((at - now) * 1000))
         now = now if at is None else at
     return found
@@ -73,7 +73,7 @@ def endless(pids: Path) -> TransformType:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
     return TransformType(
-        name="Endless", package=None, keys=(make_transform_key("any", "", "", is_optional=True),), apply=apply
+        name="Endless", package=None, keys=(make_transform_config_key("any", "", "", is_optional=True),), apply=apply
     )
 
 

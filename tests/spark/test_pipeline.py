@@ -10,7 +10,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.pipeline import Pipeline, split_source, stored_split, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, split_to_store, task_configs
 from coterie.spark.plugins import configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.rotation import Rotation
@@ -55,7 +55,7 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
         columns_ddl="row BIGINT",
         batch_limit_option={"maxFilesPerTrigger": "1000"},
         reader_options={"header": "true"},
-        is_tolerant=False,
+        tolerates_bad_records=False,
         task_input=TaskInput(
             task_number=2, task_count=3, source_partitions=("/in",), split_function=SplitFunction.PATH_HASH_V1
         ),
@@ -66,7 +66,7 @@ def test_a_task_config_becomes_a_pipeline_with_the_keys_defaults() -> None:
         folder=folder, rotation=Rotation(flush_rows=None, rotate_interval_ms=30_000), options={"compression": "gzip"}
     )
     (kept,) = pipeline.transforms
-    assert (kept.error_key, kept.error_key_value) == ("transforms.kept.condition", "row > 0")
+    assert (kept.key_named_in_errors, kept.value_of_key_named_in_errors) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000
 
 
@@ -85,7 +85,7 @@ def test_task_configs_contain_references_and_not_their_values() -> None:
     configs = task_configs("c", by_reference, plan.to_manifest({}), CONNECTOR)
     assert {config["source.path"] for config in configs} == {"/${env:FOLDER}"}
     assert not [value for config in configs for value in config.values() if "/in" in value]
-    assert stored_split(split, source, CONNECTOR) == split
+    assert split_to_store(split, source, CONNECTOR) == split
     resolved = {**configs[0], "source.path": "/in"}
     before = Pipeline.of(configs_of(CONNECTOR)[0], {}).source
     after = Pipeline.of(resolved, {}).source
@@ -141,7 +141,7 @@ def test_a_prefixed_key_takes_precedence_and_an_error_names_the_key_that_was_set
     both = PrefixedConfig(
         config={"path": "/plain", "sink.path": "/prefixed"}, prefix=SINK_PREFIX, is_prefix_optional=True
     )
-    assert both.full_key("path") == "sink.path"
+    assert both.user_key("path") == "sink.path"
     plain = PrefixedConfig(config={"path": "s3://x"}, prefix=SINK_PREFIX, is_prefix_optional=True)
     with pytest.raises(ConfigError) as raised:
         FileSink.of(plain)

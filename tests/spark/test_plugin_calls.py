@@ -118,7 +118,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
 async def test_calls_that_hang_delay_other_calls_only_while_they_are_young(
     monkeypatch: pytest.MonkeyPatch, go_on: threading.Event
 ) -> None:
-    monkeypatch.setattr(call_ledger, "COUNTED_AGE_MAX_S", 0.1)
+    monkeypatch.setattr(call_ledger, "COUNTED_AS_RUNNING_MAX_S", 0.1)
     calls = PluginCalls(LONG_MS)
     hanging = [calls.submit(ONE_AT_ONCE, f"connector bad-{number}", lambda: go_on.wait(60)) for number in range(3)]
     async with asyncio.timeout(30):
@@ -202,7 +202,7 @@ async def test_time_between_stages_is_not_limited() -> None:
 async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(
     monkeypatch: pytest.MonkeyPatch, go_on: threading.Event
 ) -> None:
-    monkeypatch.setattr(call_ledger, "COUNTED_AGE_MAX_S", 60)
+    monkeypatch.setattr(call_ledger, "COUNTED_AS_RUNNING_MAX_S", 60)
     lost = LostCounts()
     calls = PluginCalls(LONG_MS, lost.add)
     in_stage = threading.Event()
@@ -215,7 +215,7 @@ async def test_a_call_that_is_not_needed_any_more_ends_also_while_it_waits(
     assert in_stage.wait(60)
     waiting = calls.submit(ONE_AT_ONCE, "task c-1", lambda: go_on.wait(60), stage="start")
     for call, message in ((waiting, "was ended before it began"), (running, "has not returned from start")):
-        call.end_within(0)
+        call.abandon_after(0)
         with pytest.raises(PluginTimeoutError, match=message):
             await result_of(call)
     lost.wait_for(1)

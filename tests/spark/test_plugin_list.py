@@ -11,13 +11,13 @@ from pyspark.errors import AnalysisException
 from coterie import __version__
 from coterie.config.definition import ConfigKey, Type
 from coterie.config.infos import ConfigInfos, make_config_infos
-from coterie.config.plugins import Plugin, PluginType, PluginVersionError, UnknownPluginError, in_connects_order
+from coterie.config.plugins import Plugin, PluginType, PluginVersionError, UnknownPluginError, sorted_as_in_connect
 from coterie.config.secrets import MASK, masked_config
 from coterie.nouns.errors import ConfigError
 from coterie.rest import models, plugin_views
 from coterie.spark import transforms
 from coterie.spark.connector_keys import connector_definition
-from coterie.spark.plugin_list import all_plugins, plugin_keys, version_errors, wrong_type_errors
+from coterie.spark.plugin_list import all_plugins, plugin_keys, version_errors, wrong_plugin_type_errors
 from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
 from coterie.spark.validation import validate_config
@@ -38,13 +38,13 @@ def infos_of(config: Mapping[str, str]) -> ConfigInfos:
     except ConfigError:
         sink = None
     definition = connector_definition(config, source, sink)
-    errors = definition.errors(config) | version_errors(config) | wrong_type_errors(definition, config)
+    errors = definition.errors(config) | version_errors(config) | wrong_plugin_type_errors(definition, config)
     return make_config_infos(config.get("connector.class", ""), definition, config, errors)
 
 
 def test_the_list_has_every_plugin_once_in_connects_order() -> None:
     listed = all_plugins()
-    assert listed == in_connects_order(set(listed))
+    assert listed == sorted_as_in_connect(set(listed))
     names = {type_: [p.class_name for p in listed if p.type is type_] for type_ in PluginType}
     assert "coterie.spark.sinks.files.FileSink" in names[PluginType.SINK]
     assert "coterie.spark.sources.kafka.KafkaSource" in names[PluginType.SOURCE]
@@ -74,11 +74,11 @@ def test_readers_see_no_password_of_any_plugin() -> None:
 def test_every_name_of_a_plugin_describes_well_formed_keys(plugin: Plugin) -> None:
     keys = plugin_keys(plugin.class_name, __version__)
     assert len({key.name for key in keys}) == len(keys)
-    for key in plugin_views.keys_json(keys):
+    for key in plugin_views.config_keys_json(keys):
         models.ConfigKey.model_validate(json.loads(json.dumps(key)), strict=True)
         assert str(key["documentation"]).endswith("."), key
         assert "\n" not in str(key["documentation"])
-    assert all(key.error(key.default) is None for key in keys if key.default is not None), "each default is valid"
+    assert all(key.value_error(key.default) is None for key in keys if key.default is not None), "each default is valid"
     others = [other.class_name for other in all_plugins() if set(other.names) & set(plugin.names)]
     assert set(others) == {plugin.class_name}, "a name means one class"
     with pytest.raises(PluginVersionError):
@@ -206,7 +206,8 @@ def test_a_secret_is_shown_as_a_password_of_the_form() -> None:
 def test_a_transforms_own_keys_do_not_contain_those_of_every_transform() -> None:
     own: list[ConfigKey] = list(plugin_keys("org.apache.kafka.connect.transforms.Flatten$Key", None))
     all_names = {
-        key.name for key in transforms.definition({"transforms": "a", "transforms.a.type": "Flatten$Key"}).keys
+        key.name
+        for key in transforms.transforms_definition({"transforms": "a", "transforms.a.type": "Flatten$Key"}).keys
     }
     assert {f"transforms.a.{key.name}" for key in own} == all_names - {
         f"transforms.a.{name}" for name in ("type", "predicate", "negate")

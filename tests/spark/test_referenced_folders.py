@@ -34,7 +34,7 @@ class Referring:
             }
         )
         self._splitter = Splitter(
-            replace(rig.spark_runtime._config, providers=self._providers),
+            replace(rig.spark_runtime._config, config_providers=self._providers),
             EventQueue(),
             lambda: cast(SparkDriver, rig.spark_runtime._driver),
             rig.spark_runtime._calls,
@@ -62,7 +62,7 @@ class Referring:
         """Run the task until the sink has exactly these rows."""
         task = ConnectorTaskId(ConnectorName(connector), 0)
         config = self._providers.resolve(task_config)
-        await self._rig.runtime.start(TaskSpec(task=task, incarnation=INCARNATION, config=config))
+        await self._rig.runtime.start(TaskSpec(task=task, connector_incarnation=INCARNATION, config=config))
         await self._rig.wait_until(lambda: len(rows_of(self.folder / "out")) >= len(rows))
         await self._rig.runtime.stop(task, grace_ms=10_000)
         assert rows_of(self.folder / "out") == list(rows)

@@ -79,7 +79,7 @@ async def pair(
     session = rig.spark_runtime._driver
     assert session is not None
     monkeypatch.setattr(spark_runtime, "start_driver", lambda *_, **__: LentDriver(session))
-    monkeypatch.setattr(spark_runtime, "warm_up", lambda *_: None)  # the session is warm
+    monkeypatch.setattr(spark_runtime, "run_warm_up_queries", lambda *_: None)  # the session is warm
     group = f"resplit-{uuid.uuid4().hex[:8]}"
     async with AsyncExitStack() as stack:
         fleet = ComposedFleet(

@@ -10,7 +10,12 @@ import pytest
 
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import find_batch_in_flight, is_checkpoint_taken_over, last_batch_id, take_over_checkpoint
+from coterie.spark.checkpoint import (
+    find_batch_in_flight,
+    is_checkpoint_taken_over,
+    last_batch_id_in_log,
+    take_over_checkpoint,
+)
 from coterie.spark.sinks.files import FileSink
 from tests.spark.conftest import Rig, rows_of, write_file
 
@@ -72,7 +77,7 @@ async def test_a_graceful_stop_commits_the_batch_and_the_next_start_continues(ri
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         assert held.start_number == round_ + 1
-        await rig.wait_until(lambda: (last_batch_id(held.path / "commits") or 0) >= round_ * 3 + 2)  # noqa: B023
+        await rig.wait_until(lambda: (last_batch_id_in_log(held.path / "commits") or 0) >= round_ * 3 + 2)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=30_000)
         assert find_batch_in_flight(held.path) is None
         assert rig.spark_runtime.held_checkpoint(start.task) is None
@@ -114,7 +119,7 @@ async def test_a_failed_query_can_be_restarted_on_the_same_checkpoint(rig: Rig, 
     assert (died.holds_checkpoint, died.can_restart) == (True, True)
     cause = f"Batch 0 failed: Nothing can be written to sink.path={tmp_path / 'out'}: File exists"
     assert died.trace.startswith(f"{cause}\n\n")
-    assert last_batch_id(held.path / "offsets") == 0
+    assert last_batch_id_in_log(held.path / "offsets") == 0
     (tmp_path / "out").unlink()
     await rig.runtime.restart(start.task)
     await rig.wait_until(lambda: (tmp_path / "out").is_dir() and rows_of(tmp_path / "out") == [1])
@@ -175,7 +180,7 @@ async def test_a_file_that_was_deleted_after_planning_fails_the_task_by_name(
     start = await rig.start(config, "vanished")
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch_id(held.path / "offsets") == 0)
+    await rig.wait_until(lambda: last_batch_id_in_log(held.path / "offsets") == 0)
     await rig.runtime.stop(start.task, grace_ms=0)
     monkeypatch.undo()
     gone.unlink()
@@ -244,7 +249,7 @@ async def test_a_replayed_batch_is_written_once(rig: Rig, tmp_path: Path) -> Non
     start = await rig.start(config, "replay")
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 3)
+    await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == 3)
     await rig.runtime.stop(start.task, grace_ms=5_000)
     (held.path / "commits" / "3").unlink()
 
@@ -252,7 +257,7 @@ async def test_a_replayed_batch_is_written_once(rig: Rig, tmp_path: Path) -> Non
     again = rig.spark_runtime.held_checkpoint(start.task)
     assert again is not None
     assert again.batch_id_in_flight == 3
-    await rig.wait_until(lambda: last_batch_id(again.path / "commits") == 3)
+    await rig.wait_until(lambda: last_batch_id_in_log(again.path / "commits") == 3)
     await rig.runtime.stop(start.task, grace_ms=5_000)
     assert Counter(rows_of(tmp_path / "out")) == Counter(range(4))
 
@@ -271,7 +276,7 @@ async def test_batches_without_rows_write_no_file(rig: Rig, tmp_path: Path) -> N
         start = await rig.start(config, f"empty-{format_}")
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)  # noqa: B023
+        await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=5_000)
         assert os.listdir(folder / "out") == []
 

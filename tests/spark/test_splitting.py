@@ -17,7 +17,12 @@ from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedErro
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import splitting, supervisor
-from coterie.spark.checkpoint import create_first_checkpoint, find_batch_in_flight, last_batch_id, take_over_checkpoint
+from coterie.spark.checkpoint import (
+    create_first_checkpoint,
+    find_batch_in_flight,
+    last_batch_id_in_log,
+    take_over_checkpoint,
+)
 from coterie.spark.events import EventQueue
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import Split, SplitFunction
@@ -25,7 +30,7 @@ from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import SparkDriver
-from coterie.spark.sources.file_log import to_uri
+from coterie.spark.sources.file_log import to_spark_file_uri
 from coterie.spark.sources.files import DEFINITION, FileSource
 from coterie.spark.splitting import Splitter
 from tests.sink_files import take_back
@@ -59,7 +64,9 @@ def write_files_of_tasks(folder: Path, count: int, split: Split) -> None:
     for row in range(count):
         names = (f"{NAMES[row % len(NAMES)]} {row} {number}.csv" for number in itertools.count())
         name = next(
-            name for name in names if split.positions_of_task(row % task_count, {to_uri(str(folder / "in" / name)): 0})
+            name
+            for name in names
+            if split.positions_of_task(row % task_count, {to_spark_file_uri(str(folder / "in" / name)): 0})
         )
         write_file(folder / "in", name, [(row, 1.0, 1)])
 
@@ -129,7 +136,7 @@ async def test_a_batch_in_flight_is_finished_once_in_its_former_sink(
     checkpoint = tasks.held(0)
     await tasks.stop()
     # As after a kill of the owner inside its last batch, before or after the batch was put in place.
-    last = last_batch_id(checkpoint / "commits")
+    last = last_batch_id_in_log(checkpoint / "commits")
     assert last == 2
     (checkpoint / "commits" / "2").unlink()
     if not was_written:

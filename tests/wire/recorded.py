@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import AssignmentError, WorkerAssignment
+from coterie.wire.connect import AssignmentErrorCode, WorkerAssignment
 
 
 def jobs_of(entries: Any) -> Jobs:
@@ -20,7 +20,7 @@ def jobs_of(entries: Any) -> Jobs:
 
 def assignment_of(decoded: Mapping[str, Any]) -> WorkerAssignment:
     return WorkerAssignment(
-        error=AssignmentError(decoded["error"]),
+        error=AssignmentErrorCode(decoded["error"]),
         leader=MemberId(decoded["leader"]),
         leader_url=WorkerUrl(decoded["leader_url"]),
         config_offset=ConfigOffset(decoded["config_offset"]),

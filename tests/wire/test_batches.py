@@ -12,7 +12,7 @@ from coterie.wire.batches import (
     check_produced_batch,
     decode_records,
     encode_batch,
-    encode_marker,
+    encode_transaction_marker,
     iter_batch_headers,
     with_append_time,
     with_base_offset,
@@ -57,7 +57,7 @@ def test_setting_the_base_offset_changes_no_byte_that_the_crc_covers() -> None:
 
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_another_implementation_reads_our_markers(is_commit: bool) -> None:
-    marker = encode_marker(producer_id=4, producer_epoch=4, is_commit=is_commit, timestamp_ms=NOW_MS)
+    marker = encode_transaction_marker(producer_id=4, producer_epoch=4, is_commit=is_commit, timestamp_ms=NOW_MS)
     batch, _ = read_batch(marker, 0)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4, 4, -1)
     assert batch.attributes == 0x30
@@ -74,7 +74,7 @@ def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
         "01a1fcecbe49000001a1fcecbe4900000000000000040004ffffffff00000001"
         "2000000008000000010c00000000000000"
     )
-    ours = encode_marker(producer_id=4, producer_epoch=4, is_commit=True, timestamp_ms=0x01A1FCECBE49)
+    ours = encode_transaction_marker(producer_id=4, producer_epoch=4, is_commit=True, timestamp_ms=0x01A1FCECBE49)
     assert ours == kafkas
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from tests.wire.recorded import assignment_of, jobs_of
 
@@ -244,7 +244,7 @@ jobs = st.builds(
 offsets = st.builds(ConfigOffset, st.integers(-1, 2**63 - 1))
 assignments = st.builds(
     WorkerAssignment,
-    error=st.sampled_from(AssignmentError),
+    error=st.sampled_from(AssignmentErrorCode),
     leader=st.builds(MemberId, names),
     leader_url=st.builds(WorkerUrl, names),
     config_offset=offsets,

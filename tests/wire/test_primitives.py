@@ -35,12 +35,12 @@ def read_strings(reader: Reader) -> list[str]:
         (lambda w: w.compact_bytes(bytes(200)), "c901" + "00" * 200, Reader.compact_bytes, bytes(200)),
         (lambda w: w.compact_nullable_bytes(b""), "01", Reader.compact_nullable_bytes, b""),
         (lambda w: w.compact_nullable_bytes(None), "00", Reader.compact_nullable_bytes, None),
-        (lambda w: w.compact_count(0), "01", read_strings, []),
+        (lambda w: w.compact_array_count(0), "01", read_strings, []),
         (lambda w: w.compact_int32_array([]), "01", Reader.compact_int32_array, ()),
         (lambda w: w.compact_int32_array([1, -1]), "03 00000001 ffffffff", Reader.compact_int32_array, (1, -1)),
         (lambda w: w.uuid(bytes(range(16))), "000102030405060708090a0b0c0d0e0f", Reader.uuid, bytes(range(16))),
-        (lambda w: w.presence(True), "01", Reader.is_present, True),
-        (lambda w: w.presence(False), "ff", Reader.is_present, False),
+        (lambda w: w.presence(True), "01", Reader.read_presence, True),
+        (lambda w: w.presence(False), "ff", Reader.read_presence, False),
     ],
 )
 def test_a_value_has_kafkas_bytes(
@@ -56,7 +56,7 @@ def test_a_value_has_kafkas_bytes(
 @given(st.lists(st.text(max_size=5), max_size=5))
 def test_a_compact_array_contains_its_elements(elements: list[str]) -> None:
     writer = Writer()
-    writer.compact_count(len(elements))
+    writer.compact_array_count(len(elements))
     for element in elements:
         writer.compact_string(element)
     reader = Reader(writer.getvalue())
@@ -75,8 +75,8 @@ def test_a_compact_array_contains_its_elements(elements: list[str]) -> None:
         ("03 61", Reader.compact_string, "2 bytes are expected at position 1, but 1 are left"),
         ("03 00000001", Reader.compact_int32_array, "2 elements are announced at 1, but 4 bytes are left"),
         ("00" * 15, Reader.uuid, "16 bytes are expected"),
-        ("00", Reader.is_present, "the mark of a nullable struct before position 1 is 0"),
-        ("02", Reader.is_present, "is 2; allowed: 1, -1"),
+        ("00", Reader.read_presence, "the mark of a nullable struct before position 1 is 0"),
+        ("02", Reader.read_presence, "is 2; allowed: 1, -1"),
         (HUGE, Reader.compact_string, "bytes are expected"),
         (HUGE, Reader.compact_nullable_bytes, "bytes are expected"),
         (HUGE + "00" * 99, read_strings, "elements are announced"),

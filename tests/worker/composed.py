@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from coterie.cli.workers.compose import serve_worker
-from coterie.cli.workers.memberships import MembershipSpec, kafka_coordinator
+from coterie.cli.workers.memberships import MembershipSpec, make_coordinator_client
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
@@ -75,7 +75,7 @@ class CapturingCoordinator:
     async def ask(self, request: Request) -> Response:
         response = await self._coordinator.ask(request)
         match request, response:
-            case JoinRequest(), JoinResponse(protocol=protocol, members=members) if members is not None:
+            case JoinRequest(), JoinResponse(protocol=protocol, metadata_by_member=members) if members is not None:
                 self._keep("metadata", protocol, members)
             case JoinRequest(protocols=offered), JoinResponse(protocol=protocol, member_id=member) if protocol:
                 self._keep("metadata", protocol, {member: dict(offered)[protocol]})
@@ -137,9 +137,9 @@ class Composed:
 
     def membership_of(self, spec: MembershipSpec) -> Membership:
         """The membership that every worker has, with the embedded protocol and the events recorded."""
-        assert spec.place is None, "no worker of these tests relaunches"
-        coordinator = CapturingCoordinator(kafka_coordinator(spec), self.captured)
-        return RecordingMembership(step, Member(spec.member), coordinator, events=self.events)
+        assert spec.inherited_handover is None, "no worker of these tests relaunches"
+        coordinator = CapturingCoordinator(make_coordinator_client(spec), self.captured)
+        return RecordingMembership(step, Member(spec.member_settings), coordinator, events=self.events)
 
     @property
     def losses(self) -> list[MembershipEvent]:
@@ -161,7 +161,7 @@ class Composed:
         assert self.run is not None
         self.worker.order_shutdown("the test stops it")
         async with asyncio.timeout(60):
-            assert (await self.run).code == 0
+            assert (await self.run).exit_code == 0
 
 
 class ComposedFleet:

@@ -9,7 +9,7 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import RebalancePolicy
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings
-from coterie.cli.assignors import assign_on_threads, offered_assignor
+from coterie.cli.assignors import assign_functions_by_name, read_offered_assignor
 from coterie.groups.connect.messages import GroupState
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
@@ -72,15 +72,15 @@ class ConnectCluster(Cluster):
             group_id=GROUP_ID,
             member_id=MemberId(f"member-{len(self.workers) + 1}"),
             url=url,
-            assignors=(offered_assignor(CooperativeAssignor(policy)),),
+            assignors=(read_offered_assignor(CooperativeAssignor(policy)),),
             config_topic_id=bytes(16),
-            max_wait_ms=HOLD_MS,
+            allowed_response_hold_ms=HOLD_MS,
         )
         coordinator = KafkaConnectCoordinator([self._bootstrap], client_id="worker", request_timeout_ms=10_000)
         return ConnectMembership(settings, coordinator)
 
     def assignors(self, policy: RebalancePolicy) -> Mapping[str, Assign]:
-        return assign_on_threads([CooperativeAssignor(policy)])
+        return assign_functions_by_name([CooperativeAssignor(policy)])
 
     async def lose(self, running: Running) -> None:
         await GroupAdmin([self._bootstrap], client_id="tests").remove_member(GROUP_ID, running.membership.id, None)
@@ -97,7 +97,7 @@ class ConnectCluster(Cluster):
 
     @property
     def settled_generation(self) -> int | None:
-        return self._read(lambda group: group.group_epoch if group.state() is GroupState.STABLE else None)
+        return self._read(lambda group: group.group_epoch if group.group_state() is GroupState.STABLE else None)
 
     @property
     def _bootstrap(self) -> str:
@@ -107,4 +107,4 @@ class ConnectCluster(Cluster):
         """What ``look`` returns for the state of the group at its coordinator; None if there is no group."""
         groups = self._broker.context.connect_groups
         assert groups is not None
-        return groups.read(GROUP_ID, look)
+        return groups.inspect_group(GROUP_ID, look)

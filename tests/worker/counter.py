@@ -44,7 +44,7 @@ def step(counter: CountingMember, event: Event[int, str], *, now_ms: int) -> Out
 def assigned(count: int) -> Assigned:
     me, url, offset = MemberId("me"), WorkerUrl("http://me/"), ConfigOffset(0)
     return Assigned(
-        member_id=me, epoch=count, jobs=NO_JOBS, leader=me, leader_url=url, config_offset=offset, token=None
+        member_id=me, epoch=count, jobs=NO_JOBS, leader=me, leader_url=url, config_offset=offset, protocol_details=None
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignors import assign_on_threads, offered_assignor
+from coterie.cli.assignors import assign_functions_by_name, read_offered_assignor
 from coterie.herder.messages import Exit
 from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
 from coterie.herder.requests.writes import PutConnector, WrittenConnector
@@ -145,7 +145,7 @@ class Fleet:
     async def set_session_timeout(self) -> None:
         """Let the broker use the session timeout of the fleet in its connect group."""
         admin = GroupAdmin([self.bootstrap], client_id="tests", timeout_ms=60_000)
-        await admin.alter_configs(self.group_id, {"connect.session.timeout.ms": str(SESSION_MS)})
+        await admin.alter_group_configs(self.group_id, {"connect.session.timeout.ms": str(SESSION_MS)})
 
     async def start(
         self,
@@ -209,10 +209,10 @@ class Fleet:
             settings=HerderSettings(
                 worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
                 url=url,
-                version="1",
+                plugin_version="1",
                 session_timeout_ms=IGNORED_SESSION_MS if is_connect else SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                policy=policy,
+                rebalance_policy=policy,
                 group_protocol=self.group_protocol,
             ),
             config_log=config_log,
@@ -225,7 +225,7 @@ class Fleet:
             else _classic_membership(member, servers),
             runtime=runtime,
             leader_client=LocalLeaderClient(self._by_url),
-            assignors=assign_on_threads(assignors),
+            assignors=assign_functions_by_name(assignors),
         )
         self._by_url[url] = worker
         run = asyncio.create_task(worker.run())
@@ -251,7 +251,7 @@ class Fleet:
         """Create a connector through the leader."""
         config = {**config, "tasks.max": str(tasks), "name": name}
         for worker, _ in self._runs:
-            answer = await worker.ask(PutConnector(connector=name, config=config, replace=True))
+            answer = await worker.ask(PutConnector(connector=name, config=config, may_replace=True))
             if isinstance(answer, WrittenConnector):
                 return
         raise AssertionError("no worker leads")
@@ -283,7 +283,7 @@ def _connect_membership(
         instance_id=member.instance_id,
         url=member.url,
         claims=member.claims,
-        assignors=tuple(map(offered_assignor, assignors)),
+        assignors=tuple(map(read_offered_assignor, assignors)),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         config_topic_id=config_topic_id,
     )

@@ -118,15 +118,15 @@ class ProcessFleet:
             with open_listeners(settings.rest_listeners, settings.rest_tls) as listeners:
                 process.url = f"http://127.0.0.1:{port}"
                 member = compose.member_settings(settings, listeners)
-                place = None if handed is None else relaunch.decode_place(member, handed)
+                place = None if handed is None else relaunch.decode_membership(member, handed)
                 if len(process.runtimes) > 1:
                     process.handovers.append(place)
                 ended = await compose.serve_worker(
                     settings, listeners, runtime_of, on_created=process.on_started, place=place
                 )
             if not ended.relaunches:
-                return ended.code
-            handed = None if ended.handover is None else relaunch.encode_place(member, ended.handover)
+                return ended.exit_code
+            handed = None if ended.handover is None else relaunch.encode_membership(member, ended.handover)
             if process.before_relaunch is not None:
                 await process.before_relaunch()
 

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 from coterie.assignors.members import RebalancePolicy
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least
 from coterie.config.infos import ConfigInfos, make_config_infos
-from coterie.config.plugins import Plugin, PluginType, find_plugin, in_connects_order
+from coterie.config.plugins import Plugin, PluginType, find_plugin, sorted_as_in_connect
 from coterie.engine.lease import Lease
 from coterie.engine.log import LogProgress, NewTopicRecord, TopicRecord
 from coterie.herder.messages import Exit
@@ -65,7 +65,7 @@ from coterie.nouns.membership import (
 from coterie.nouns.target_assignments import Assign
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.worker.worker import Worker, close_nothing
+from coterie.worker.worker import Worker, close_no_intake
 
 SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
@@ -81,7 +81,7 @@ DEFINITION = ConfigDef(
     )
 )
 """The keys of each connector of a :class:`SimulatedRuntime`."""
-PLUGINS = in_connects_order(
+PLUGINS = sorted_as_in_connect(
     (
         Plugin(class_name="simulated.Source", type=PluginType.SOURCE, version="1", aliases=("Source",)),
         Plugin(class_name="simulated.Sink", type=PluginType.SINK, version=None, aliases=("Sink",)),
@@ -131,7 +131,7 @@ class MemoryLog:
 
     async def follow(self) -> AsyncIterator[LogProgress]:
         read = len(self.lines)
-        yield LogProgress(records=tuple(self.lines[:read]), position=LogPosition(read), is_at_end=True)
+        yield LogProgress(records=tuple(self.lines[:read]), position=LogPosition(read), completes_first_read=True)
         while True:
             grown = self._grown
             if self.truncated:
@@ -213,7 +213,7 @@ class SimulatedRuntime:
         self.forgotten: list[ConnectorName] = []
         """Connectors for which the worker called `stop_connector`."""
         self.ended_starts: list[ConnectorTaskId] = []
-        """Tasks for which the worker called `end_start`."""
+        """Tasks for which the worker called `end_task_start`."""
         self._failing_starts: set[ConnectorTaskId] = set()
         self.progressing = True
         self.loggers: dict[str, LoggerLevel] = {}
@@ -350,7 +350,7 @@ class SimulatedRuntime:
             topics = frozenset(spec.config["topics"].split(",") if "topics" in spec.config else ())
             self.emit(TaskProgressed(task=spec.task, batch_id=0, input_rows=10, topics=topics))
 
-    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """A start that waits in ``blocked`` fails at once."""
         self.ended_starts.append(task)
         if (key := f"start {task.connector}") in self.at_gates:
@@ -446,7 +446,7 @@ class SimulatedGroup:
         self.members[leader].emit(AssignmentsRequested(token=token, member_id=leader, members=members))
 
     def install(self, leader: MemberId, leader_url: WorkerUrl, token: object, computed: ComputedAssignments) -> None:
-        generation = RoundToken.checked(token).generation
+        generation = RoundToken.checked_token(token).generation
         if generation != self.generation:
             return
         for id_, assignment in to_worker_assignments(computed, leader=leader, leader_url=leader_url).items():
@@ -674,7 +674,7 @@ class Cluster:
         protocol: ConnectProtocol | None = None,
         run: Callable[[Worker], Coroutine[object, object, Exit]] = Worker.run,
         topic_tracking_enabled: bool = True,
-        close_intake: Callable[[], Awaitable[None]] = close_nothing,
+        close_intake: Callable[[], Awaitable[None]] = close_no_intake,
     ) -> Running:
         """Start a worker that executes ``run``; with ``wait``, return when it has its first assignment."""
         number = len(self.workers) + 1
@@ -687,11 +687,11 @@ class Cluster:
         settings = HerderSettings(
             worker_id=WorkerId(host),
             url=url,
-            version="0.1.0",
+            plugin_version="0.1.0",
             group_protocol=self.group_protocol,
-            policy=policy,
+            rebalance_policy=policy,
             rebalance_window_ms=WINDOW_MS,
-            session_keys=self.session_keys,
+            session_key_settings=self.session_keys,
             topic_tracking_enabled=topic_tracking_enabled,
             request_timeout_ms=self.request_timeout_ms,
         )
@@ -748,7 +748,7 @@ class Cluster:
         """Create a connector through the leader."""
         body = {"connector.class": "SimulatedSource", "tasks.max": str(tasks), **config, "name": name}
         return await self.leader.worker.ask(
-            PutConnector(connector=ConnectorName(name), config=body, replace=bool(config))
+            PutConnector(connector=ConnectorName(name), config=body, may_replace=bool(config))
         )
 
     @property

@@ -19,7 +19,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings, GroupProtocol
 from coterie.cli import assignors
-from coterie.cli.assignor_watch import AssignorWatch
+from coterie.cli.assignor_watch import AssignorMetadataWatch
 from coterie.cli.workers import compose
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.errors import ConfigError
@@ -229,7 +229,7 @@ async def test_an_assignor_that_blocks_or_lies_costs_no_worker_its_membership(tm
 async def test_an_assignor_that_asks_for_a_target_causes_one_computation_and_no_job_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compose, "AssignorWatch", partial(AssignorWatch, interval_ms=200))
+    monkeypatch.setattr(compose, "AssignorMetadataWatch", partial(AssignorMetadataWatch, interval_ms=200))
     async with (
         broker_with_short_sessions(tmp_path) as broker,
         connect_fleet(f"127.0.0.1:{broker.port}", {"group.local.assignors": "changing"}) as fleet,
@@ -256,7 +256,7 @@ async def test_an_assignor_that_asks_for_a_target_causes_one_computation_and_no_
 async def test_a_worker_whose_assignor_blocks_at_the_start_ends_with_its_name(
     embedded_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compose, "AssignorWatch", partial(AssignorWatch, timeout_ms=50))
+    monkeypatch.setattr(compose, "AssignorMetadataWatch", partial(AssignorMetadataWatch, timeout_ms=50))
     async with connect_fleet(embedded_broker.bootstrap_servers, {"group.local.assignors": "silent"}) as fleet:
         anna = fleet.begin("anna")
         assert anna.run is not None

@@ -37,7 +37,7 @@ async def test_a_worker_continues_the_tasks_of_a_worker_that_left(fleet: Fleet) 
     await fleet.until_running(one, ORDERS, 4)
     kept = set(one.runtime.running)
     two.worker.order_shutdown("SIGTERM")
-    assert (await two.run).code == 0
+    assert (await two.run).exit_code == 0
     await until(lambda: len(one.runtime.running) == 4, within_s=60)
     await fleet.until_running(one, ORDERS, 4)
     starts = {fleet.starts()[str(task)] for task in kept}

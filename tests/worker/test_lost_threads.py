@@ -37,7 +37,7 @@ async def fleet(embedded_broker: EmbeddedBroker, request: pytest.FixtureRequest)
 async def lose_threads(fleet: ProcessFleet, *processes: WorkerProcess) -> None:
     """Let the workers lose too many threads, and wait until the group has settled with that."""
     for process in processes:
-        process.runtimes[-1].emit(PluginThreadsLost(count=65))
+        process.runtimes[-1].emit(PluginThreadsLost(lost_threads_total=65))
 
     async def are_known() -> bool:
         members = {member["name"]: member for member in (await fleet.group() or {"members": []})["members"]}
@@ -124,7 +124,7 @@ async def test_the_gauge_rises_with_the_lost_threads_and_falls_when_they_return(
 
     def report(count: int) -> None:
         """As the runtime for Spark does it."""
-        loop.call_soon_threadsafe(runtime.emit, PluginThreadsLost(count=count))
+        loop.call_soon_threadsafe(runtime.emit, PluginThreadsLost(lost_threads_total=count))
 
     calls = PluginCalls(20, report)
 

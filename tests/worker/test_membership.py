@@ -82,7 +82,7 @@ class LonelyCoordinator:
                     protocol=request.protocols[0][0],
                     leader=ME,
                     member_id=ME,
-                    members={ME: request.protocols[0][1]},
+                    metadata_by_member={ME: request.protocols[0][1]},
                 )
             case SyncRequest():
                 return SyncResponse(error=ErrorCode.none, assignment=dict(request.assignments)[ME])

@@ -61,7 +61,7 @@ async def until_all_run(remotes: list[Remote], protocol: ConnectProtocol, tasks:
 async def bounce(fleet: Fleet, remote: Remote, number: int, protocol: ConnectProtocol) -> Remote:
     """Restart a worker as an operator does: stop it, change its ``connect.protocol``, start it."""
     remote.worker.order_shutdown("SIGTERM")
-    assert (await remote.run).code == 0
+    assert (await remote.run).exit_code == 0
     return await fleet.start(number=number, protocol=protocol)
 
 
@@ -98,7 +98,7 @@ async def test_claims_apply_only_while_every_worker_uses_static(fleet: Fleet) ->
     assert len(remotes[1].runtime.running) == 2, "claims do not apply yet"
     older = remotes.pop()
     older.worker.order_shutdown("SIGTERM")
-    assert (await older.run).code == 0
+    assert (await older.run).exit_code == 0
     await until(lambda: set(remotes[1].runtime.running) == claims.tasks, within_s=60)
     await until(lambda: len(remotes[0].runtime.running) == 5, within_s=60)
 

@@ -113,7 +113,7 @@ async def test_a_drained_static_worker_leaves_the_group_before_its_session_ends(
 ) -> None:
     """Its session has a length of minutes: without a request to leave, its membership would remain."""
     admin = GroupAdmin([embedded_broker.bootstrap_servers], client_id="tests", timeout_ms=60_000)
-    await admin.alter_configs(fleet.group_id, {"connect.session.timeout.ms": "300000"})
+    await admin.alter_group_configs(fleet.group_id, {"connect.session.timeout.ms": "300000"})
     session = {"session.timeout.ms": "300000", "rebalance.timeout.ms": "300000"}
     (static,) = await fleet.start("anna", properties={**session, "group.instance.id": "place-of-anna"})
     (other,) = await fleet.start("bert")
@@ -275,7 +275,7 @@ async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(fle
         process.before_relaunch = noted
     generation = await _generation(fleet)
 
-    await asyncio.to_thread(commands.restart_rolling, processes[0].url, timeout_s=60)
+    await asyncio.to_thread(commands.restart_workers_rolling, processes[0].url, timeout_s=60)
 
     assert fleet.starts() - before == dict.fromkeys(before, 1), "each task was started exactly once"
     assert {process.name: process.running for process in processes} == owned, "a task moved to another worker"

@@ -76,7 +76,7 @@ async def stopped_leader(
     }
     if protocol is GroupProtocolName.CONNECT:
         admin = GroupAdmin([bootstrap], client_id="tests", timeout_ms=60_000)
-        await admin.alter_configs(GroupId(group), {"connect.session.timeout.ms": str(SESSION_MS)})
+        await admin.alter_group_configs(GroupId(group), {"connect.session.timeout.ms": str(SESSION_MS)})
     notes = tmp_path / "notes"
     async with ProcessFleet(bootstrap, group=group, properties=properties) as fleet:
         own = {**fleet.properties, "listeners": f"http://127.0.0.1:{free_port()}", "worker.name": "stopped"}
@@ -117,7 +117,7 @@ async def read_lines(bootstrap: str, topic: str) -> list[TopicRecord]:
         async with contextlib.aclosing(log.follow()) as follow:
             async for progress in follow:
                 lines += progress.records
-                if progress.is_at_end:
+                if progress.completes_first_read:
                     break
         return lines
     finally:

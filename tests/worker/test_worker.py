@@ -79,7 +79,7 @@ async def test_a_config_that_changes_nothing_for_a_task_does_not_restart_it(clus
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
     written = len(cluster.config_log.lines)
     same = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
-    answer = await one.worker.ask(PutConnector(connector=ORDERS, config=same, replace=True))
+    answer = await one.worker.ask(PutConnector(connector=ORDERS, config=same, may_replace=True))
     assert isinstance(answer, WrittenConnector)
     assert not answer.created
     await cluster.settle()
@@ -117,7 +117,7 @@ async def test_pausing_resuming_and_stopping_follow_connects_states(cluster: Clu
 async def test_a_connector_created_stopped_gets_its_tasks_when_it_is_resumed(cluster: Cluster) -> None:
     one = await cluster.start()
     config = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
-    asked = PutConnector(connector=ORDERS, config=config, replace=False, initial_state=TargetState.STOPPED)
+    asked = PutConnector(connector=ORDERS, config=config, may_replace=False, initial_state=TargetState.STOPPED)
     await one.worker.ask(asked)
     await until_states(one, "STOPPED", [])
     assert cluster.config_log.keys() == ["target-state-orders", "connector-orders"]
@@ -134,7 +134,7 @@ async def test_tasks_of_a_leaving_worker_move_and_none_runs_twice(cluster: Clust
     kept = set(one.runtime.running)
     two.worker.order_shutdown("SIGTERM")
     ended = await two.run
-    assert ended.code == 0
+    assert ended.exit_code == 0
     assert two.membership.left
     assert two.runtime.closed
     await until(lambda: len(one.runtime.running) == 4)
@@ -303,7 +303,7 @@ async def test_an_ended_runtime_ends_the_worker_with_the_reason(cluster: Cluster
     await until_states(one, "RUNNING", ["RUNNING"])
     one.runtime.emit(RuntimeDied(reason="the JVM is gone"))
     ended = await one.run
-    assert (ended.code, ended.reason) == (1, "the JVM is gone")
+    assert (ended.exit_code, ended.reason) == (1, "the JVM is gone")
     assert one.membership.left
 
 
@@ -313,7 +313,7 @@ async def test_a_read_error_of_the_log_shuts_the_worker_down_with_the_reason(clu
     await until_states(one, "RUNNING", ["RUNNING"])
     cluster.config_log.truncate()
     ended = await one.run
-    assert (ended.code, ended.reason) == (1, "the log no longer has its first lines")
+    assert (ended.exit_code, ended.reason) == (1, "the log no longer has its first lines")
     assert one.membership.left
     assert cluster.running_tasks() == []
 
@@ -323,7 +323,7 @@ async def test_a_runtime_that_cannot_open_ends_the_worker_before_it_joins(cluste
     runtime.failure = "No Java was found; install one"
     one = await cluster.start(runtime=runtime, wait=False)
     ended = await one.run
-    assert (ended.code, ended.reason) == (1, "No Java was found; install one")
+    assert (ended.exit_code, ended.reason) == (1, "No Java was found; install one")
     assert not cluster.has_begun
 
 
@@ -336,7 +336,9 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.STARTING
     write = asyncio.create_task(
-        one.worker.ask(PutConnector(connector=ORDERS, config={"connector.class": "X", "name": ORDERS}, replace=False))
+        one.worker.ask(
+            PutConnector(connector=ORDERS, config={"connector.class": "X", "name": ORDERS}, may_replace=False)
+        )
     )
     assert not cluster.has_begun
     runtime.opens.set()

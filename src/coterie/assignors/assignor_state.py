@@ -24,14 +24,14 @@ class MemberOutcome(NamedTuple):
     """The jobs that the member receives in this round. It may never receive the assignment that contains them."""
     revoked_by_reason: Mapping[RevocationReason, Jobs] = MappingProxyType({})
     """The revoked jobs, grouped by their reason; each job has one reason."""
-    draining: bool = False
+    is_draining: bool = False
     """Whether the member drains: it will leave permanently, so its jobs do not wait for its return."""
     instance_id: InstanceId | None = None
 
     @property
     def revoked(self) -> Jobs:
         """All jobs that the member must stop and release, whatever the reason."""
-        return union(self.revoked_by_reason.values())
+        return union_of_jobs(self.revoked_by_reason.values())
 
     @property
     def owned_after(self) -> Jobs:
@@ -59,14 +59,14 @@ class AssignorState:
 
     generation: Generation = Generation(-1)
     """The generation of the last round that this leader computed; -1 before the first."""
-    members: Mapping[MemberId, MemberOutcome] = field(default_factory=dict)
+    outcome_by_member: Mapping[MemberId, MemberOutcome] = field(default_factory=dict)
     """The result of the round of ``generation`` for each member."""
     deferrals: tuple[Deferral, ...] = ()
     """The jobs that wait for departed members after that round, the earliest deadline first."""
-    reassignment_candidates: tuple[MemberId, ...] = ()
+    possibly_returned_members: tuple[MemberId, ...] = ()
     """Members that joined without jobs while jobs of departed members waited, in order of arrival. Each may be a
     departed member that has returned under a new id."""
-    moved_before: Jobs = NO_JOBS
+    jobs_moved_before: Jobs = NO_JOBS
     """Jobs that were lost or revoked in an earlier round. Where the choice is free, these jobs move again, so that
     other jobs are not stopped."""
     released_by_draining: Jobs = NO_JOBS
@@ -102,9 +102,9 @@ def usable_state(
     if state.generation == generation - 1:
         members_without_changes = {
             member: outcome._replace(assigned=NO_JOBS, revoked_by_reason={})
-            for member, outcome in state.members.items()
+            for member, outcome in state.outcome_by_member.items()
         }
-        return _with_present_member_ids(replace(state, members=members_without_changes), members)
+        return _with_present_member_ids(replace(state, outcome_by_member=members_without_changes), members)
     return AssignorState()
 
 
@@ -114,7 +114,7 @@ def unreleased_revocations(
     """Return the ``configured`` jobs that the last round in ``state`` revoked from a member and that the member still
     reports: it is stopping them. Members without such jobs are left out."""
     unreleased: dict[MemberId, Jobs] = {}
-    for member, outcome in state.members.items():
+    for member, outcome in state.outcome_by_member.items():
         if outcome.revoked_by_reason and member in members:
             jobs = outcome.revoked & members[member].owned & configured
             if jobs:
@@ -122,7 +122,7 @@ def unreleased_revocations(
     return unreleased
 
 
-def resolve_duplicates(
+def resolve_duplicate_owners(
     owned: Mapping[MemberId, Jobs], state: AssignorState, is_eligible: Callable[[MemberId, Job], bool]
 ) -> tuple[Mapping[MemberId, Jobs], Mapping[MemberId, Jobs]]:
     """Choose one owner for each of the ``owned`` jobs, of which several members may report the same job.
@@ -142,19 +142,19 @@ def resolve_duplicates(
     kept_duplicates: dict[MemberId, list[Job]] = {member: [] for member in owned}
     for job in duplicated:
 
-        def preference(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
-            previous = state.members.get(member)
+        def owner_sort_key(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
+            previous = state.outcome_by_member.get(member)
             is_new_to_member = previous is None or (job not in previous.kept and job not in previous.assigned)
             return (not is_eligible(member, job), is_new_to_member, job_counts[member], member)
 
-        keeper = min((member for member, jobs in owned.items() if job in jobs), key=preference)
+        keeper = min((member for member, jobs in owned.items() if job in jobs), key=owner_sort_key)
         kept_duplicates[keeper].append(job)
         job_counts[keeper] += 1
     duplicates = {member: (jobs & duplicated) - Jobs.of(kept_duplicates[member]) for member, jobs in owned.items()}
     return {member: jobs - duplicates[member] for member, jobs in owned.items()}, duplicates
 
 
-def return_to_static_members(
+def former_jobs_of_static_members(
     state: AssignorState,
     unowned: Jobs,
     members: Mapping[MemberId, MemberSpec],
@@ -170,9 +170,9 @@ def return_to_static_members(
     remaining = unowned
     returned_by_member: dict[MemberId, Jobs] = {}
     for member in sorted(member for member, spec in members.items() if spec.instance_id is not None):
-        previous = state.members.get(member)
+        previous = state.outcome_by_member.get(member)
         former_jobs = previous.owned_after if previous is not None else NO_JOBS
-        former_jobs |= union(
+        former_jobs |= union_of_jobs(
             deferral.jobs for deferral in state.deferrals if deferral.instance_id == members[member].instance_id
         )
         returned = eligible_jobs(member, former_jobs & remaining)
@@ -182,7 +182,7 @@ def return_to_static_members(
     return returned_by_member
 
 
-def union(job_sets: Iterable[Jobs]) -> Jobs:
+def union_of_jobs(job_sets: Iterable[Jobs]) -> Jobs:
     """Return all jobs of all ``job_sets``."""
     job_sets = list(job_sets)
     if len(job_sets) < 2:
@@ -202,13 +202,15 @@ def _with_present_member_ids(state: AssignorState, members: Mapping[MemberId, Me
         return state
     present_id_by_former = {
         former: present_id_by_instance[outcome.instance_id]
-        for former, outcome in state.members.items()
+        for former, outcome in state.outcome_by_member.items()
         if outcome.instance_id is not None and outcome.instance_id in present_id_by_instance
     }
     return replace(
         state,
-        members={present_id_by_former.get(member, member): outcome for member, outcome in state.members.items()},
-        reassignment_candidates=tuple(
-            present_id_by_former.get(member, member) for member in state.reassignment_candidates
+        outcome_by_member={
+            present_id_by_former.get(member, member): outcome for member, outcome in state.outcome_by_member.items()
+        },
+        possibly_returned_members=tuple(
+            present_id_by_former.get(member, member) for member in state.possibly_returned_members
         ),
     )

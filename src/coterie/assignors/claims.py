@@ -13,7 +13,7 @@ the job is assigned back to a draining worker. So a drain stops a job only if an
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.members import MemberSpec
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
@@ -35,14 +35,14 @@ class Eligibility:
     @classmethod
     def from_members(cls, members: Mapping[MemberId, MemberSpec], configured: Jobs) -> "Eligibility":
         """Return which of ``members`` may run which of the ``configured`` jobs."""
-        staying_members = {member: spec for member, spec in sorted(members.items()) if not spec.draining}
+        staying_members = {member: spec for member, spec in sorted(members.items()) if not spec.is_draining}
         claims_by_worker = {
             member: spec.claims & configured for member, spec in staying_members.items() if spec.claims is not None
         }
         return cls(
             wildcard_workers=tuple(member for member, spec in staying_members.items() if spec.claims is None),
             claims_by_worker=claims_by_worker,
-            static_jobs=union(claims_by_worker.values()),
+            static_jobs=union_of_jobs(claims_by_worker.values()),
             draining_workers=frozenset(members.keys() - staying_members.keys()),
         )
 
@@ -60,11 +60,11 @@ class Eligibility:
             return False
         return job in self.claims_by_worker[member] if member in self.claims_by_worker else job not in self.static_jobs
 
-    def assignable(self, jobs: Jobs) -> Jobs:
+    def assignable_jobs(self, jobs: Jobs) -> Jobs:
         """Return those of ``jobs`` that at least one member may run, not counting draining members."""
         return jobs if self.wildcard_workers else jobs & self.static_jobs
 
-    def unassignable(self, jobs: Jobs) -> Jobs:
+    def unassignable_jobs(self, jobs: Jobs) -> Jobs:
         """Return those of ``jobs`` that no member may run, not counting draining members."""
         return NO_JOBS if self.wildcard_workers else jobs - self.static_jobs
 
@@ -82,7 +82,7 @@ class Eligibility:
     def _ineligible_jobs_of(self, member: MemberId, jobs: Jobs) -> Jobs:
         """Return those of ``jobs``, which ``member`` owns, that it must release."""
         if member in self.draining_workers:
-            return self.assignable(jobs)
+            return self.assignable_jobs(jobs)
         if member in self.claims_by_worker:
             return jobs - self.claims_by_worker[member]
         return jobs & self.static_jobs if self.static_jobs else NO_JOBS
@@ -110,7 +110,7 @@ class Eligibility:
             return {}
         claims = {member: members[member].claims for member in sorted(self.draining_workers)}
         eligible_by_member = {member: jobs if claimed is None else jobs & claimed for member, claimed in claims.items()}
-        return _assign_to_least_loaded(union(eligible_by_member.values()), eligible_by_member, job_counts)
+        return _assign_to_least_loaded(union_of_jobs(eligible_by_member.values()), eligible_by_member, job_counts)
 
     def unassigned_reason(self, job: Job, members: Mapping[MemberId, MemberSpec]) -> str:
         """Return, as text for operators, the reason why no member may run ``job``. Only for an unassignable job."""

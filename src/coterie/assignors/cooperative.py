@@ -38,17 +38,17 @@ from coterie.assignors.assignor_state import (
     AssignorState,
     Deferral,
     MemberOutcome,
-    resolve_duplicates,
-    return_to_static_members,
-    union,
+    former_jobs_of_static_members,
+    resolve_duplicate_owners,
+    union_of_jobs,
     unreleased_revocations,
     usable_state,
 )
 from coterie.assignors.claims import Eligibility
-from coterie.assignors.delay import current_deferrals, tie_break_order, update_candidates
-from coterie.assignors.job_selection import select_jobs
+from coterie.assignors.delay import current_deferrals, tie_break_order, update_possibly_returned_members
+from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.assignors.moves import RevocationReason, Revocations, count_jobs, limit_revocations
+from coterie.assignors.moves import RevocationReason, Revocations, count_revoked_jobs, limit_revocations
 from coterie.assignors.target import fewest_moves_bound
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
@@ -62,7 +62,7 @@ has released jobs joins again, which starts a round."""
 class RoundOutcome:
     """The result of one round that the leader computed."""
 
-    state: AssignorState
+    assignor_state: AssignorState
     """The state that this leader needs in its next round. It contains the result of this round for each member."""
     eligibility: Eligibility
     """Which member may run which job in this round."""
@@ -75,7 +75,7 @@ class RoundOutcome:
     0 when no moves are left, or when a member that releases jobs starts the next round anyway. Other members do not
     receive this time: the next leader has no interval to wait for and may continue at once.
     """
-    unassigned: Mapping[Job, str]
+    reason_by_unassigned_job: Mapping[Job, str]
     """The configured jobs that no member runs and that this round assigns to no member, each with the reason."""
     moves_to_target: int
     """Number of jobs that must move, for claims, drains and balance, from the ownership that the members reported to
@@ -92,7 +92,7 @@ class RoundOutcome:
     @property
     def assignments(self) -> Mapping[MemberId, MemberOutcome]:
         """The result of the round for each member."""
-        return self.state.members
+        return self.assignor_state.outcome_by_member
 
     @property
     def next_round_in_ms(self) -> int:
@@ -135,17 +135,17 @@ def assign(
     new_candidates = [
         member
         for member in eligibility.wildcard_workers
-        if deferrals and not ownership.by_member[member] and member not in usable.members
+        if deferrals and not ownership.owned_by_member[member] and member not in usable.outcome_by_member
     ]
     reassignment_candidates = (
-        update_candidates(usable.reassignment_candidates, new_candidates, members)
+        update_possibly_returned_members(usable.possibly_returned_members, new_candidates, members)
         if deferrals
-        else usable.reassignment_candidates
+        else usable.possibly_returned_members
     )
-    departed_outcomes = [outcome for member, outcome in usable.members.items() if member not in members]
-    lost_assigned = union(outcome.assigned for outcome in departed_outcomes)
+    departed_outcomes = [outcome for member, outcome in usable.outcome_by_member.items() if member not in members]
+    lost_assigned = union_of_jobs(outcome.assigned for outcome in departed_outcomes)
     moved_before = (
-        usable.moved_before | lost_assigned | union(outcome.kept for outcome in departed_outcomes)
+        usable.jobs_moved_before | lost_assigned | union_of_jobs(outcome.kept for outcome in departed_outcomes)
     ) & configured
     released_by_draining = usable.released_by_draining - lost_assigned
     target_diff = _compute_target_diff(
@@ -161,21 +161,23 @@ def assign(
     # While jobs wait, no job moves for balance. Jobs that this round returns to a static member do not run yet: if they
     # are too many, the next round revokes the surplus.
     balance_revocations = {
-        member: jobs & members[member].owned for member, jobs in target_diff.balance.items() if not deferrals
+        member: jobs & members[member].owned
+        for member, jobs in target_diff.revocations_for_balance.items()
+        if not deferrals
     }
     drains, balance = limit_revocations(
-        target_diff.drains,
+        target_diff.revocations_for_drains,
         balance_revocations,
         policy=policy,
         now_ms=now_ms,
         moves_allowed_at_ms=usable.moves_allowed_at_ms,
     )
-    revoked_by_member = _group_by_member(
+    revoked_by_member = _group_revocations_by_member(
         {
-            RevocationReason.DELETED: ownership.deleted,
-            RevocationReason.DUPLICATE: ownership.duplicates,
-            RevocationReason.REPEATED: ownership.unreleased,
-            RevocationReason.CLAIM: target_diff.claims,
+            RevocationReason.DELETED: ownership.deleted_jobs_by_member,
+            RevocationReason.DUPLICATE: ownership.duplicates_by_member,
+            RevocationReason.REPEATED: ownership.unreleased_by_member,
+            RevocationReason.CLAIM: target_diff.revocations_for_claims,
             RevocationReason.DRAIN: drains,
             RevocationReason.BALANCE: balance,
         }
@@ -191,16 +193,18 @@ def assign(
     for member in sorted(members):
         spec, jobs_by_reason = members[member], revoked_by_member.get(member, {})
         assignments[member] = MemberOutcome(
-            kept=spec.owned - union(jobs_by_reason.values()) if jobs_by_reason else spec.owned,
+            kept=spec.owned - union_of_jobs(jobs_by_reason.values()) if jobs_by_reason else spec.owned,
             assigned=assigned_by_member.get(member, NO_JOBS),
             revoked_by_reason=jobs_by_reason,
-            draining=spec.draining,
+            is_draining=spec.is_draining,
             instance_id=spec.instance_id,
         )
-    revoked_move_count = count_jobs(drains) + count_jobs(balance)
+    revoked_move_count = count_revoked_jobs(drains) + count_revoked_jobs(balance)
     moves_allowed_at_ms = now_ms + policy.round_interval_ms if revoked_move_count else usable.moves_allowed_at_ms
     postponed_move_count = (
-        count_jobs(target_diff.drains) + (0 if deferrals else count_jobs(target_diff.balance)) - revoked_move_count
+        count_revoked_jobs(target_diff.revocations_for_drains)
+        + (0 if deferrals else count_revoked_jobs(target_diff.revocations_for_balance))
+        - revoked_move_count
     )
     # A member that releases jobs joins again and so starts the next round, except for deleted jobs: no round waits for
     # their release.
@@ -208,29 +212,29 @@ def assign(
         jobs_by_reason.keys() - {RevocationReason.DELETED} for jobs_by_reason in revoked_by_member.values()
     )
     return RoundOutcome(
-        state=AssignorState(
+        assignor_state=AssignorState(
             generation=generation,
-            members=assignments,
+            outcome_by_member=assignments,
             deferrals=deferrals,
-            reassignment_candidates=reassignment_candidates if deferrals else (),
-            moved_before=moved_before
+            possibly_returned_members=reassignment_candidates if deferrals else (),
+            jobs_moved_before=moved_before
             | (
-                union(jobs for jobs_by_reason in revoked_by_member.values() for jobs in jobs_by_reason.values())
+                union_of_jobs(jobs for jobs_by_reason in revoked_by_member.values() for jobs in jobs_by_reason.values())
                 & configured
             ),
-            released_by_draining=(released_by_draining & (ownership.unowned | ownership.only_unreleased))
-            | union(drains.values()),
+            released_by_draining=(released_by_draining & (ownership.unowned | ownership.unowned_once_released))
+            | union_of_jobs(drains.values()),
             moves_allowed_at_ms=moves_allowed_at_ms,
         ),
         eligibility=eligibility,
         delay_ms=deferrals[0].deadline_ms - now_ms if deferrals else 0,
         next_moves_in_ms=max(moves_allowed_at_ms - now_ms, IMMEDIATE_ROUND_DELAY_MS) if needs_timer else 0,
-        unassigned=_unassigned_reasons(target_diff, deferrals, eligibility, members, now_ms),
-        moves_to_target=count_jobs(target_diff.claims)
-        + count_jobs(target_diff.drains)
-        + count_jobs(target_diff.balance),
-        moves_lower_bound=count_jobs(target_diff.claims)
-        + count_jobs(target_diff.drains)
+        reason_by_unassigned_job=_unassigned_reasons(target_diff, deferrals, eligibility, members, now_ms),
+        moves_to_target=count_revoked_jobs(target_diff.revocations_for_claims)
+        + count_revoked_jobs(target_diff.revocations_for_drains)
+        + count_revoked_jobs(target_diff.revocations_for_balance),
+        moves_lower_bound=count_revoked_jobs(target_diff.revocations_for_claims)
+        + count_revoked_jobs(target_diff.revocations_for_drains)
         + target_diff.moves_lower_bound,
     )
 
@@ -242,21 +246,21 @@ def assign(
 class _Ownership:
     """Which member owns which configured job, each job once."""
 
-    by_member: Mapping[MemberId, Jobs]
+    owned_by_member: Mapping[MemberId, Jobs]
     """The jobs that each member reported and keeps, and the jobs that this round returns to the member."""
     unowned: Jobs
     """The configured jobs that no member runs and that this round returns to no static member."""
     returned_to_static: Mapping[MemberId, Jobs]
     """Jobs that a static member had before, that no member runs, and that this round returns to the static member."""
-    duplicates: Revocations
+    duplicates_by_member: Revocations
     """Jobs that the member must stop because another member also runs them and keeps them."""
-    deleted: Revocations
+    deleted_jobs_by_member: Revocations
     """Jobs that the member runs and that are no longer configured."""
-    unreleased: Revocations
+    unreleased_by_member: Revocations
     """Jobs that the last round revoked from the member and that the member is still stopping
-    (:func:`.unreleased_revocations`). They are not in ``by_member``."""
-    only_unreleased: Jobs
-    """The jobs of ``unreleased`` that no member keeps: a later round assigns them."""
+    (:func:`.unreleased_revocations`). They are not in ``owned_by_member``."""
+    unowned_once_released: Jobs
+    """The jobs of ``unreleased_by_member`` that no member keeps: a later round assigns them."""
 
 
 def _compute_ownership(
@@ -268,8 +272,8 @@ def _compute_ownership(
     unreleased = unreleased_revocations(state, members, configured)
     if unreleased:
         owned = {**owned, **{member: owned[member] - jobs for member, jobs in unreleased.items()}}
-    running_jobs = union(owned.values())
-    only_unreleased = union(unreleased.values()) - running_jobs
+    running_jobs = union_of_jobs(owned.values())
+    only_unreleased = union_of_jobs(unreleased.values()) - running_jobs
     unowned = configured - running_jobs - only_unreleased
     owned_count = len(configured) - len(unowned) - len(only_unreleased)
     # Compare numbers first: in most rounds no member runs a deleted job, and no two members run the same job.
@@ -279,16 +283,16 @@ def _compute_ownership(
         owned = {**owned, **{member: owned[member] & configured for member in deleted}}
     duplicates: Revocations = {}
     if sum(map(len, owned.values())) > owned_count:
-        owned, duplicates = resolve_duplicates(owned, state, eligibility.is_eligible)
-    returned_to_static = return_to_static_members(state, unowned, members, eligibility.eligible_jobs)
+        owned, duplicates = resolve_duplicate_owners(owned, state, eligibility.is_eligible)
+    returned_to_static = former_jobs_of_static_members(state, unowned, members, eligibility.eligible_jobs)
     return _Ownership(
-        by_member={**owned, **{member: owned[member] | jobs for member, jobs in returned_to_static.items()}},
-        unowned=unowned - union(returned_to_static.values()),
+        owned_by_member={**owned, **{member: owned[member] | jobs for member, jobs in returned_to_static.items()}},
+        unowned=unowned - union_of_jobs(returned_to_static.values()),
         returned_to_static=returned_to_static,
-        duplicates=duplicates,
-        deleted=deleted,
-        unreleased=unreleased,
-        only_unreleased=only_unreleased,
+        duplicates_by_member=duplicates,
+        deleted_jobs_by_member=deleted,
+        unreleased_by_member=unreleased,
+        unowned_once_released=only_unreleased,
     )
 
 
@@ -298,13 +302,13 @@ class _TargetDiff:
 
     assigned_by_member: Mapping[MemberId, Jobs]
     """Jobs that no member runs and that need not wait, by the member that receives them now."""
-    unassignable: Jobs
+    unassignable_jobs: Jobs
     """Jobs that no member runs, that need not wait, and that no member may run."""
-    claims: Revocations
+    revocations_for_claims: Revocations
     """Jobs that the member may not run because of claims."""
-    drains: Revocations
+    revocations_for_drains: Revocations
     """Jobs of a draining member that another member may run."""
-    balance: Revocations
+    revocations_for_balance: Revocations
     """Jobs by which the member is above its quota."""
     moves_lower_bound: int
     """M* (:func:`.fewest_moves_bound`) of the jobs that any wildcard worker may run."""
@@ -321,23 +325,23 @@ def _compute_target_diff(
     order: Sequence[MemberId],
 ) -> _TargetDiff:
     """Compute the target and compare it with ``ownership``. ``order`` are all wildcard workers, in tie-break order."""
-    ineligible_by_member = eligibility.ineligible_jobs(ownership.by_member)
+    ineligible_by_member = eligibility.ineligible_jobs(ownership.owned_by_member)
     kept_by_member = {
-        **ownership.by_member,
-        **{member: ownership.by_member[member] - jobs for member, jobs in ineligible_by_member.items()},
+        **ownership.owned_by_member,
+        **{member: ownership.owned_by_member[member] - jobs for member, jobs in ineligible_by_member.items()},
     }
-    assignable_now = ownership.unowned - union(deferral.jobs for deferral in deferrals)
+    assignable_now = ownership.unowned - union_of_jobs(deferral.jobs for deferral in deferrals)
     static_assigned = eligibility.assign_static_jobs(
         assignable_now & eligibility.static_jobs,
         {member: len(kept_by_member[member]) for member in eligibility.claims_by_worker},
     )
     jobs_to_distribute = (
-        ownership.unowned | ownership.only_unreleased | union(ineligible_by_member.values())
+        ownership.unowned | ownership.unowned_once_released | union_of_jobs(ineligible_by_member.values())
     ) - eligibility.static_jobs
     wildcard_assigned: Mapping[MemberId, Jobs] = {}
     balance: Revocations = {}
     if order:
-        wildcard_assigned, balance = select_jobs(
+        wildcard_assigned, balance = jobs_to_receive_and_release(
             kept_by_member,
             to_assign=jobs_to_distribute,
             assignable_now=assignable_now - eligibility.static_jobs,
@@ -345,7 +349,7 @@ def _compute_target_diff(
             order=order,
         )
     job_counts = [len(kept_by_member[member]) for member in order]
-    unassignable = eligibility.unassignable(assignable_now)
+    unassignable = eligibility.unassignable_jobs(assignable_now)
     assigned_back = eligibility.assign_back_to_draining(
         unassignable & released_by_draining,
         members,
@@ -353,19 +357,19 @@ def _compute_target_diff(
     )
     return _TargetDiff(
         assigned_by_member={**static_assigned, **wildcard_assigned, **assigned_back},
-        unassignable=unassignable - union(assigned_back.values()),
-        claims={
+        unassignable_jobs=unassignable - union_of_jobs(assigned_back.values()),
+        revocations_for_claims={
             member: jobs for member, jobs in ineligible_by_member.items() if member not in eligibility.draining_workers
         },
-        drains={
+        revocations_for_drains={
             member: jobs for member, jobs in ineligible_by_member.items() if member in eligibility.draining_workers
         },
-        balance=balance,
+        revocations_for_balance=balance,
         moves_lower_bound=fewest_moves_bound(job_counts, sum(job_counts) + len(jobs_to_distribute)),
     )
 
 
-def _group_by_member(
+def _group_revocations_by_member(
     revocations_by_reason: Mapping[RevocationReason, Revocations],
 ) -> Mapping[MemberId, Mapping[RevocationReason, Jobs]]:
     """Return, for each member that must release jobs, these jobs grouped by the reason.
@@ -388,7 +392,7 @@ def _unassigned_reasons(
     now_ms: int,
 ) -> Mapping[Job, str]:
     """Return the jobs that stay unassigned after this round, each with the reason as text for operators."""
-    unassignable = {job: eligibility.unassigned_reason(job, members) for job in target_diff.unassignable}
+    unassignable = {job: eligibility.unassigned_reason(job, members) for job in target_diff.unassignable_jobs}
     deferred = {
         job: f"its worker has left the group and may return; the job waits {deferral.deadline_ms - now_ms} ms more"
         for deferral in deferrals

@@ -36,8 +36,8 @@ def current_deferrals(
     present = {spec.instance_id for spec in members.values() if spec.instance_id is not None}
     new_deferrals = [
         Deferral(jobs=outcome.owned_after, deadline_ms=now_ms + max_delay_ms, instance_id=outcome.instance_id)
-        for member, outcome in sorted(state.members.items())
-        if member not in members and not outcome.draining
+        for member, outcome in sorted(state.outcome_by_member.items())
+        if member not in members and not outcome.is_draining
     ]
     return _unexpired_deferrals([*state.deferrals, *new_deferrals], unowned, now_ms, present_instances=present)
 
@@ -60,7 +60,7 @@ def _unexpired_deferrals(
     return tuple(unexpired)
 
 
-def update_candidates(
+def update_possibly_returned_members(
     previous_candidates: Sequence[MemberId], new_candidates: Iterable[MemberId], members: Collection[MemberId]
 ) -> tuple[MemberId, ...]:
     """Return ``previous_candidates`` without the members that are not in ``members`` any more, then ``new_candidates``,

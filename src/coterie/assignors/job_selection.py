@@ -11,7 +11,7 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 _task_number = attrgetter("task")
 
 
-def select_jobs(
+def jobs_to_receive_and_release(
     owned: Mapping[MemberId, Jobs],
     *,
     to_assign: Jobs,
@@ -26,14 +26,14 @@ def select_jobs(
     that are also in ``assignable_now`` can be assigned now. The others wait or still run on a member that must release
     them, and a later round assigns them.
     """
-    assignable_tasks = _group_by_connector(assignable_now.tasks)
+    assignable_tasks = _group_tasks_by_connector(assignable_now.tasks)
     are_all_assignable_now = to_assign is assignable_now  # then the counts of `assignable_tasks` can be used again
     changes = compute_balanced_target(
-        [Load(len(owned[member].connectors), _count_by_connector(owned[member].tasks)) for member in order],
+        [Load(len(owned[member].connectors), _count_tasks_by_connector(owned[member].tasks)) for member in order],
         unowned_connectors=len(to_assign.connectors),
         unowned_tasks={name: len(tasks_of_connector) for name, tasks_of_connector in assignable_tasks.items()}
         if are_all_assignable_now
-        else _count_by_connector(to_assign.tasks),
+        else _count_tasks_by_connector(to_assign.tasks),
     )
     remaining_connectors = sorted(assignable_now.connectors, reverse=True)
     remaining_tasks_by_connector = {
@@ -47,7 +47,7 @@ def select_jobs(
             continue
         connectors = [remaining_connectors.pop() for _ in range(min(change.connector_delta, len(remaining_connectors)))]
         tasks: list[ConnectorTaskId] = []
-        for name, gained_count in change.task_deltas.items():
+        for name, gained_count in change.task_delta_by_connector.items():
             remaining_tasks = remaining_tasks_by_connector.get(name)
             while remaining_tasks and gained_count > 0:
                 tasks.append(remaining_tasks.pop())
@@ -65,7 +65,7 @@ def _select_surplus(owned: Jobs, change: LoadChange, moved_before: Jobs) -> Jobs
     Jobs that moved before are chosen first; then the connectors with the last names, and of each connector the tasks
     with the highest numbers.
     """
-    release_counts = {connector: -count for connector, count in change.task_deltas.items() if count < 0}
+    release_counts = {connector: -count for connector, count in change.task_delta_by_connector.items() if count < 0}
     if not release_counts and change.connector_delta >= 0:
         return NO_JOBS
     connectors: Sequence[ConnectorName] = ()
@@ -86,7 +86,7 @@ def _select_surplus(owned: Jobs, change: LoadChange, moved_before: Jobs) -> Jobs
     return Jobs(frozenset(connectors), frozenset(tasks))
 
 
-def _count_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
+def _count_tasks_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
     # For a worker with ten tasks, creating a Counter takes as long as counting the tasks.
     counts: dict[ConnectorName, int] = {}
     for task in tasks:
@@ -95,7 +95,7 @@ def _count_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName,
     return counts
 
 
-def _group_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:
+def _group_tasks_by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:
     tasks_by_connector: defaultdict[ConnectorName, list[ConnectorTaskId]] = defaultdict(list)
     for task in tasks:
         tasks_by_connector[task.connector].append(task)

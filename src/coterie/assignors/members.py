@@ -16,7 +16,7 @@ class MemberSpec:
     """The jobs that the member reports as running."""
     claims: Jobs | None = None
     """The only jobs that the member may run (KIP-987), possibly none; None allows any unclaimed job."""
-    draining: bool = False
+    is_draining: bool = False
     """The member will leave permanently: it runs its jobs until they move to other members, and receives no others."""
     instance_id: InstanceId | None = None
     """The ``group.instance.id`` of a static member (KIP-345), which stays the same when its process restarts."""

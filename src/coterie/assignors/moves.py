@@ -35,7 +35,7 @@ Revocations: TypeAlias = Mapping[MemberId, Jobs]
 """The jobs that each member must release. A member without such jobs is missing, or has an empty set."""
 
 
-def count_jobs(revocations: Revocations) -> int:
+def count_revoked_jobs(revocations: Revocations) -> int:
     """Return the number of jobs that all members together must release."""
     return sum(map(len, revocations.values()))
 
@@ -51,17 +51,17 @@ def limit_revocations(
     if policy.moves_per_round_max is None:
         return drains, balance
     revocations_max = policy.moves_per_round_max if now_ms >= moves_allowed_at_ms else 0
-    drains = _select_revocations(drains, revocations_max)
-    return drains, _select_revocations(balance, revocations_max - count_jobs(drains))
+    drains = _select_revocations_up_to_max(drains, revocations_max)
+    return drains, _select_revocations_up_to_max(balance, revocations_max - count_revoked_jobs(drains))
 
 
-def _select_revocations(revocations: Revocations, revocations_max: int) -> Revocations:
+def _select_revocations_up_to_max(revocations: Revocations, revocations_max: int) -> Revocations:
     """Return at most ``revocations_max`` jobs of ``revocations``, chosen one by one, each from the member with the most
     jobs in ``revocations`` that are not chosen yet.
 
     Among equals the first member by id comes first. Members of which no job is chosen are left out.
     """
-    if count_jobs(revocations) <= revocations_max:
+    if count_revoked_jobs(revocations) <= revocations_max:
         return revocations
     ranked_revocations: list[tuple[int, MemberId, Job]] = []
     for member, jobs in sorted(revocations.items()):

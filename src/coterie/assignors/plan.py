@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from coterie.assignors.assignor_state import AssignorState, Deferral, MemberOutcome, union
+from coterie.assignors.assignor_state import AssignorState, Deferral, MemberOutcome, union_of_jobs
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
@@ -26,7 +26,7 @@ class GroupSnapshot:
     The deadlines in ``deferrals`` are the milliseconds from that time on.
     """
 
-    configured: Jobs
+    configured_jobs: Jobs
     members: Mapping[MemberId, MemberSpec]
     deferrals: tuple[Deferral, ...] = ()
     policy: RebalancePolicy = field(default_factory=RebalancePolicy)
@@ -72,7 +72,7 @@ class ConnectorCreated:
     """A connector is created, or an existing connector gets another number of tasks."""
 
     connector: ConnectorName
-    tasks: int
+    task_count: int
     """The connector's (new) number of tasks."""
 
 
@@ -91,23 +91,24 @@ def apply_change(snapshot: GroupSnapshot, change: GroupChange) -> GroupSnapshot:
 
     A member that left is no longer in ``members``, but its jobs stay in ``configured``.
     """
-    members, configured = snapshot.members, snapshot.configured
+    members, configured = snapshot.members, snapshot.configured_jobs
     match change:
         case MemberJoins(member=member, claims=claims):
             return replace(snapshot, members={**members, member: MemberSpec(claims=claims)})
         case MemberLeaves(member=member):
             return replace(snapshot, members={other: spec for other, spec in members.items() if other != member})
         case MemberDrains(member=member):
-            return replace(snapshot, members={**members, member: replace(members[member], draining=True)})
+            return replace(snapshot, members={**members, member: replace(members[member], is_draining=True)})
         case MemberClaims(member=member, jobs=jobs):
             return replace(snapshot, members={**members, member: replace(members[member], claims=jobs)})
-        case ConnectorCreated(connector=connector, tasks=tasks):
+        case ConnectorCreated(connector=connector, task_count=tasks):
             created_jobs: list[Job] = [connector, *(ConnectorTaskId(connector, number) for number in range(tasks))]
             return replace(
-                snapshot, configured=(configured - _jobs_of_connector(connector, configured)) | Jobs.of(created_jobs)
+                snapshot,
+                configured_jobs=(configured - _jobs_of_connector(connector, configured)) | Jobs.of(created_jobs),
             )
         case ConnectorDeleted(connector=connector):
-            return replace(snapshot, configured=configured - _jobs_of_connector(connector, configured))
+            return replace(snapshot, configured_jobs=configured - _jobs_of_connector(connector, configured))
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ class Plan:
     """The number of rounds until no job moves or waits; rounds that only wait count too."""
     waiting_ms: int
     """Time from the snapshot until no job moves or waits: the sum of delays and of intervals between rounds."""
-    unassigned: Mapping[Job, str]
+    reason_by_unassigned_job: Mapping[Job, str]
     """The jobs that no member runs in the end, each with the reason."""
     owned_after: Mapping[MemberId, Jobs]
     """The jobs of each member in the end."""
@@ -172,8 +173,8 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
     members = changed_snapshot.members
     state = AssignorState(
         generation=Generation(0),
-        members={
-            member: MemberOutcome(kept=spec.owned, draining=spec.draining, instance_id=spec.instance_id)
+        outcome_by_member={
+            member: MemberOutcome(kept=spec.owned, is_draining=spec.is_draining, instance_id=spec.instance_id)
             for member, spec in snapshot.members.items()
         },
         deferrals=snapshot.deferrals,
@@ -187,9 +188,9 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
     progress_by_job: dict[Job, _JobProgress] = {
         job: _JobProgress(from_member=member, reason=StartReason.LOST, unowned_since_ms=0)
         for job, member in owner_by_job.items()
-        if member not in members and job in changed_snapshot.configured
+        if member not in members and job in changed_snapshot.configured_jobs
     }
-    deferred_jobs = union(deferral.jobs for deferral in snapshot.deferrals) & changed_snapshot.configured
+    deferred_jobs = union_of_jobs(deferral.jobs for deferral in snapshot.deferrals) & changed_snapshot.configured_jobs
     progress_by_job |= {
         job: _JobProgress(from_member=None, reason=StartReason.LOST, unowned_since_ms=0) for job in deferred_jobs
     }
@@ -197,7 +198,7 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
     while members:
         outcome = assign(
             state,
-            configured=changed_snapshot.configured,
+            configured=changed_snapshot.configured_jobs,
             members=members,
             generation=Generation(rounds + 1),
             last_completed_generation=Generation(rounds),
@@ -209,11 +210,11 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
             member_outcome.assigned or member_outcome.revoked for member_outcome in outcome.assignments.values()
         )
         if not has_changes and not outcome.next_round_in_ms:
-            unassigned = outcome.unassigned
+            unassigned = outcome.reason_by_unassigned_job
             break
         rounds += 1
-        _note_round(progress_by_job, outcome, round_number=rounds, now_ms=now_ms)
-        state = outcome.state
+        _note_moves_of_round(progress_by_job, outcome, round_number=rounds, now_ms=now_ms)
+        state = outcome.assignor_state
         members = {
             member: replace(members[member], owned=member_outcome.owned_after)
             for member, member_outcome in outcome.assignments.items()
@@ -221,12 +222,12 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
         if not any(member_outcome.revoked for member_outcome in outcome.assignments.values()):
             now_ms += outcome.next_round_in_ms
     else:
-        unassigned = dict.fromkeys(changed_snapshot.configured, "the group has no workers")
+        unassigned = dict.fromkeys(changed_snapshot.configured_jobs, "the group has no workers")
     return Plan(
-        moves=tuple(progress_by_job[job].move(job) for job in Jobs.of(progress_by_job)),
+        moves=tuple(progress_by_job[job].as_move(job) for job in Jobs.of(progress_by_job)),
         round_count=rounds,
         waiting_ms=now_ms,
-        unassigned=unassigned,
+        reason_by_unassigned_job=unassigned,
         owned_after={member: spec.owned for member, spec in sorted(members.items())},
     )
 
@@ -244,7 +245,7 @@ class _JobProgress:
     start_round: int | None = None
     unassigned_ms: int = 0
 
-    def move(self, job: Job) -> Move:
+    def as_move(self, job: Job) -> Move:
         """Return these effects as the `Move` of ``job``."""
         return Move(
             job=job,
@@ -257,7 +258,7 @@ class _JobProgress:
         )
 
 
-def _note_round(
+def _note_moves_of_round(
     progress_by_job: dict[Job, _JobProgress], outcome: RoundOutcome, *, round_number: int, now_ms: int
 ) -> None:
     """Enter the effects of round ``round_number`` in ``progress_by_job``: for each job that it revokes or assigns, the

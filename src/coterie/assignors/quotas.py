@@ -44,39 +44,39 @@ class Quotas:
     tasks_floor: int
     task_extra_count: int
     """The number of workers that must have a task extra in the end."""
-    task_surplus: Sequence[int]
+    task_surplus_by_worker: Sequence[int]
     """For each worker, its tasks above the floor; negative when it runs fewer."""
-    has_connector_extra: list[bool]
+    has_connector_extra_by_worker: list[bool]
     """For each worker, whether it has a connector extra."""
-    has_task_extra: list[bool]
+    has_task_extra_by_worker: list[bool]
     """For each worker, whether it has a task extra. At first True only for workers that must have a task extra; the
     caller distributes the other task extras."""
-    allowed_extras: Sequence[frozenset[WorkerExtras]]
+    allowed_extras_by_worker: Sequence[frozenset[WorkerExtras]]
     """For each worker, the combinations of extras that cost no additional stop."""
 
     def allows_extras(self, worker: int, *, connector: bool, task: bool) -> bool:
         """Whether ``worker`` may have exactly these extras without an additional stop."""
-        return (connector, task) in self.allowed_extras[worker]
+        return (connector, task) in self.allowed_extras_by_worker[worker]
 
-    def with_optional_task_extra(self) -> list[int]:
+    def workers_with_optional_task_extra(self) -> list[int]:
         """The workers that can have a task extra or have none, in both cases without an additional stop, if their
         connector extra stays as it is."""
         return [
             worker
             for worker, (connector, allowed) in enumerate(
-                zip(self.has_connector_extra, self.allowed_extras, strict=True)
+                zip(self.has_connector_extra_by_worker, self.allowed_extras_by_worker, strict=True)
             )
             if (connector, True) in allowed and (connector, False) in allowed
         ]
 
-    def with_tradable_task_extra(self) -> set[int]:
+    def workers_with_tradable_task_extra(self) -> set[int]:
         """The workers that can have a task extra or have none, in both cases without an additional stop, if their
         connector extra may change.
 
-        These include the workers of :meth:`with_optional_task_extra`.
+        These include the workers of :meth:`workers_with_optional_task_extra`.
         """
-        tradable = {allowed for allowed in set(self.allowed_extras) if len({task for _, task in allowed}) > 1}
-        return {worker for worker, extras in enumerate(self.allowed_extras) if extras in tradable}
+        tradable = {allowed for allowed in set(self.allowed_extras_by_worker) if len({task for _, task in allowed}) > 1}
+        return {worker for worker, extras in enumerate(self.allowed_extras_by_worker) if extras in tradable}
 
 
 def compute_quotas(
@@ -95,7 +95,7 @@ def compute_quotas(
         (connector_count > connectors_floor, task_surplus_of_worker > 0)
         for connector_count, task_surplus_of_worker in zip(connector_counts, task_surplus, strict=True)
     ]
-    allowed_by_kind = _allowed_extras(Counter(kinds), connector_extra_count, task_extra_count)
+    allowed_by_kind = _allowed_extras_by_kind(Counter(kinds), connector_extra_count, task_extra_count)
     has_connector_extra = [False] * len(workers)
     for worker in sorted(workers, key=[_RANK_BY_ABOVE_FLOOR[kind] for kind in kinds].__getitem__)[
         :connector_extra_count
@@ -106,16 +106,16 @@ def compute_quotas(
         connectors_floor=connectors_floor,
         tasks_floor=tasks_floor,
         task_extra_count=task_extra_count,
-        task_surplus=task_surplus,
-        has_connector_extra=has_connector_extra,
-        has_task_extra=[
+        task_surplus_by_worker=task_surplus,
+        has_connector_extra_by_worker=has_connector_extra,
+        has_task_extra_by_worker=[
             (has_extra, False) not in allowed_extras[worker] for worker, has_extra in enumerate(has_connector_extra)
         ],
-        allowed_extras=allowed_extras,
+        allowed_extras_by_worker=allowed_extras,
     )
 
 
-def _allowed_extras(
+def _allowed_extras_by_kind(
     worker_count_by_kind: Counter[_AboveFloor], connector_extra_count: int, task_extra_count: int
 ) -> dict[_AboveFloor, frozenset[WorkerExtras]]:
     """Return, for each kind, the combinations of extras that occur in a distribution with the fewest stops.
@@ -127,22 +127,22 @@ def _allowed_extras(
     else:
         extras_states = [(True, False), (False, True), (True, True)]
 
-    def gain(kind: _AboveFloor, extras: WorkerExtras, potentials: tuple[int, int]) -> int:
+    def gain_at_prices(kind: _AboveFloor, extras: WorkerExtras, potentials: tuple[int, int]) -> int:
         return (kind[0] - potentials[0]) * extras[0] + (kind[1] - potentials[1]) * extras[1]
 
-    def total(potentials: tuple[int, int]) -> int:
+    def dual_objective(potentials: tuple[int, int]) -> int:
         gains = sum(
-            count * max(gain(kind, state, potentials) for state in extras_states)
+            count * max(gain_at_prices(kind, state, potentials) for state in extras_states)
             for kind, count in worker_count_by_kind.items()
         )
         return gains + potentials[0] * connector_extra_count + potentials[1] * task_extra_count
 
     # An extra saves 0 or 1 stops, so potentials (the prices) outside this range are never needed.
-    potentials = min(product(range(-2, 3), range(-2, 3)), key=total)
+    potentials = min(product(range(-2, 3), range(-2, 3)), key=dual_objective)
     allowed_by_kind = {}
     for kind in worker_count_by_kind:
-        greatest_gain = max(gain(kind, state, potentials) for state in extras_states)
+        greatest_gain = max(gain_at_prices(kind, state, potentials) for state in extras_states)
         allowed_by_kind[kind] = frozenset(
-            state for state in extras_states if gain(kind, state, potentials) == greatest_gain
+            state for state in extras_states if gain_at_prices(kind, state, potentials) == greatest_gain
         )
     return allowed_by_kind

@@ -45,7 +45,7 @@ MINUS_INFINITY = -(1 << 60)
 """Below the price of every release."""
 
 
-def redistribute(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
+def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
     """Return the changes that bring every worker to its quota of tasks.
 
     This sets in ``quotas.has_task_extra`` which workers have a task extra.
@@ -54,20 +54,20 @@ def redistribute(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, 
     :param unowned_tasks: the number of tasks that no worker runs, by connector.
     """
     deltas: Deltas = [{} for _ in task_counts]
-    task_surplus = quotas.task_surplus
+    task_surplus = quotas.task_surplus_by_worker
     givers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker > 0]
     takers = [worker for worker, surplus_of_worker in enumerate(task_surplus) if surplus_of_worker <= 0]
     # The workers with an optional task extra are all givers or all takers: an extra saves a stop for a giver only.
-    workers_with_optional_extra = quotas.with_optional_task_extra()
-    extras = quotas.task_extra_count - sum(quotas.has_task_extra)
+    workers_with_optional_extra = quotas.workers_with_optional_task_extra()
+    extras = quotas.task_extra_count - sum(quotas.has_task_extra_by_worker)
     tasks_to_assign = dict(unowned_tasks)
     givers_with_optional_extra = {worker for worker in workers_with_optional_extra if task_surplus[worker] > 0}
     for worker in givers_with_optional_extra:
-        quotas.has_task_extra[worker] = True
-    tasks_to_release = {worker: task_surplus[worker] - quotas.has_task_extra[worker] for worker in givers}
+        quotas.has_task_extra_by_worker[worker] = True
+    tasks_to_release = {worker: task_surplus[worker] - quotas.has_task_extra_by_worker[worker] for worker in givers}
     additional_releases = max(0, len(givers_with_optional_extra) - extras)
     if additional_releases or any(tasks_to_release.values()):
-        levels = _Levels(
+        levels = _ConnectorLevels(
             sorted(set().union(*(task_counts[worker] for worker in givers))), [task_counts[taker] for taker in takers]
         )
         for name, count in unowned_tasks.items():
@@ -81,12 +81,14 @@ def redistribute(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, 
             additional_releases,
             tasks_to_assign,
         ):
-            quotas.has_task_extra[worker] = False
+            quotas.has_task_extra_by_worker[worker] = False
     takers_with_optional_extra = frozenset(
         worker for worker in workers_with_optional_extra if task_surplus[worker] <= 0
     )
-    room = {worker: quotas.has_task_extra[worker] - task_surplus[worker] for worker in takers}
-    receivers = _TaskReceivers(task_counts, deltas, quotas.has_task_extra, room, takers_with_optional_extra, extras)
+    room = {worker: quotas.has_task_extra_by_worker[worker] - task_surplus[worker] for worker in takers}
+    receivers = _TaskReceivers(
+        task_counts, deltas, quotas.has_task_extra_by_worker, room, takers_with_optional_extra, extras
+    )
     for name in sorted(tasks_to_assign, key=lambda name: (-tasks_to_assign[name], name)):
         receivers.assign_tasks(name, tasks_to_assign[name])
     return deltas
@@ -98,7 +100,7 @@ def redistribute(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, 
 def _release_tasks(
     task_counts: TaskCounts,
     deltas: Deltas,
-    levels: "_Levels",
+    levels: "_ConnectorLevels",
     tasks_to_release: dict[int, int],
     givers_with_optional_extra: set[int],
     additional_releases: int,
@@ -163,7 +165,7 @@ def _release_tasks(
     return additional_givers
 
 
-class _Levels:
+class _ConnectorLevels:
     """The level of each connector: the lowest number of its tasks on a taker, if the takers are filled evenly.
 
     The next task of the connector goes to a taker with this number.
@@ -224,7 +226,7 @@ class _TaskReceivers:
         """Set up the takers with their ``room``, the number of tasks that each can receive without a further extra.
 
         ``remaining_extras`` of the workers in ``workers_with_optional_extra`` can receive one task above their room, as
-        their task extra. Assigned tasks are added to ``deltas``, and extras to ``has_task_extra``.
+        their task extra. Assigned tasks are added to ``deltas``, and extras to ``has_task_extra_by_worker``.
         """
         self._task_counts = task_counts
         self._deltas = deltas
@@ -240,7 +242,7 @@ class _TaskReceivers:
 
     def assign_tasks(self, name: ConnectorName, count: int) -> None:
         """Assign ``count`` tasks of connector ``name``, each to a worker that has the fewest of them at that time."""
-        level, leveled_count = self._level_out(name, count)
+        level, leveled_count = self._raise_all_to_same_level(name, count)
         count -= leveled_count
         while count:
             count -= self._assign_at_level(level, name, count)
@@ -251,7 +253,7 @@ class _TaskReceivers:
                     for worker in workers
                 )
 
-    def _level_out(self, name: ConnectorName, count: int) -> tuple[int, int]:
+    def _raise_all_to_same_level(self, name: ConnectorName, count: int) -> tuple[int, int]:
         """Bring all workers that can still receive tasks to the same number of tasks of ``name`` at once, if ``count``
         is at least two for each of them, as far as the room of each worker allows.
 
@@ -288,7 +290,7 @@ class _TaskReceivers:
         remaining = count
         receivers_by_new_room: dict[int, list[int]] = {}
         for room in sorted(self._receivers_by_room, reverse=True):
-            receivers, not_receiving = self._assign_one_each(
+            receivers, not_receiving = self._assign_one_task_each(
                 self._receivers_by_room.pop(room),
                 level,
                 name,
@@ -316,7 +318,7 @@ class _TaskReceivers:
             self._receivers_by_room.pop(0, None)
         return count - remaining
 
-    def _assign_one_each(
+    def _assign_one_task_each(
         self, workers: Sequence[int], level: int, name: ConnectorName, receivers_max: int
     ) -> tuple[list[int], list[int]]:
         """Assign one task of ``name`` each to the first ``receivers_max`` workers in ``workers`` that have at most

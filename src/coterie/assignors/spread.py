@@ -58,38 +58,40 @@ _FlowNode: TypeAlias = ConnectorName | int
 """A connector, a worker, or one of the two nodes of the extras."""
 
 
-def even_out(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
+def even_out_tasks(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
     """Change ``deltas``, and the extras in ``quotas``, to a best spread, which has the least sum of squares. No further
     task or connector has to stop for it."""
-    distribution = _Distribution(task_counts, deltas, quotas)
-    crowded_cells = list(distribution.reducible_cells())
+    distribution = _TaskDistribution(task_counts, deltas, quotas)
+    crowded_cells = list(distribution.reducible_task_counts())
     if not crowded_cells:
         return
-    minimum_counts = distribution.minimum_counts()
+    minimum_counts = distribution.minimum_task_counts()
     # Keep only the cells whose condition fails; in most cells it holds. It then continues to hold and is not checked
     # again.
     crowded_cells = sorted(cell for cell in crowded_cells if -cell[0] > minimum_counts[cell[1]] + 1)
     potentials = _FlowPotentials(distribution, minimum_counts)
     for _, name, worker in crowded_cells:
-        while distribution.may_release(worker, name) and (gain := -potentials.slack_of_releasing(worker, name)) > 0:
+        while (
+            distribution.may_release_task(worker, name) and (gain := -potentials.slack_of_releasing(worker, name)) > 0
+        ):
             path = potentials.short_path(name, worker) or potentials.cheapest_path(name, worker, gain)
             if path:
                 distribution.apply_cycle(path)
 
 
-class _Distribution:
+class _TaskDistribution:
     """The tasks of each worker with the present ``deltas``, and which of them may still move."""
 
     def __init__(self, task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
         self.task_counts = task_counts
         self.deltas = deltas
         self._quotas = quotas
-        workers_with_tradable_extra = quotas.with_tradable_task_extra()
+        workers_with_tradable_extra = quotas.workers_with_tradable_task_extra()
         self.workers = [worker for worker, delta in enumerate(deltas) if delta or worker in workers_with_tradable_extra]
         """The workers whose tasks or extras may change."""
-        self.givers = {worker for worker in self.workers if quotas.task_surplus[worker] > 0}
+        self.givers = {worker for worker in self.workers if quotas.task_surplus_by_worker[worker] > 0}
 
-    def reducible_cells(self) -> Iterator[tuple[int, ConnectorName, int]]:
+    def reducible_task_counts(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Yield (-tasks, connector, worker) for each worker that has several tasks of a connector and may release one.
 
         When sorted, the cells with most tasks come first.
@@ -109,15 +111,15 @@ class _Distribution:
         """The number of tasks of connector ``name`` on ``worker`` with the present ``deltas``."""
         return self.task_counts[worker].get(name, 0) + self.deltas[worker].get(name, 0)
 
-    def may_receive(self, worker: int, name: ConnectorName) -> bool:
+    def may_receive_task(self, worker: int, name: ConnectorName) -> bool:
         """Whether ``worker`` may receive a task of ``name``: a giver only takes back what it released."""
         return worker not in self.givers or name in self.deltas[worker]
 
-    def may_release(self, worker: int, name: ConnectorName) -> bool:
+    def may_release_task(self, worker: int, name: ConnectorName) -> bool:
         """Whether ``worker`` may release a task of ``name``: a taker only releases what it received."""
         return self.task_count(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
 
-    def releasable_counts(self, worker: int) -> list[tuple[ConnectorName, int]]:
+    def releasable_task_counts(self, worker: int) -> list[tuple[ConnectorName, int]]:
         """Return (connector, its tasks on ``worker``) for each connector of which ``worker`` may release a task."""
         task_counts, delta = self.task_counts[worker], self.deltas[worker]
         if worker in self.givers:
@@ -128,7 +130,7 @@ class _Distribution:
             ]
         return [(name, task_counts.get(name, 0) + gained) for name, gained in delta.items()]
 
-    def minimum_counts(self) -> dict[ConnectorName, int]:
+    def minimum_task_counts(self) -> dict[ConnectorName, int]:
         """Return, for each connector, the fewest of its tasks on a worker that may receive one more of them.
 
         :data:`INFINITE_LEVEL` if no worker may.
@@ -143,7 +145,7 @@ class _Distribution:
             if taker_count_by_connector[name] == len(
                 takers
             ):  # otherwise a taker has no task of this connector, so the lowest is 0
-                possible_receivers = [worker for worker in self.workers if self.may_receive(worker, name)]
+                possible_receivers = [worker for worker in self.workers if self.may_receive_task(worker, name)]
                 minimum_by_connector[name] = min(
                     (self.task_count(worker, name) for worker in possible_receivers), default=INFINITE_LEVEL
                 )
@@ -151,22 +153,22 @@ class _Distribution:
 
     # -- arcs of the extras -------------------------------------------------------------------------------------------
 
-    def extra_sources_of(self, worker: int) -> Iterator[int]:
+    def task_extra_sources_of(self, worker: int) -> Iterator[int]:
         """Yield the nodes from which ``worker`` can get a task extra.
 
         It keeps its connector extra if the node is that of the task extras, and gives its connector extra up if the
         node is that of the connector extras.
         """
         quotas = self._quotas
-        has_connector_extra = quotas.has_connector_extra[worker]
-        if quotas.has_task_extra[worker]:
+        has_connector_extra = quotas.has_connector_extra_by_worker[worker]
+        if quotas.has_task_extra_by_worker[worker]:
             return
         if quotas.allows_extras(worker, connector=has_connector_extra, task=True):
             yield TASK_EXTRAS_NODE
         if has_connector_extra and quotas.allows_extras(worker, connector=False, task=True):
             yield CONNECTOR_EXTRAS_NODE
 
-    def extra_givers_to(self, extras_node: int) -> Iterator[int]:
+    def task_extra_givers_to(self, extras_node: int) -> Iterator[int]:
         """Yield the workers that can give up a task extra to ``extras_node``, one of the two extras nodes of the flow
         graph.
 
@@ -175,8 +177,10 @@ class _Distribution:
         """
         quotas = self._quotas
         for worker in self.workers:
-            has_connector_extra = quotas.has_connector_extra[worker]
-            if not quotas.has_task_extra[worker] or (extras_node == CONNECTOR_EXTRAS_NODE and has_connector_extra):
+            has_connector_extra = quotas.has_connector_extra_by_worker[worker]
+            if not quotas.has_task_extra_by_worker[worker] or (
+                extras_node == CONNECTOR_EXTRAS_NODE and has_connector_extra
+            ):
                 continue
             if quotas.allows_extras(
                 worker, connector=has_connector_extra or extras_node == CONNECTOR_EXTRAS_NODE, task=False
@@ -191,9 +195,9 @@ class _Distribution:
         """
         quotas = self._quotas
         gains_extra = extras_node == CONNECTOR_EXTRAS_NODE
-        for worker, has_connector_extra in enumerate(quotas.has_connector_extra):
+        for worker, has_connector_extra in enumerate(quotas.has_connector_extra_by_worker):
             if has_connector_extra != gains_extra and quotas.allows_extras(
-                worker, connector=gains_extra, task=quotas.has_task_extra[worker]
+                worker, connector=gains_extra, task=quotas.has_task_extra_by_worker[worker]
             ):
                 return worker
         return None
@@ -216,15 +220,15 @@ class _Distribution:
             elif isinstance(origin, str):
                 self._change_delta(target, origin, +1)
             elif origin >= 0:
-                quotas.has_task_extra[origin] = True
-                quotas.has_connector_extra[origin] &= target != CONNECTOR_EXTRAS_NODE
+                quotas.has_task_extra_by_worker[origin] = True
+                quotas.has_connector_extra_by_worker[origin] &= target != CONNECTOR_EXTRAS_NODE
             elif target >= 0:
-                quotas.has_task_extra[target] = False
-                quotas.has_connector_extra[target] |= origin == CONNECTOR_EXTRAS_NODE
+                quotas.has_task_extra_by_worker[target] = False
+                quotas.has_connector_extra_by_worker[target] |= origin == CONNECTOR_EXTRAS_NODE
             else:
                 trader = trader_by_node[origin]
                 assert trader is not None
-                quotas.has_connector_extra[trader] = origin == CONNECTOR_EXTRAS_NODE
+                quotas.has_connector_extra_by_worker[trader] = origin == CONNECTOR_EXTRAS_NODE
 
     def _change_delta(self, worker: int, name: ConnectorName, change: int) -> None:
         """Change the number of tasks of ``name`` that ``worker`` receives by ``change``."""
@@ -241,7 +245,7 @@ class _FlowPotentials:
     an arc is the difference between the two sides of its condition; below zero, the condition fails.
     """
 
-    def __init__(self, distribution: _Distribution, level_by_connector: dict[ConnectorName, int]) -> None:
+    def __init__(self, distribution: _TaskDistribution, level_by_connector: dict[ConnectorName, int]) -> None:
         self._distribution = distribution
         self._level_by_connector = level_by_connector
         self._offset_by_node = dict.fromkeys([*distribution.workers, TASK_EXTRAS_NODE, CONNECTOR_EXTRAS_NODE], 0)
@@ -262,9 +266,9 @@ class _FlowPotentials:
         )
 
     def _may_receive_at_zero_slack(self, worker: int, name: ConnectorName) -> bool:
-        """Whether ``worker`` may receive a task of ``name`` (:meth:`_Distribution.may_receive`), and the arc by which
-        it receives the task has the slack 0."""
-        return self._distribution.may_receive(worker, name) and not self._slack_of_receiving(worker, name)
+        """Whether ``worker`` may receive a task of ``name`` (:meth:`_TaskDistribution.may_receive_task`), and the arc
+        by which it receives the task has the slack 0."""
+        return self._distribution.may_receive_task(worker, name) and not self._slack_of_receiving(worker, name)
 
     def short_path(self, start: ConnectorName, end: int) -> Sequence[_FlowNode]:
         """Return a path for a task of ``start`` that leaves ``end``: through one other worker, each arc with slack 0.
@@ -290,13 +294,13 @@ class _FlowPotentials:
         distribution = self._distribution
         if worker not in self._candidates_by_worker:
             self._candidates_by_worker[worker] = deque(
-                sorted(name for name, _ in distribution.releasable_counts(worker))
+                sorted(name for name, _ in distribution.releasable_task_counts(worker))
             )
         candidates = self._candidates_by_worker[worker]
         for _ in range(len(candidates)):
             name = candidates[-1]
             if (
-                distribution.may_release(worker, name)
+                distribution.may_release_task(worker, name)
                 and not self.slack_of_releasing(worker, name)
                 and self._may_receive_at_zero_slack(receiver, name)
             ):
@@ -370,7 +374,7 @@ class _FlowPotentials:
         Only arcs with a slack below ``slack_limit`` are returned. The next ``workers_not_reached`` are the workers not
         yet reached with slack 0: to the others, no later arc is shorter.
         """
-        # `may_receive` and `_slack_of_receiving` are inlined because this loop runs over all workers very often.
+        # `may_receive_task` and `_slack_of_receiving` are inlined because this loop runs over all workers very often.
         task_counts, deltas, givers = (
             self._distribution.task_counts,
             self._distribution.deltas,
@@ -395,9 +399,9 @@ class _FlowPotentials:
         (:data:`TASK_EXTRAS_NODE`, :data:`CONNECTOR_EXTRAS_NODE`).
 
         From a worker they lead to the connectors of which it may release a task, and to the extras nodes from which it
-        can get a task extra (:meth:`extra_sources_of`). From an extras node they lead to the workers that can give up a
-        task extra to it (:meth:`extra_givers_to`), and to the other extras node if some worker can change its connector
-        extra accordingly (:meth:`connector_extra_trader`).
+        can get a task extra (:meth:`task_extra_sources_of`). From an extras node they lead to the workers that can give
+        up a task extra to it (:meth:`task_extra_givers_to`), and to the other extras node if some worker can change its
+        connector extra accordingly (:meth:`connector_extra_trader`).
         """
         distribution, offset = self._distribution, self._offset_by_node
         if node >= 0:
@@ -405,13 +409,13 @@ class _FlowPotentials:
             level = self._level_by_connector
             arcs = [
                 (level[name] + offset_plus_one - current_count, name)
-                for name, current_count in distribution.releasable_counts(node)
+                for name, current_count in distribution.releasable_task_counts(node)
             ]
             yield from sorted(arc for arc in arcs if arc[0] >= 0)
-            for extras_node in distribution.extra_sources_of(node):
+            for extras_node in distribution.task_extra_sources_of(node):
                 yield offset[node] - offset[extras_node], extras_node
         else:
-            for worker in distribution.extra_givers_to(node):
+            for worker in distribution.task_extra_givers_to(node):
                 yield offset[node] - offset[worker], worker
             if distribution.connector_extra_trader(node) is not None:
                 other_extras_node = CONNECTOR_EXTRAS_NODE if node == TASK_EXTRAS_NODE else TASK_EXTRAS_NODE

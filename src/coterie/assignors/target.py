@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from coterie.assignors.quotas import Quotas, compute_quotas
-from coterie.assignors.redistribution import Deltas, redistribute
-from coterie.assignors.spread import even_out
+from coterie.assignors.redistribution import Deltas, redistribute_tasks
+from coterie.assignors.spread import even_out_tasks
 from coterie.nouns.jobs import ConnectorName
 
 
@@ -34,12 +34,12 @@ class Load(NamedTuple):
     """
 
     connector_count: int = 0
-    task_counts: Mapping[ConnectorName, int] = MappingProxyType({})
+    task_count_by_connector: Mapping[ConnectorName, int] = MappingProxyType({})
 
     @property
     def task_count(self) -> int:
         """The number of tasks of all connectors."""
-        return sum(self.task_counts.values())
+        return sum(self.task_count_by_connector.values())
 
 
 class LoadChange(NamedTuple):
@@ -49,7 +49,7 @@ class LoadChange(NamedTuple):
     """
 
     connector_delta: int = 0
-    task_deltas: Mapping[ConnectorName, int] = MappingProxyType({})
+    task_delta_by_connector: Mapping[ConnectorName, int] = MappingProxyType({})
 
 
 NO_CHANGE = LoadChange()
@@ -66,7 +66,7 @@ def compute_balanced_target(
     """
     if not loads:
         return ()
-    task_counts_by_worker = [load.task_counts for load in loads]
+    task_counts_by_worker = [load.task_count_by_connector for load in loads]
     task_count_by_worker = [load.task_count for load in loads]
     connector_count_by_worker = [load.connector_count for load in loads]
     quotas = compute_quotas(
@@ -76,13 +76,13 @@ def compute_balanced_target(
         task_total=sum(unowned_tasks.values()) + sum(task_count_by_worker),
     )
     if any(task_count_by_worker):
-        deltas = redistribute(task_counts_by_worker, unowned_tasks, quotas)
-        even_out(task_counts_by_worker, deltas, quotas)
+        deltas = redistribute_tasks(task_counts_by_worker, unowned_tasks, quotas)
+        even_out_tasks(task_counts_by_worker, deltas, quotas)
     else:
         deltas = _assign_round_robin(unowned_tasks, quotas)
     connector_deltas = [
         quotas.connectors_floor + extra - connector_count
-        for connector_count, extra in zip(connector_count_by_worker, quotas.has_connector_extra, strict=True)
+        for connector_count, extra in zip(connector_count_by_worker, quotas.has_connector_extra_by_worker, strict=True)
     ]
     return [
         LoadChange(connector_delta, task_deltas) if connector_delta or task_deltas else NO_CHANGE
@@ -97,12 +97,13 @@ def _assign_round_robin(unowned_tasks: Mapping[ConnectorName, int], quotas: Quot
     Sets in ``quotas`` which workers have a task extra, that is, run one task more than the floor. These workers come
     first. Each connector begins at the worker after the worker that received the previous connector's last task.
     """
-    optional_extras = quotas.task_extra_count - sum(quotas.has_task_extra)
-    for worker in quotas.with_optional_task_extra()[:optional_extras]:
-        quotas.has_task_extra[worker] = True
-    deltas: Deltas = [{} for _ in quotas.has_task_extra]
+    optional_extras = quotas.task_extra_count - sum(quotas.has_task_extra_by_worker)
+    for worker in quotas.workers_with_optional_task_extra()[:optional_extras]:
+        quotas.has_task_extra_by_worker[worker] = True
+    deltas: Deltas = [{} for _ in quotas.has_task_extra_by_worker]
     deltas_in_turn = [
-        deltas[worker] for worker in sorted(range(len(deltas)), key=lambda worker: not quotas.has_task_extra[worker])
+        deltas[worker]
+        for worker in sorted(range(len(deltas)), key=lambda worker: not quotas.has_task_extra_by_worker[worker])
     ]
     for name in sorted(unowned_tasks):
         tasks_each, remainder = divmod(unowned_tasks[name], len(deltas_in_turn))

@@ -22,37 +22,60 @@ _SIZE_MAX, _ASSIGNORS = "group.connect.max.size", "group.connect.assignors"
 
 
 @dataclass(frozen=True, slots=True)
-class _Duration:
+class _DurationConfig:
     """A duration that the broker has a setting for, and that can be set on a group."""
 
     name: str
     """The name of the group config, without the prefix."""
-    field: str
+    settings_field: str
     """The field of `ConnectGroupSettings`."""
     documentation: str
-    bounds: str = ""
+    bounds_field_prefix: str = ""
     """The prefix of the names of its two fields in `ConnectGroupBounds`; empty if the broker has no settings for its
     bounds."""
-    least: int = 0
+    least_ms: int = 0
 
 
 _DURATIONS = (
-    _Duration("assignment.interval.ms", "assignment_interval_ms", "The least time between two computations of a target"
-              " assignment.", "assignment_interval"),
-    _Duration("computation.timeout.ms", "computation_timeout_ms", "How long the member that was chosen to compute a"
-              " target assignment may take until it installs the result.", least=1),
-    _Duration("connection.grace.ms", "connection_grace_ms", "How long a member may be absent after the orderly end of"
-              " its connection, at most; 0: the end of a connection has no effect."),
-    _Duration("heartbeat.interval.ms", "heartbeat_interval_ms", "The time between two heartbeats of a member to whose"
-              " heartbeats the broker responds at once.", "heartbeat_interval"),
-    _Duration("initial.rebalance.delay.ms", "initial_rebalance_delay_ms", "How long a group without members waits for"
-              " more members after the first one has joined."),
-    _Duration("session.timeout.ms", "session_timeout_ms", "How long a member stays in the group without an accepted"
-              " request.", "session_timeout"),
-)  # fmt: skip
+    _DurationConfig(
+        "assignment.interval.ms",
+        "assignment_interval_ms",
+        "The least time between two computations of a target assignment.",
+        "assignment_interval",
+    ),
+    _DurationConfig(
+        "computation.timeout.ms",
+        "computation_timeout_ms",
+        "How long the member that was chosen to compute a target assignment may take until it installs the result.",
+        least_ms=1,
+    ),
+    _DurationConfig(
+        "connection.grace.ms",
+        "connection_grace_ms",
+        "How long a member may be absent after the orderly end of its connection, at most; 0: the end of a "
+        "connection has no effect.",
+    ),
+    _DurationConfig(
+        "heartbeat.interval.ms",
+        "heartbeat_interval_ms",
+        "The time between two heartbeats of a member to whose heartbeats the broker responds at once.",
+        "heartbeat_interval",
+    ),
+    _DurationConfig(
+        "initial.rebalance.delay.ms",
+        "initial_rebalance_delay_ms",
+        "How long a group without members waits for more members after the first one has joined.",
+    ),
+    _DurationConfig(
+        "session.timeout.ms",
+        "session_timeout_ms",
+        "How long a member stays in the group without an accepted request.",
+        "session_timeout",
+    ),
+)
 
 
-def _bound_names(duration: _Duration) -> tuple[str, str]:
+def _bound_config_names(duration: _DurationConfig) -> tuple[str, str]:
     """The names of the broker configs with the least and the greatest value of a group's duration."""
     return f"group.connect.min.{duration.name}", f"group.connect.max.{duration.name}"
 
@@ -61,19 +84,29 @@ def broker_config_keys() -> tuple[ConfigKey, ...]:
     """The broker configs for connect groups, and the one that lists the served protocols; sorted by name."""
     keys = [
         _key(_PROTOCOLS, ",".join(GroupProtocol), "The protocols of the groups that the broker serves.", Type.LIST),
-        _key(_ASSIGNORS, "", "The assignors that compute target assignments in the broker; empty: all that it has.",
-             Type.LIST),
-        _key(_SIZE_MAX, str(ConnectGroupSettings().group_size_max), "How many members a connect group may have.",
-             validator=at_least(1)),
-    ]  # fmt: skip
+        _key(
+            _ASSIGNORS,
+            "",
+            "The assignors that compute target assignments in the broker; empty: all that it has.",
+            Type.LIST,
+        ),
+        _key(
+            _SIZE_MAX,
+            str(ConnectGroupSettings().group_size_max),
+            "How many members a connect group may have.",
+            validator=at_least(1),
+        ),
+    ]
     for duration in _DURATIONS:
-        default = str(getattr(ConnectGroupSettings(), duration.field))
+        default = str(getattr(ConnectGroupSettings(), duration.settings_field))
         keys.append(
-            _key(f"group.connect.{duration.name}", default, duration.documentation, validator=at_least(duration.least))
+            _key(
+                f"group.connect.{duration.name}", default, duration.documentation, validator=at_least(duration.least_ms)
+            )
         )
-        if duration.bounds:
-            for end, name in zip(("min", "max"), _bound_names(duration), strict=True):
-                limit = str(getattr(ConnectGroupBounds(), f"{duration.bounds}_{end}_ms"))
+        if duration.bounds_field_prefix:
+            for end, name in zip(("min", "max"), _bound_config_names(duration), strict=True):
+                limit = str(getattr(ConnectGroupBounds(), f"{duration.bounds_field_prefix}_{end}_ms"))
                 what = "least" if end == "min" else "greatest"
                 keys.append(_key(name, limit, f"The {what} {duration.name} of a group.", validator=at_least(0)))
     return tuple(sorted(keys, key=lambda key: key.name))
@@ -87,9 +120,9 @@ def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
         _SIZE_MAX: settings.connect_groups.group_size_max,
     }
     for duration in _DURATIONS:
-        values[f"group.connect.{duration.name}"] = getattr(settings.connect_groups, duration.field)
-        if duration.bounds:
-            values |= zip(_bound_names(duration), _duration_bounds(settings, duration), strict=True)
+        values[f"group.connect.{duration.name}"] = getattr(settings.connect_groups, duration.settings_field)
+        if duration.bounds_field_prefix:
+            values |= zip(_bound_config_names(duration), _duration_bounds(settings, duration), strict=True)
     return values
 
 
@@ -113,10 +146,10 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
     bounds: dict[str, int] = {}
     for duration in _DURATIONS:
         if (value := configs.get(f"group.connect.{duration.name}")) is not None:
-            groups[duration.field] = int(value)
-        for end, name in zip(("min", "max"), _bound_names(duration), strict=True):
+            groups[duration.settings_field] = int(value)
+        for end, name in zip(("min", "max"), _bound_config_names(duration), strict=True):
             if name in configs:
-                bounds[f"{duration.bounds}_{end}_ms"] = int(configs[name])
+                bounds[f"{duration.bounds_field_prefix}_{end}_ms"] = int(configs[name])
     if _SIZE_MAX in configs:
         groups["group_size_max"] = int(configs[_SIZE_MAX])
     assignors = split_list(configs.get(_ASSIGNORS, ""))
@@ -124,12 +157,12 @@ def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) ->
         settings,
         group_protocols=frozenset(map(GroupProtocol, protocols)),
         connect_groups=replace(settings.connect_groups, **groups),  # type: ignore[arg-type]
-        connect_bounds=replace(settings.connect_bounds, **bounds),
+        connect_group_config_bounds=replace(settings.connect_group_config_bounds, **bounds),
         connect_assignors=tuple(assignors) or settings.connect_assignors,
     )
     for duration in _DURATIONS:
         value_ms, (least, greatest) = (
-            getattr(changed.connect_groups, duration.field),
+            getattr(changed.connect_groups, duration.settings_field),
             _duration_bounds(changed, duration),
         )
         if not least <= value_ms <= greatest:
@@ -144,7 +177,7 @@ def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
     if not settings.serves_connect_groups:
         return ()
     keys = [
-        _key(f"{GROUP_PREFIX}{duration.name}", str(getattr(ConnectGroupSettings(), duration.field)),
+        _key(f"{GROUP_PREFIX}{duration.name}", str(getattr(ConnectGroupSettings(), duration.settings_field)),
              duration.documentation, validator=between(*_duration_bounds(settings, duration)))
         for duration in _DURATIONS
     ]  # fmt: skip
@@ -156,13 +189,15 @@ def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
     return tuple(sorted(keys, key=lambda key: key.name))
 
 
-def group_defaults(settings: BrokerSettings) -> Mapping[str, str]:
+def group_config_defaults(settings: BrokerSettings) -> Mapping[str, str]:
     """The value that each config of connect groups has in a group on which the config is not set: the broker's setting.
     Without ``MAX_DELAY``, for which the broker has no setting."""
-    return {f"{GROUP_PREFIX}{one.name}": str(getattr(settings.connect_groups, one.field)) for one in _DURATIONS}
+    return {
+        f"{GROUP_PREFIX}{one.name}": str(getattr(settings.connect_groups, one.settings_field)) for one in _DURATIONS
+    }
 
 
-def group_values_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
+def conflicting_group_configs_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
     """An error message if the values of a group's ``configs``, each of which is valid, contradict each other; else
     None."""
     if not any(name.startswith(GROUP_PREFIX) for name in configs):
@@ -176,12 +211,14 @@ def group_values_error(configs: Mapping[str, str], settings: BrokerSettings) -> 
     )
 
 
-def _duration_bounds(settings: BrokerSettings, duration: _Duration) -> tuple[int, int]:
+def _duration_bounds(settings: BrokerSettings, duration: _DurationConfig) -> tuple[int, int]:
     """The least and the greatest value, in ms, of a duration that can be set on a group."""
-    if not duration.bounds:
-        return duration.least, 2**31 - 1
-    bounds = settings.connect_bounds
-    return getattr(bounds, f"{duration.bounds}_min_ms"), getattr(bounds, f"{duration.bounds}_max_ms")
+    if not duration.bounds_field_prefix:
+        return duration.least_ms, 2**31 - 1
+    bounds = settings.connect_group_config_bounds
+    return getattr(bounds, f"{duration.bounds_field_prefix}_min_ms"), getattr(
+        bounds, f"{duration.bounds_field_prefix}_max_ms"
+    )
 
 
 def _key(

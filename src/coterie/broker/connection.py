@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.table import served_apis, supported_versions
+from coterie.broker.apis.table import api_versions_values, served_apis
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
@@ -91,7 +91,7 @@ class Connection:
         call :meth:`abort`. No error is raised: each kind of error is logged here once."""
         try:
             if await self._authenticate():
-                await self._serve()
+                await self._serve_requests()
         except* WireError as errors:
             self._log_protocol_error(str(errors.exceptions[0]))
         except* WorldError as errors:
@@ -151,7 +151,7 @@ class Connection:
             share = self._new_request_budget(len(frame))
             answer = await self._handle_sasl_frame(exchange, frame, share)
             if answer is not None:
-                await self._send(answer)
+                await self._send_response(answer)
                 self._response_count += 1
             share.switch_to_response(0)
             if exchange.has_failed:
@@ -164,7 +164,7 @@ class Connection:
         """Log the failed login as a warning, unless such messages are too frequent."""
         now_s = asyncio.get_running_loop().time()
         failures = self._broker.security.authentication_failures
-        message = failures.log_message(self.peer_host, exchange.claimed_user, exchange.mechanism, now_s=now_s)
+        message = failures.message_to_log(self.peer_host, exchange.claimed_user, exchange.mechanism, now_s=now_s)
         if message is not None:
             logger.warning("Connection %s closed: %s", self.peer, message)
 
@@ -172,7 +172,7 @@ class Connection:
         """Log ``error``, a violation of the protocol: as a warning at most once a minute for each peer address and
         error, else at debug level. A client may retry in a loop, for instance a client that does not log in."""
         now_s = asyncio.get_running_loop().time()
-        suppressed = self._broker.security.protocol_error_rate_limit.count_suppressed(
+        suppressed = self._broker.security.protocol_error_rate_limit.suppressed_count_if_allowed(
             f"{self.peer_host} {error}", now_s=now_s
         )
         if suppressed is None:
@@ -198,30 +198,32 @@ class Connection:
         header = decode_request_header(frame)
         api = self._apis.get(header.api_key)
         is_served = api is not None and header.api_version in api.versions
-        if not exchange.check_expected(header, is_served=is_served):
+        if not exchange.accept_request_or_fail(header, is_served=is_served):
             if is_served:
                 return _illegal_sasl_state_response(header)
             return _unsupported_version_response(header, self._broker.settings)
-        answer = await self._respond(await self._decode(frame, 0), request_budget, exchange)
+        answer = await self._respond(await self._decode_request(frame, 0), request_budget, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
+    async def _serve_requests(self) -> None:
         """Serve the requests of the authenticated peer within its principal's byte budget, until it disconnects."""
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
         request_budgets: set[RequestBudget] = set()
         self._principal_budget = self._broker.security.budgets.acquire(name)
         try:
             with self._idle_timeout():
-                await self._serve_within(self._principal_budget, request_budgets)
+                await self._serve_within_budget(self._principal_budget, request_budgets)
         finally:
             for share in request_budgets:
                 share.release()
             self._broker.security.budgets.release(name)
 
-    async def _serve_within(self, principal_budget: PrincipalBudget, request_budgets: set[RequestBudget]) -> None:
+    async def _serve_within_budget(
+        self, principal_budget: PrincipalBudget, request_budgets: set[RequestBudget]
+    ) -> None:
         """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet.
 
         ``request_budgets`` is filled here with the budgets of the requests whose responses are not written yet: the
@@ -229,7 +231,7 @@ class Connection:
         """
         answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(self._write(answers, request_budgets))
+            writing = tasks.create_task(self._write_responses(answers, request_budgets))
             parked: set[asyncio.Task[bytes | None]] = set()
             has_ended = False
             try:
@@ -240,8 +242,8 @@ class Connection:
                         has_ended = True
                         break
                     number = self._member_connection.add_request()
-                    await self._wait_for_capacity(principal_budget, len(frame))
-                    asked = await self._decode(frame, number)
+                    await self._take_from_principal_budget(principal_budget, len(frame))
+                    asked = await self._decode_request(frame, number)
                     share = self._new_request_budget(len(frame))
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
@@ -250,7 +252,7 @@ class Connection:
                         principal_budget.release(len(frame))
                         share.switch_to_response(0)
                         self._in_flight_slots.release()
-                        await self._send(begun)
+                        await self._send_response(begun)
                         self._response_count += 1
                         if self._response_count % self._broker.settings.in_flight_max == 0:
                             await asyncio.sleep(
@@ -276,12 +278,12 @@ class Connection:
             # The peer has closed its side (FIN); any other end of the connection raises an exception. If all requests
             # in flight are held heartbeats, the client has not closed the connection because a response is late, but
             # because the client ends: report this to the groups of its members.
-            if has_ended and self._in_flight == self._member_connection.held_count():
-                self._member_connection.close()
+            if has_ended and self._in_flight == self._member_connection.held_heartbeat_count():
+                self._member_connection.notify_groups_of_close()
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _wait_for_capacity(self, principal_budget: Budget, size: int) -> None:
+    async def _take_from_principal_budget(self, principal_budget: Budget, size: int) -> None:
         """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit, or
         until the peer has disconnected."""
         if principal_budget.has_capacity(size):
@@ -371,7 +373,7 @@ class Connection:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    async def _write(
+    async def _write_responses(
         self,
         answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]",
         request_budgets: set[RequestBudget],
@@ -382,7 +384,7 @@ class Connection:
             answer, share = await answers.get()
             frame = await answer
             if frame is not None:
-                await self._send(frame)
+                await self._send_response(frame)
             self._response_count += 1
             self._connection_budget.release(len(frame or b""))
             request_budgets.discard(share)
@@ -390,7 +392,7 @@ class Connection:
             self._in_flight -= 1
             self._in_flight_slots.release()
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send_response(self, frame: bytes) -> None:
         """Write one response. Returns when asyncio's write buffer for the socket is no longer full, which may be before
         the peer has read the response.
 
@@ -412,7 +414,7 @@ class Connection:
 
     # -- handling -----------------------------------------------------------------------------------------------------
 
-    async def _decode(self, frame: bytes, number: int) -> _DecodedRequest:
+    async def _decode_request(self, frame: bytes, number: int) -> _DecodedRequest:
         """The request in ``frame``; ``number`` is its number on the connection. A request with many array elements is
         decoded on a thread.
 
@@ -459,7 +461,9 @@ class Connection:
             sasl_exchange=exchange,
         )
         values = api.respond(self._broker, request)
-        return self._finish_response(header, values) if isinstance(values, Awaitable) else _encode(header, values)
+        return (
+            self._finish_response(header, values) if isinstance(values, Awaitable) else _encode_values(header, values)
+        )
 
     async def _finish_response(self, header: RequestHeader, values: Awaitable[Values | None]) -> bytes | None:
         """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
@@ -468,9 +472,9 @@ class Connection:
         if values_to_send is None:
             return None
         return (
-            await self._broker.codec_thread.run(_encode, header, values_to_send)
+            await self._broker.codec_thread.run(_encode_values, header, values_to_send)
             if has_many_elements(values_to_send)
-            else _encode(header, values_to_send)
+            else _encode_values(header, values_to_send)
         )
 
 
@@ -488,7 +492,7 @@ def _on_response_ready(
     request_budget.switch_to_response(len(response.result() or b"") if is_answered else 0)
 
 
-def _encode(header: RequestHeader, values: Values) -> bytes:
+def _encode_values(header: RequestHeader, values: Values) -> bytes:
     """The encoded response with ``values``, in the version of the request's ``header``."""
     # The broker has no quotas and throttles no request.
     return encode_response_values(header, {"throttle_time": 0, **values})
@@ -510,7 +514,7 @@ def _unsupported_version_response(header: RequestHeader, settings: BrokerSetting
     :raises WireError: for every other API. The peer could decode no response, so the connection is closed, as in Kafka.
     """
     if header.api_key == API_VERSIONS:
-        values: Mapping[str, object] = supported_versions(ErrorCode.unsupported_version, settings)
+        values: Mapping[str, object] = api_versions_values(ErrorCode.unsupported_version, settings)
         return encode_response(header, build_response(API_VERSIONS, 0, values))
     raise WireError(
         f"the peer sent a request of API {header.api_key} in version {header.api_version},"

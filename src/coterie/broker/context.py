@@ -41,7 +41,7 @@ class BrokerContext:
     codec_thread: SerialThread = field(default_factory=SerialThread)
     """Decodes requests and encodes responses that have too many elements for the event loop."""
 
-    def connect_groups_with(self, group_id: str) -> ConnectGroups | None:
+    def connect_groups_owning_id(self, group_id: str) -> ConnectGroups | None:
         """The connect groups if ``group_id`` is one of them; None for the id of a classic group, or of no group."""
         groups = self.connect_groups
         return groups if groups is not None and groups.owns_id(GroupId(group_id)) else None
@@ -52,18 +52,18 @@ class BrokerContext:
         kept = self.log.group_configs.get(group_id, {})
         if self.connect_groups is None:
             return kept
-        return {**kept, **(self.connect_groups.read(GroupId(group_id), lambda group: group.configs) or {})}
+        return {**kept, **(self.connect_groups.inspect_group(GroupId(group_id), lambda group: group.configs) or {})}
 
-    def configured_groups(self) -> list[str]:
+    def group_ids_with_configs(self) -> list[str]:
         """The ids of the groups on which configs are set, sorted."""
         groups = set(self.log.group_configs)
         if self.connect_groups is not None:
-            found = self.connect_groups.read_all(lambda group: group.group_id if group.configs else None)
+            found = self.connect_groups.inspect_all_groups(lambda group: group.group_id if group.configs else None)
             groups |= {group_id for group_id in found if group_id is not None}
         return sorted(groups)
 
     @property
-    def address(self) -> dict[str, Any]:
+    def address_fields(self) -> dict[str, Any]:
         """This broker's node id, host and port, by the names of the fields in responses."""
         return {"node_id": NODE_ID, "host": self.host, "port": self.port}
 
@@ -103,7 +103,7 @@ class ApiRequest:
         return getattr(self.body, field, default)
 
 
-def topic_of(broker: BrokerContext, entity: Any, name_field: str = "name") -> Topic | None:
+def requested_topic(broker: BrokerContext, entity: Any, name_field: str = "name") -> Topic | None:
     """The topic that an entry of a request names in its field ``name_field`` or, without a name, in ``topic_id``
     (KIP-516); None if the topic does not exist."""
     name = getattr(entity, name_field, None)

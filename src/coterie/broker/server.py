@@ -60,7 +60,9 @@ class Broker:
         stats: dict[str, object] = {"groups": self._gaps.stats()}
         connect_groups = self.context.connect_groups
         if connect_groups is not None and self._connect_stats is not None:
-            states = connect_groups.read_all(lambda group: group.state() if group.metadata is not None else None)
+            states = connect_groups.inspect_all_groups(
+                lambda group: group.group_state() if group.metadata is not None else None
+            )
             stats["connect"] = self._connect_stats.stats(Counter(str(one) for one in states if one is not None))
         return stats
 
@@ -120,7 +122,7 @@ async def running_broker(
             group_count = len(groups.ids()) + (0 if connect_groups is None else len(connect_groups.ids()))
             _log_data_directory(settings, log, group_count)
 
-            def end_offsets_transaction(markers: MarkersWritten) -> None:
+            def notify_transaction_ended(markers: MarkersWritten) -> None:
                 """Notify each group with pending offsets of the transaction: its markers are durable, and commit or
                 drop these offsets."""
                 if group_log.topic_partition in markers.partitions:
@@ -129,7 +131,7 @@ async def running_broker(
                     groups.end_transaction(producer_id, ended)
 
             transactions = await Transactions.open(
-                log, settings.transactions, now_ms=now_ms, on_markers=end_offsets_transaction
+                log, settings.transactions, now_ms=now_ms, on_markers=notify_transaction_ended
             )
             keeping = run_maintenance(log, settings.log_path, settings.maintenance, now_ms=wall_ms)
             background = [
@@ -138,7 +140,7 @@ async def running_broker(
                 *(tasks.create_task(watched.run()) for watched in security.reloaded_files),
             ]
             connections = _Connections(settings, tasks)
-            with _describe_bind_error(settings):
+            with _raise_bind_error_with_advice(settings):
                 server = await _bind(settings, connections)
                 host, port = server.sockets[0].getsockname()[:2]
                 connections.context = BrokerContext(
@@ -205,7 +207,7 @@ class _Connections:
         task = self._tasks.create_task(connection.run(), name=f"connection {connection.peer}")
         self.asyncio_tasks.add(task)
         self._count_by_address[connection.peer_host] += 1
-        task.add_done_callback(lambda task: self._on_ended(task, connection))
+        task.add_done_callback(lambda task: self._on_connection_ended(task, connection))
 
     def close(self) -> None:
         """Cancel the asyncio tasks of all connections. Connections that the operating system accepts from now on are
@@ -223,7 +225,7 @@ class _Connections:
             return f"{of_address} connections from its address are open, the maximum (--connections-per-ip-max)"
         return None
 
-    def _on_ended(self, task: asyncio.Task[None], connection: Connection) -> None:
+    def _on_connection_ended(self, task: asyncio.Task[None], connection: Connection) -> None:
         """Called when the asyncio task of a connection has ended: stop counting the connection, and close its
         socket."""
         self.asyncio_tasks.discard(task)
@@ -298,7 +300,7 @@ async def _stop_listening(server: asyncio.Server) -> None:
 
 
 @contextmanager
-def _describe_bind_error(settings: BrokerSettings) -> Iterator[None]:
+def _raise_bind_error_with_advice(settings: BrokerSettings) -> Iterator[None]:
     """Raise an OSError of the block as a WorldError that contains the address, the port and what to do.
 
     :raises WorldError: when the broker cannot listen on its address.

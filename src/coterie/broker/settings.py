@@ -146,7 +146,7 @@ class BrokerSettings:
     connect_groups: ConnectGroupSettings = field(default_factory=ConnectGroupSettings)
     """``group.connect.*``: the settings of connect groups, unless a group has its own configs. Their
     ``server_assignors`` are set by the broker (``connect_assignors``)."""
-    connect_bounds: ConnectGroupBounds = field(default_factory=ConnectGroupBounds)
+    connect_group_config_bounds: ConnectGroupBounds = field(default_factory=ConnectGroupBounds)
     """The bounds of the configs of one connect group."""
     connect_assignors: tuple[str, ...] | None = None
     """``group.connect.assignors``: the names of the assignors that compute target assignments in the broker; None: all

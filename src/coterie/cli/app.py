@@ -12,7 +12,7 @@ from coterie.cli import parent
 from coterie.cli.broker.app import broker_app
 from coterie.cli.folders import parse_folder
 from coterie.cli.groups.app import groups_app
-from coterie.cli.options import DEFAULT_URL, UrlOption, rest_command
+from coterie.cli.options import DEFAULT_URL, UrlOption, with_login_options
 from coterie.cli.plan.command import plan
 from coterie.cli.rest_users import rest_app
 from coterie.cli.signals import interrupt_on_termination_signals
@@ -221,7 +221,7 @@ def worker(
 
 
 @app.command()
-@rest_command
+@with_login_options
 def group(
     url: UrlOption = DEFAULT_URL,
     as_json: Annotated[
@@ -235,7 +235,7 @@ def group(
 
 
 @worker_app.command("drain")
-@rest_command
+@with_login_options
 def drain_worker(
     worker: Annotated[
         str,
@@ -260,7 +260,7 @@ def drain_worker(
 
 
 @workers_app.command("restart")
-@rest_command
+@with_login_options
 def restart_workers(
     only: Annotated[
         list[str] | None,
@@ -296,14 +296,14 @@ def restart_workers(
         raise typer.BadParameter(
             "Use --rolling to restart one worker after the other; restarting all workers at once is not supported"
         )
-    commands.restart_rolling(url, timeout_s=timeout, only_workers=only or ())
+    commands.restart_workers_rolling(url, timeout_s=timeout, only_workers=only or ())
 
 
 # -- connectors -------------------------------------------------------------------------------------------------------
 
 
 @connectors_app.command("list")
-@rest_command
+@with_login_options
 def list_connectors(url: UrlOption = DEFAULT_URL) -> None:
     """Show every connector, its state and the states of its tasks."""
     from coterie.cli import connectors
@@ -312,7 +312,7 @@ def list_connectors(url: UrlOption = DEFAULT_URL) -> None:
 
 
 @connectors_app.command("create")
-@rest_command
+@with_login_options
 def create_connector(
     file: Annotated[
         Path,
@@ -332,7 +332,7 @@ def create_connector(
 
 
 @connectors_app.command("status")
-@rest_command
+@with_login_options
 def show_status(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Show one connector: its state and worker, its tasks, and the traces of failures."""
     from coterie.cli import connectors
@@ -341,7 +341,7 @@ def show_status(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> No
 
 
 @connectors_app.command("pause")
-@rest_command
+@with_login_options
 def pause_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Pause a connector: its tasks stop processing and stay assigned to their workers."""
     from coterie.cli import connectors
@@ -350,7 +350,7 @@ def pause_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -
 
 
 @connectors_app.command("resume")
-@rest_command
+@with_login_options
 def resume_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Resume a paused or stopped connector, from its last committed position."""
     from coterie.cli import connectors
@@ -359,7 +359,7 @@ def resume_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) 
 
 
 @connectors_app.command("delete")
-@rest_command
+@with_login_options
 def delete_connector(name: ConnectorNameArgument, url: UrlOption = DEFAULT_URL) -> None:
     """Stop and delete a connector. Its output is kept."""
     from coterie.cli import connectors

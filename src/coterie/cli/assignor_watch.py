@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from coterie.assignors.connect.interface import ConnectAssignor
-from coterie.cli.assignors import make_unusable_assignor_error, offered_assignor
-from coterie.cli.daemon_thread import PluginThread
+from coterie.cli.assignors import make_unusable_assignor_error, read_offered_assignor
+from coterie.cli.daemon_thread import PluginCaller
 from coterie.groups.connect import request_checks
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import WorldError
@@ -27,7 +27,7 @@ metadata, URL, name and ids are together greater than its own limit."""
 logger = logging.getLogger(__name__)
 
 
-class AssignorWatch:
+class AssignorMetadataWatch:
     """Calls `ConnectAssignor.metadata` of each assignor of a worker, and reports the changes.
 
     A call that fails, blocks or returns invalid metadata at the start of the worker is an error. Later it changes
@@ -41,13 +41,13 @@ class AssignorWatch:
         timeout_ms: int = METADATA_TIMEOUT_MS,
     ) -> None:
         self._assignors = [
-            _WatchedAssignor(assignor, PluginThread(f"metadata of assignor {assignor.name}")) for assignor in assignors
+            _WatchedAssignor(assignor, PluginCaller(f"metadata of assignor {assignor.name}")) for assignor in assignors
         ]
         self._interval_s = interval_ms / 1000
         self._timeout_ms = timeout_ms
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def first_offers(self) -> tuple[OfferedAssignor, ...]:
+    async def read_offered_assignors(self) -> tuple[OfferedAssignor, ...]:
         """The name, versions and metadata of each assignor, which the worker sends when it joins its group; in the
         order of the assignors.
 
@@ -57,19 +57,19 @@ class AssignorWatch:
         self._loop = asyncio.get_running_loop()
         for watched in self._assignors:
             try:
-                watched.offered = await self._read(watched)
+                watched.offered = await self._read_offer(watched)
             except Exception as error:
                 raise make_unusable_assignor_error(watched.name, str(error)) from error
         return tuple(watched.offered for watched in self._assignors if watched.offered is not None)
 
     async def run(self, report: Callable[[UpdateAssignor], None]) -> None:
-        """Call ``report`` with each change of an assignor's metadata since `first_offers`. Runs until it is cancelled,
-        or returns at once if the worker has no assignors."""
+        """Call ``report`` with each change of an assignor's metadata since `read_offered_assignors`. Runs until it is
+        cancelled, or returns at once if the worker has no assignors."""
         async with asyncio.TaskGroup() as tasks:
             for watched in self._assignors:
-                tasks.create_task(self._watch(watched, report))
+                tasks.create_task(self._watch_assignor(watched, report))
 
-    def check_soon(self, name: str) -> None:
+    def read_metadata_soon(self, name: str) -> None:
         """Let the metadata of the assignor ``name`` be read now instead of at the end of the interval. Never waits; for
         any thread."""
         for watched in self._assignors:
@@ -77,22 +77,22 @@ class AssignorWatch:
                 with suppress(RuntimeError):  # the event loop is closed: the worker has ended
                     self._loop.call_soon_threadsafe(watched.is_due.set)
 
-    async def _watch(self, watched: "_WatchedAssignor", report: Callable[[UpdateAssignor], None]) -> None:
+    async def _watch_assignor(self, watched: "_WatchedAssignor", report: Callable[[UpdateAssignor], None]) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await watched.is_due.wait()
             watched.is_due.clear()
             try:
-                offered = await self._read(watched)
+                offered = await self._read_offer(watched)
             except Exception as error:  # noqa: BLE001 - a plug-in may raise any exception
                 watched.log_failure(error)
                 continue
-            update = watched.take(offered)
+            update = watched.store_offer(offered)
             if update is not None:
                 report(update)
 
-    async def _read(self, watched: "_WatchedAssignor") -> OfferedAssignor:
+    async def _read_offer(self, watched: "_WatchedAssignor") -> OfferedAssignor:
         """Read the assignor's name, versions and metadata, on the assignor's thread.
 
         :raises WorldError: when the plug-in raises an exception or does not return in time, the versions or the
@@ -100,9 +100,11 @@ class AssignorWatch:
             versions has changed.
         :raises RuntimeError: when the plug-in raises an exception that is no :class:`Exception`, such as SystemExit.
         """
-        offered = await watched.thread.call(lambda: offered_assignor(watched.assignor), timeout_ms=self._timeout_ms)
+        offered = await watched.thread.call(
+            lambda: read_offered_assignor(watched.assignor), timeout_ms=self._timeout_ms
+        )
         before = watched.offered
-        if before is not None and _fixed(offered) != _fixed(before):
+        if before is not None and _unchangeable_fields(offered) != _unchangeable_fields(before):
             raise WorldError("its name, minimum_version and maximum_version must not change while the worker runs")
         others = [one.offered for one in self._assignors if one is not watched and one.offered is not None]
         size = sum(len(one.metadata) for one in (offered, *others))
@@ -117,7 +119,7 @@ class AssignorWatch:
 class _WatchedAssignor:
     """One assignor of the worker, with the metadata that it last returned."""
 
-    def __init__(self, assignor: ConnectAssignor, thread: PluginThread) -> None:
+    def __init__(self, assignor: ConnectAssignor, thread: PluginCaller) -> None:
         self.assignor = assignor
         self.name = assignor.name
         self.thread = thread
@@ -128,16 +130,18 @@ class _WatchedAssignor:
         self._has_failed = False
         """Whether the last call has failed, which was logged."""
 
-    def take(self, offered: OfferedAssignor) -> UpdateAssignor | None:
+    def store_offer(self, offered: OfferedAssignor) -> UpdateAssignor | None:
         """Store ``offered``, the result of a call that succeeded. Returns the order that reports it to the coordinator;
         None if the metadata and their version are unchanged and ``reason`` is 0 or the reason of the call before."""
         before = self.offered
         assert before is not None, "the first offers were read"
         self.offered, self._has_failed = offered, False
-        has_changed = (offered.version, offered.metadata) != (before.version, before.metadata)
+        has_changed = (offered.metadata_version, offered.metadata) != (before.metadata_version, before.metadata)
         if not has_changed and offered.reason in (0, before.reason):
             return None
-        return UpdateAssignor(name=self.name, version=offered.version, metadata=offered.metadata, reason=offered.reason)
+        return UpdateAssignor(
+            name=self.name, metadata_version=offered.metadata_version, metadata=offered.metadata, reason=offered.reason
+        )
 
     def log_failure(self, error: Exception) -> None:
         """Log that a call has failed, so the coordinator keeps the earlier metadata. Not logged again until a call has
@@ -151,6 +155,6 @@ class _WatchedAssignor:
             )
 
 
-def _fixed(offered: OfferedAssignor) -> tuple[str, int, int]:
+def _unchangeable_fields(offered: OfferedAssignor) -> tuple[str, int, int]:
     """The name and the range of versions, which must not change while the worker runs."""
     return offered.name, offered.minimum_version, offered.maximum_version

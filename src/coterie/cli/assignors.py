@@ -11,8 +11,8 @@ from typing import Any
 
 from coterie.assignors.connect.interface import ASSIGNOR_ENTRY_POINTS, ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.daemon_thread import PluginThread
-from coterie.cli.plugin_loading import check_registered, load_plugin, make_unusable_plugin_error
+from coterie.cli.daemon_thread import PluginCaller
+from coterie.cli.plugin_loading import check_registered_once, load_plugin, make_unusable_plugin_error
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.target_assignments import Assign, ComputedTarget, GroupSnapshot
@@ -35,20 +35,20 @@ def load_assignors(names: Sequence[str], policy: RebalancePolicy, *, key: str) -
     """
     found = entry_points(group=ASSIGNOR_ENTRY_POINTS)
     return [
-        load_plugin(found, name, kind=_KIND, key=key, create=partial(_created, name=name, policy=policy))
+        load_plugin(found, name, kind=_KIND, key=key, create=partial(_create_assignor, name=name, policy=policy))
         for name in names
     ]
 
 
-def check_assignors(names: Sequence[str], *, key: str) -> None:
+def check_assignors_installed(names: Sequence[str], *, key: str) -> None:
     """Check that the assignors with these ``names`` are installed. Nothing is imported.
 
     :raises ConfigError: when no installed package registers an assignor with one of the names, or several do.
     """
-    check_registered(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
+    check_registered_once(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
-def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
+def load_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
     """All assignors that installed packages register, each created with ``policy``. One that cannot be used is left
     out, with a warning: the broker is started for other groups, too."""
     usable: list[ConnectAssignor] = []
@@ -60,7 +60,7 @@ def installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
     return usable
 
 
-def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
+def read_offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
     """The name, versions and metadata of ``assignor``, as a worker reports them to the coordinator. Calls the code of
     the plug-in, which may block.
 
@@ -72,16 +72,16 @@ def offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
             name=str(assignor.name),
             minimum_version=int(assignor.minimum_version),
             maximum_version=int(assignor.maximum_version),
-            version=int(metadata.version),
+            metadata_version=int(metadata.version),
             metadata=bytes(metadata.metadata),
             reason=int(metadata.reason),
         )
     except Exception as error:
         raise WorldError(f"its metadata cannot be read: {type(error).__name__}: {error}") from error
-    if not 0 <= offered.minimum_version <= offered.version <= offered.maximum_version <= VERSION_MAX:
+    if not 0 <= offered.minimum_version <= offered.metadata_version <= offered.maximum_version <= VERSION_MAX:
         raise WorldError(
             f"its versions must rise from minimum_version ({offered.minimum_version}) over the metadata's version "
-            f"({offered.version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}"
+            f"({offered.metadata_version}) to maximum_version ({offered.maximum_version}), within 0 and {VERSION_MAX}"
         )
     if not 0 <= offered.reason <= REASON_MAX:
         raise WorldError(f"the reason of its metadata is {offered.reason}; it must be from 0 to {REASON_MAX}")
@@ -93,15 +93,15 @@ def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
     return make_unusable_plugin_error(_KIND, name, why)
 
 
-def assign_on_threads(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
+def assign_functions_by_name(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
     """Functions that run the assignors, by the assignor's name. Each calls its assignor on a separate thread. It raises
     WorldError when the snapshot's time limit is over, or an earlier call of the same assignor has not returned; also
     the exceptions of the assignor, and TypeError when the assignor returns no target."""
-    return {assignor.name: _assign_on_thread(assignor) for assignor in assignors}
+    return {assignor.name: _make_assign_function(assignor) for assignor in assignors}
 
 
-def _assign_on_thread(assignor: ConnectAssignor) -> Assign:
-    thread = PluginThread(f"assignor {assignor.name}")
+def _make_assign_function(assignor: ConnectAssignor) -> Assign:
+    thread = PluginCaller(f"assignor {assignor.name}")
 
     async def assign(group: GroupSnapshot) -> ComputedTarget:
         target = await thread.call(lambda: assignor.assign(group), timeout_ms=group.time_limit_ms)
@@ -112,7 +112,7 @@ def _assign_on_thread(assignor: ConnectAssignor) -> Assign:
     return assign
 
 
-def _created(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
+def _create_assignor(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
     assignor: ConnectAssignor = assignor_class(policy)
     if assignor.name != name:
         raise ValueError(f"it has the name {assignor.name}")

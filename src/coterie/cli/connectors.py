@@ -75,11 +75,11 @@ def show_connector_status(url: str, name: str) -> None:
     """
     status = send_request(url, "GET", _connector_path(name, "/status")).json()
     connector = status["connector"]
-    _console.print(f"{escape(status['name'])}: {_state_and_worker(connector)}")
+    _console.print(f"{escape(status['name'])}: {_state_and_worker_text(connector)}")
     if connector.get("trace"):
         _console.print(connector["trace"], markup=False)
     for task in sorted(status["tasks"], key=lambda task: int(task["id"])):
-        _console.print(f"  task {task['id']}: {_state_and_worker(task)}")
+        _console.print(f"  task {task['id']}: {_state_and_worker_text(task)}")
         if task.get("trace"):
             _console.print(task["trace"], markup=False)
 
@@ -119,7 +119,7 @@ def _connector_path(name: str, path_suffix: str = "") -> str:
     return encoded_path(("connectors", name)) + path_suffix
 
 
-def _state_and_worker(status: dict[str, Any]) -> str:
+def _state_and_worker_text(status: dict[str, Any]) -> str:
     """The state in ``status``, and the worker. For UNASSIGNED, the worker is left out: ``worker_id`` is then the
     leader, which wrote the status."""
     worker_text = "" if status["state"] == _UNASSIGNED else f" on {status['worker_id']}"

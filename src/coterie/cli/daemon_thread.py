@@ -15,7 +15,7 @@ from coterie.nouns.errors import WorldError
 ResultT = TypeVar("ResultT")
 
 
-class PluginThread:
+class PluginCaller:
     """Calls the functions of one plug-in, each on a new thread, and never two of them at the same time."""
 
     def __init__(self, name: str) -> None:

@@ -40,8 +40,10 @@ class FleetSettings:
 
     data_folder: Path
     broker_port: int
-    rest_port: int
-    worker_settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
+    first_rest_port: int
+    extra_worker_settings: Mapping[str, str] = field(
+        default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"}
+    )
     """The workers' settings in addition to those that every fleet has. The default shortens Connect's delay of five
     minutes, which is for workers that are restarted automatically: a fleet does not restart workers."""
     initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
@@ -57,7 +59,7 @@ class FleetSettings:
 
     def rest_url(self, number: int) -> str:
         """The REST URL of worker ``number``, counted from 0."""
-        return f"http://{HOST}:{self.rest_port + number}"
+        return f"http://{HOST}:{self.first_rest_port + number}"
 
     @property
     def broker_options(self) -> list[str]:
@@ -71,10 +73,10 @@ class FleetSettings:
 
     @property
     def worker_properties(self) -> Mapping[str, str]:
-        """The workers' settings for the protocol of the group, and ``worker_settings``."""
+        """The workers' settings for the protocol of the group, and ``extra_worker_settings``."""
         is_classic = self.group_protocol is GroupProtocolName.CLASSIC
         timings = self._member_timings if is_classic else {}
-        return {"group.protocol": self.group_protocol.value, **timings, **self.worker_settings}
+        return {"group.protocol": self.group_protocol.value, **timings, **self.extra_worker_settings}
 
     @property
     def _member_timings(self) -> dict[str, str]:
@@ -84,7 +86,8 @@ class FleetSettings:
 
 
 class Fleet:
-    """The broker and the numbered workers. :meth:`check_children` restarts a broker that has ended, but no worker."""
+    """The broker and the numbered workers. :meth:`handle_ended_children` restarts a broker that has ended, but no
+    worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, print_line: Callable[[str], None]) -> None:
         """``print_line`` prints its argument as a line for the operator."""
@@ -109,7 +112,7 @@ class Fleet:
         """
         needed_ports = [(self.settings.broker_port, "the broker", "--broker-port")]
         needed_ports += [
-            (self.settings.rest_port + number, f"worker-{number}'s REST", "--rest-port")
+            (self.settings.first_rest_port + number, f"worker-{number}'s REST", "--rest-port")
             for number in range(worker_count)
         ]
         user_by_port: dict[int, str] = {}
@@ -151,7 +154,7 @@ class Fleet:
         self._broker = self._start_broker_process()
         deadline = time.monotonic() + _BROKER_READY_TIMEOUT_S
         while not _accepts_connections(self.settings.broker_port):
-            self.check_children()
+            self.handle_ended_children()
             if time.monotonic() > deadline:
                 raise WorldError(
                     f"The broker did not open its port within {_BROKER_READY_TIMEOUT_S:.0f} s.{self._broker_log_tail()}"
@@ -174,11 +177,11 @@ class Fleet:
         self.workers[number] = self._start_process(name, "worker", "-c", str(settings_file))
         return self.workers[number]
 
-    def is_ready(self, number: int) -> bool:
+    def is_worker_ready(self, number: int) -> bool:
         """Whether worker ``number`` has started and can run tasks."""
-        return not self.startup_status(number)
+        return not self.worker_startup_status(number)
 
-    def startup_status(self, number: int) -> str:
+    def worker_startup_status(self, number: int) -> str:
         """The current step of the startup of worker ``number``, as text; empty when the worker has started.
 
         A worker that does not respond counts as one whose process is starting, unless the process has ended.
@@ -200,7 +203,7 @@ class Fleet:
 
     # -- monitoring ---------------------------------------------------------------------------------------------------
 
-    def check_children(self) -> None:
+    def handle_ended_children(self) -> None:
         """Check the children once: restart a broker that has ended, and report each worker that has ended.
 
         A worker that has ended is removed from ``workers`` and added to ``ended_workers``.
@@ -224,7 +227,7 @@ class Fleet:
             self.ended_workers.append(child.name)
             self._report_worker_end(child)
 
-    def has_members(self) -> bool:
+    def has_group_members(self) -> bool:
         """Whether the group has a member. Also True while the broker does not respond.
 
         A killed worker is a member until its session ends.
@@ -233,7 +236,7 @@ class Fleet:
             [f"{HOST}:{self.settings.broker_port}"], client_id="coterie-up", timeout_ms=_DESCRIBE_TIMEOUT_MS
         )
         try:
-            group = asyncio.run(admin.describe(GROUP_ID))
+            group = asyncio.run(admin.describe_group(GROUP_ID))
         except WorldError:
             return True
         return group is not None and bool(group.members)
@@ -298,7 +301,7 @@ class Fleet:
     @property
     def _rebalance_delay_s(self) -> float:
         """The workers' scheduled rebalance delay."""
-        return int(self.settings.worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
+        return int(self.settings.extra_worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
 
     def _settings_file(self, name: str) -> Path:
         """The path of the settings file of the worker ``name``."""

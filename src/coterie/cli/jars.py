@@ -11,7 +11,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from coterie.config.worker import check_repository_url
 from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
-from coterie.spark.jars import FoundJars, Jar, JarPackage, default_jar_folder, is_version_of, jar_packages, jar_settings
+from coterie.spark.jars import (
+    FoundJars,
+    Jar,
+    JarPackage,
+    default_jar_folder,
+    is_version_of,
+    jar_packages,
+    spark_settings_for_jars,
+)
 
 
 def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None, mirror: str) -> None:
@@ -87,7 +95,7 @@ def archive_classes(folder: Path | None) -> None:
     from coterie.spark.settings import SparkConfig
     from coterie.spark.warmup import write_class_archive
 
-    jars = jar_settings(folder or default_jar_folder(os.environ), {})
+    jars = spark_settings_for_jars(folder or default_jar_folder(os.environ), {})
     with tempfile.TemporaryDirectory(prefix="coterie-archive-") as scratch_folder_name:
         scratch_folder = Path(scratch_folder_name)
         settings = make_spark_settings(jars, scratch_folder)

@@ -20,7 +20,7 @@ from coterie.assignors.connect.interface import (
     ConnectAssignor,
     WorkerRebalanceListener,
 )
-from coterie.cli.plugin_loading import check_registered, load_plugin
+from coterie.cli.plugin_loading import check_registered_once, load_plugin
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked, RebalanceNews
 from coterie.nouns.target_assignments import TargetOfMember
 
@@ -51,20 +51,20 @@ def load_listeners(names: Sequence[str], *, key: str) -> list[NamedListener]:
     """
     found = entry_points(group=LISTENER_ENTRY_POINTS)
     return [
-        NamedListener(name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_created))
+        NamedListener(name=name, listener=load_plugin(found, name, kind=_KIND, key=key, create=_create_listener))
         for name in names
     ]
 
 
-def check_listeners(names: Sequence[str], *, key: str) -> None:
+def check_listeners_installed(names: Sequence[str], *, key: str) -> None:
     """Check that the listeners with these ``names`` are installed. Nothing is imported.
 
     :raises ConfigError: when no installed package registers a listener with one of the names, or several do.
     """
-    check_registered(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
+    check_registered_once(LISTENER_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
-def _created(listener_class: Any) -> WorkerRebalanceListener:
+def _create_listener(listener_class: Any) -> WorkerRebalanceListener:
     listener: WorkerRebalanceListener = listener_class()
     for method in ("on_revoked", "on_assigned", "on_lost"):
         if not callable(getattr(listener, method, None)):
@@ -76,12 +76,12 @@ def _created(listener_class: Any) -> WorkerRebalanceListener:
 class _Call:
     """One call of a plug-in, for the thread and for log messages."""
 
-    plugin: str
-    method: str
+    plugin_text: str
+    method_name: str
     function: Callable[[], object]
 
     def __str__(self) -> str:
-        return f"{self.method} of {self.plugin}"
+        return f"{self.method_name} of {self.plugin_text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class ListenerThread:
                 type(news).__name__,
                 len(news.jobs),
                 NEWS_MAX,
-                self._running_text(),
+                self._running_call_text(),
             )
             return
         self._news.put(news)
@@ -144,7 +144,7 @@ class ListenerThread:
             self._thread = threading.Thread(target=self._call_plugins, name="rebalance listeners", daemon=True)
             self._thread.start()
         if self._timer is None:
-            self._set_timer()
+            self._set_slow_call_timer()
 
     async def close(self) -> None:
         """Let the thread end when all calls are done, and wait for that, but not longer than the time limit. A call
@@ -157,20 +157,21 @@ class ListenerThread:
         await asyncio.to_thread(self._thread.join, self._close_timeout_ms / 1000)
         if self._thread.is_alive():
             logger.warning(
-                "%s has not returned; this worker ends without further calls of its listeners", self._running_text()
+                "%s has not returned; this worker ends without further calls of its listeners",
+                self._running_call_text(),
             )
 
-    def _running_text(self) -> str:
+    def _running_call_text(self) -> str:
         running = self._running
         return "a plug-in" if running is None else str(running.call)
 
     # -- the event loop's part: logs slow calls -----------------------------------------------------------------------
 
-    def _set_timer(self) -> None:
+    def _set_slow_call_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._slow_call_ms / 1000, self._on_timer)
+        self._timer = loop.call_later(self._slow_call_ms / 1000, self._on_slow_call_timer)
 
-    def _on_timer(self) -> None:
+    def _on_slow_call_timer(self) -> None:
         """Log a call that has not returned in time, once. The timer is set again while calls are not done."""
         running = self._running
         if running is None and self._news.empty():
@@ -183,13 +184,13 @@ class ListenerThread:
                 running.call,
                 self._slow_call_ms / 1000,
             )
-        self._set_timer()
+        self._set_slow_call_timer()
 
     # -- the thread's part --------------------------------------------------------------------------------------------
 
     def _call_plugins(self) -> None:
         while (news := self._news.get()) is not None:
-            for call in self._calls(news):
+            for call in self._calls_for_news(news):
                 self._running = _RunningCall(call=call, begun_ms=_now_ms())
                 try:
                     call.function()
@@ -198,23 +199,27 @@ class ListenerThread:
                 finally:
                     self._running = None
 
-    def _calls(self, news: RebalanceNews) -> Iterator[_Call]:
+    def _calls_for_news(self, news: RebalanceNews) -> Iterator[_Call]:
         """The calls for ``news``, in their order."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
                 function = partial(self._notify_assignor, name, assignor, news.assignment)
-                yield _Call(plugin=f"assignor {name}", method="on_assignment", function=function)
+                yield _Call(plugin_text=f"assignor {name}", method_name="on_assignment", function=function)
         for one in self._listeners:
             plugin, listener = f"listener {one.name}", one.listener
             match news:
                 case JobsAssigned(jobs=jobs, assignment_epoch=epoch):
                     yield _Call(
-                        plugin=plugin, method="on_assigned", function=partial(listener.on_assigned, jobs, epoch)
+                        plugin_text=plugin,
+                        method_name="on_assigned",
+                        function=partial(listener.on_assigned, jobs, epoch),
                     )
                 case JobsRevoked(jobs=jobs):
-                    yield _Call(plugin=plugin, method="on_revoked", function=partial(listener.on_revoked, jobs))
+                    yield _Call(
+                        plugin_text=plugin, method_name="on_revoked", function=partial(listener.on_revoked, jobs)
+                    )
                 case JobsLost(jobs=jobs):
-                    yield _Call(plugin=plugin, method="on_lost", function=partial(listener.on_lost, jobs))
+                    yield _Call(plugin_text=plugin, method_name="on_lost", function=partial(listener.on_lost, jobs))
 
     def _notify_assignor(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
         """Call the assignor's `on_assignment`, then ``after_assignment``. A separate function, so that an assignor

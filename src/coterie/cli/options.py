@@ -44,26 +44,26 @@ class RestLogin:
 
     user: str | None = None
     password: str = field(default="", repr=False)
-    ca: Path | None = None
+    ca_file: Path | None = None
     """The file with the trusted CA certificates; None: those of the system."""
 
 
 _login: ContextVar[RestLogin] = ContextVar("rest_login", default=RestLogin())  # noqa: B039 - it is immutable
 
 
-def rest_login() -> RestLogin:
-    """How the running command logs in to workers: the options of :func:`rest_command`."""
+def current_rest_login() -> RestLogin:
+    """How the running command logs in to workers: the options of :func:`with_login_options`."""
     return _login.get()
 
 
-def rest_command(command: CommandT) -> CommandT:
+def with_login_options(command: CommandT) -> CommandT:
     """Decorator of a command that sends requests to workers: adds the options ``--user`` and ``--ca``, which
-    :func:`rest_login` returns while the command runs."""
+    :func:`current_rest_login` returns while the command runs."""
 
     @functools.wraps(command)
     def command_with_login(*arguments: Any, user: str | None = None, ca: Path | None = None, **options: Any) -> Any:
         password = _read_password(user) if user is not None else ""
-        token = _login.set(RestLogin(user=user, password=password, ca=ca))
+        token = _login.set(RestLogin(user=user, password=password, ca_file=ca))
         try:
             return command(*arguments, **options)
         finally:

@@ -2,7 +2,7 @@
 
 import httpx
 
-from coterie.cli.options import rest_login
+from coterie.cli.options import current_rest_login
 from coterie.config.security import TlsFiles
 from coterie.config.tls import client_context
 from coterie.nouns.errors import WorldError
@@ -14,8 +14,8 @@ def open_http_client() -> httpx.Client:
 
     :raises WorldError: when the CA certificates cannot be read.
     """
-    login = rest_login()
-    ca_location = str(login.ca) if login.ca is not None else None
+    login = current_rest_login()
+    ca_location = str(login.ca_file) if login.ca_file is not None else None
     # Writes wait up to 90 s for the end of a rebalance, as in Connect. A worker waits as long for its leader.
     return httpx.Client(
         timeout=httpx.Timeout(100, connect=5),

@@ -61,8 +61,8 @@ def add_user(
     if ":" in name and not certificate:
         raise WorldError(f"{name!r} is not a valid user name: Basic authentication allows no colon in a user's name")
     users = _users_in(file) if file.exists() else {}
-    password = None if certificate else PasswordHash.of(read_new_password(name))
-    write_users(file, {**users, name: RestUser(role=Role(role), password=password)})
+    password = None if certificate else PasswordHash.from_password(read_new_password(name))
+    write_users(file, {**users, name: RestUser(role=Role(role), password_hash=password)})
     typer.echo(f"{'Changed' if name in users else 'Added'} user {name} with the role {role}.")
 
 
@@ -82,7 +82,7 @@ def remove_user(file: UsersFile, name: UserName) -> None:
 def list_users(file: UsersFile) -> None:
     """Show the names and roles of all users."""
     for name, user in _users_in(file).items():
-        typer.echo(f"{name}  {user.role}" if user.password is not None else f"{name}  {user.role}  by certificate")
+        typer.echo(f"{name}  {user.role}" if user.password_hash is not None else f"{name}  {user.role}  by certificate")
 
 
 def _users_in(file: Path) -> "Users":

@@ -20,7 +20,7 @@ def run_cluster(
         ended and the group has no other member.
     """
     settings = FleetSettings(
-        data_folder=data.absolute(), broker_port=broker_port, rest_port=rest_port, group_protocol=group_protocol
+        data_folder=data.absolute(), broker_port=broker_port, first_rest_port=rest_port, group_protocol=group_protocol
     )
     try:
         with Children(settings.data_folder / "logs") as children:
@@ -56,19 +56,19 @@ def _run_until_group_is_empty(fleet: Fleet) -> None:
     """
     starting_numbers = set(fleet.workers)
     while fleet.workers:
-        fleet.check_children()
+        fleet.handle_ended_children()
         for number in sorted(starting_numbers & fleet.workers.keys()):
-            if fleet.is_ready(number):
+            if fleet.is_worker_ready(number):
                 starting_numbers.discard(number)
                 typer.echo(f"worker-{number} is up at {fleet.settings.rest_url(number)}")
                 if not starting_numbers:
                     typer.echo("All workers are up. Ctrl-C stops everything.")
         time.sleep(0.2)
-    if fleet.has_members():
+    if fleet.has_group_members():
         typer.echo(
             "All workers that this command started have ended. The broker runs until the group has no member; "
             "a killed worker is a member until its session ends. Ctrl-C stops the broker."
         )
-    while fleet.has_members():
-        fleet.check_children()
+    while fleet.has_group_members():
+        fleet.handle_ended_children()
         time.sleep(1)

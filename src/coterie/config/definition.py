@@ -108,17 +108,17 @@ class ConfigKey:
         """The only valid values, sorted; empty when the key has no such list."""
         return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf) else ()
 
-    def normalized(self, value: str) -> str:
+    def normalized_value(self, value: str) -> str:
         """The canonical text of ``value``: two spellings of the same value give the same text. It is computed from the
         text alone, without a request to any server. An invalid value is only trimmed; but the items of a LIST are
         always normalized."""
         if self.type is Type.LIST:
             return ",".join(split_list(value))
-        if self.normalizer is None or self.error(value) is not None:
+        if self.normalizer is None or self.value_error(value) is not None:
             return value.strip()
         return self.normalizer(value.strip())
 
-    def error(self, value: str | None) -> str | None:
+    def value_error(self, value: str | None) -> str | None:
         """An error message when ``value`` is not valid for this key, else None. ``value`` None means that the config
         does not contain the key and that it has no default."""
         if value is None:
@@ -130,13 +130,14 @@ class ConfigKey:
             shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
         return None if reason is None else invalid_value_message(self.name, shown_value, reason)
 
-    def errors(self, value: str | None) -> list[str]:
-        """All error messages about ``value``; empty when it is valid. None has the same meaning as in :meth:`error`.
+    def value_errors(self, value: str | None) -> list[str]:
+        """All error messages about ``value``; empty when it is valid. None has the same meaning as in
+        :meth:`value_error`.
 
         As in Connect, the validator receives a null in place of a value that is not of the key's type. A validator of
         numbers rejects the null with a second message.
         """
-        message = self.error(value)
+        message = self.value_error(value)
         if message is None:
             return []
         is_null = value is not None and type_error(self.type, value) is not None
@@ -191,7 +192,7 @@ class ConfigDef:
     def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
         """The error messages about ``config``, by key. A key without errors is not in the result. Keys of ``config``
         that are not in this definition are ignored."""
-        errors_by_name = {key.name: key.errors(config.get(key.name, key.default)) for key in self.keys}
+        errors_by_name = {key.name: key.value_errors(config.get(key.name, key.default)) for key in self.keys}
         return {name: messages for name, messages in errors_by_name.items() if messages}
 
     def value_text(self, config: Mapping[str, str], name: str) -> str | None:
@@ -210,7 +211,7 @@ class ConfigDef:
         :raises KeyError: when no key has this name.
         """
         key, text = self[name], self.value_text(config, name)
-        if (message := key.error(text)) is not None:
+        if (message := key.value_error(text)) is not None:
             raise ConfigError({name: [message]})
         if text is None:
             return None

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """fsync ``folder``: afterwards the names of the files in it survive a crash of the machine. The contents of the
     files are not synced.
 
@@ -35,4 +35,4 @@ def replace_private_file(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(partial)
         raise
-    sync_folder(path.parent)
+    fsync_folder(path.parent)

@@ -31,7 +31,7 @@ class ConfigInfo:
 class ConfigInfos:
     """The result of the validation of a connector's config."""
 
-    name: str
+    connector_class: str
     """The class of the connector, as the config names it."""
     configs: tuple[ConfigInfo, ...]
     """All keys that the connector has with this config, and all other keys with an error, in the order of a form."""
@@ -62,19 +62,19 @@ class ConfigInfos:
         if class_info is None or not isinstance(class_info.key.validator, ClassNames):
             return None
         names = class_info.key.validator
-        if names(self.name.strip()) is None or REFERENCE_PATTERN.search(self.name) is not None:
+        if names(self.connector_class.strip()) is None or REFERENCE_PATTERN.search(self.connector_class) is not None:
             return None
         return (
-            f"Failed to find any class that implements Connector and which name matches {self.name}, available "
-            f"connectors are: {', '.join(names.values)}"
+            f"Failed to find any class that implements Connector and which name matches {self.connector_class}, "
+            f"available connectors are: {', '.join(names.values)}"
         )
 
     def with_errors(self, errors_by_key: Mapping[str, Sequence[str]]) -> "ConfigInfos":
         """A copy in which the keys of ``errors_by_key`` have these errors instead of their own. A key that is not among
-        :attr:`configs` is added, see :func:`undefined_key`."""
+        :attr:`configs` is added, see :func:`definition_for_unknown_key`."""
         known_keys = {info.key.name for info in self.configs}
         changed = (replace(info, errors=tuple(errors_by_key.get(info.key.name, info.errors))) for info in self.configs)
-        return replace(self, configs=(*changed, *_undefined_infos(errors_by_key, known_keys)))
+        return replace(self, configs=(*changed, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
     def with_nulls(self, keys: Iterable[str]) -> "ConfigInfos":
         """A copy in which each of ``keys`` has the value null in the config, which is an error."""
@@ -99,7 +99,7 @@ def make_config_infos(
     written_config: Mapping[str, str] | None = None,
 ) -> ConfigInfos:
     """The result of a validation of ``config`` with the keys of ``definition``. A key with an error that is not in
-    ``definition`` is added, see :func:`undefined_key`.
+    ``definition`` is added, see :func:`definition_for_unknown_key`.
 
     ``written_config`` is the config as the client sent it, if ``config`` has secrets in place of its references. The
     result then has the value that the client sent.
@@ -113,7 +113,7 @@ def make_config_infos(
         for key in definition.keys
     )
     known_keys = {key.name for key in definition.keys}
-    return ConfigInfos(name=name, configs=(*configs, *_undefined_infos(errors_by_key, known_keys)))
+    return ConfigInfos(connector_class=name, configs=(*configs, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
 
 def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapping[str, str]) -> str | None:
@@ -125,15 +125,18 @@ def _shown_value(key: ConfigKey, config: Mapping[str, str], written_config: Mapp
     return written_value if is_reference else key.shown_value(written_value)
 
 
-def undefined_key(name: str) -> ConfigKey:
+def definition_for_unknown_key(name: str) -> ConfigKey:
     """The definition that a form gets of a key that is in no definition and has errors. Connect returns null instead of
     a definition, which some of its clients cannot read."""
     documentation = "This key is not in the connector's definition."
     return ConfigKey(name=name, type=Type.STRING, documentation=documentation, is_optional=True)
 
 
-def _undefined_infos(errors_by_key: Mapping[str, Sequence[str]], known_keys: Iterable[str]) -> list[ConfigInfo]:
+def _infos_of_unknown_keys(errors_by_key: Mapping[str, Sequence[str]], known_keys: Iterable[str]) -> list[ConfigInfo]:
     """An entry for each key of ``errors_by_key`` that is not among ``known_keys``. Their values are left out: without a
     definition it is unknown whether a value is a password."""
     names = [name for name in errors_by_key if name not in set(known_keys)]
-    return [ConfigInfo(key=undefined_key(name), value=None, errors=tuple(errors_by_key[name])) for name in names]
+    return [
+        ConfigInfo(key=definition_for_unknown_key(name), value=None, errors=tuple(errors_by_key[name]))
+        for name in names
+    ]

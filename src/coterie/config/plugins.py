@@ -55,7 +55,7 @@ class Plugin:
         return (self.class_name, *self.aliases)
 
 
-def in_connects_order(plugins: Iterable[Plugin]) -> Sequence[Plugin]:
+def sorted_as_in_connect(plugins: Iterable[Plugin]) -> Sequence[Plugin]:
     """``plugins`` in the order of Connect's list: by type, then by class name."""
     types = list(PluginType)
     return sorted(plugins, key=lambda plugin: (types.index(plugin.type), plugin.class_name))
@@ -90,7 +90,7 @@ def version_error(plugin: Plugin, version_range: str) -> str | None:
         interval = _INTERVAL.fullmatch(requirement)
     if interval is None:
         return f"Invalid version range {version_range}: use a version, latest, or an interval such as [1.0,2.0)"
-    if plugin.version is not None and _contains(interval, plugin.version):
+    if plugin.version is not None and _interval_contains(interval, plugin.version):
         return None
     return (
         f"Plugin {plugin.class_name} not found that matches the version range {requirement}, available versions: "
@@ -102,18 +102,19 @@ _INTERVAL = re.compile(r"([\[(])([^\[\](),]*),([^\[\](),]*)([\])])")
 """An interval of versions; an empty end has no limit."""
 
 
-def _contains(interval: re.Match[str], version: str) -> bool:
+def _interval_contains(interval: re.Match[str], version: str) -> bool:
     """Whether ``version`` is in the interval that :data:`_INTERVAL` has matched."""
     opening, least, greatest, closing = (text.strip() for text in interval.groups())
-    number = _version_number(version)
-    if least and (number < _version_number(least) or (opening == "(" and number == _version_number(least))):
+    number = _comparable_version(version)
+    if least and (number < _comparable_version(least) or (opening == "(" and number == _comparable_version(least))):
         return False
     return not (
-        greatest and (number > _version_number(greatest) or (closing == ")" and number == _version_number(greatest)))
+        greatest
+        and (number > _comparable_version(greatest) or (closing == ")" and number == _comparable_version(greatest)))
     )
 
 
-def _version_number(version: str) -> tuple[int, ...]:
+def _comparable_version(version: str) -> tuple[int, ...]:
     """The numbers at the beginning of ``version``, without zeros at their end: 1.2, 1.2.0 and 1.2-SNAPSHOT are one
     version."""
     leading = re.match(r"\d*(\.\d+)*", version)

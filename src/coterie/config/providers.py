@@ -48,7 +48,7 @@ class ConfigProvider(Protocol):
 class EnvVarConfigProvider:
     """Kafka's provider of environment variables: ``${env:NAME}``."""
 
-    allowed_names: re.Pattern[str]
+    allowed_name_pattern: re.Pattern[str]
     """The names of the variables that references may read."""
 
     @classmethod
@@ -59,14 +59,14 @@ class EnvVarConfigProvider:
         """
         pattern = parameters.get("allowlist.pattern", "").strip() or ".*"
         try:
-            return cls(allowed_names=re.compile(pattern))
+            return cls(allowed_name_pattern=re.compile(pattern))
         except re.error as error:
             raise ValueError(f"allowlist.pattern {pattern} is not a regular expression: {error}") from None
 
     def value_of(self, path: str, key: str) -> str:
         if path:
             raise WorldError(f"A reference to an environment variable has no path, but this one has the path {path}")
-        if not self.allowed_names.fullmatch(key):
+        if not self.allowed_name_pattern.fullmatch(key):
             raise WorldError(f"The worker's allowlist.pattern does not allow the environment variable {key}")
         if (value := os.environ.get(key)) is None:
             raise WorldError(f"The worker has no environment variable {key}")
@@ -95,7 +95,7 @@ class AllowedPaths:
                 raise ValueError(f"the path {text} of allowed.paths does not exist")
         return cls(paths=tuple(Path(os.path.normpath(text)) for text in texts))
 
-    def check(self, path: str) -> Path:
+    def check_and_normalize(self, path: str) -> Path:
         """``path`` as an absolute path without ``..``, after a check that references may read it.
 
         :raises WorldError: when ``path`` is not absolute or not allowed.
@@ -128,7 +128,7 @@ class FileConfigProvider(_PathConfigProvider):
     """Kafka's provider of values in properties files: ``${file:/path/to/file.properties:key}``."""
 
     def value_of(self, path: str, key: str) -> str:
-        file = self.allowed_paths.check(path)
+        file = self.allowed_paths.check_and_normalize(path)
         try:
             values = parse_properties(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, ConfigError) as error:
@@ -145,7 +145,7 @@ class DirectoryConfigProvider(_PathConfigProvider):
     ``${directory:/path/to/folder:file}``."""
 
     def value_of(self, path: str, key: str) -> str:
-        folder = self.allowed_paths.check(path)
+        folder = self.allowed_paths.check_and_normalize(path)
         if not key or key in (".", "..") or "/" in key or "\0" in key:
             raise WorldError(f"{key or '(empty)'} is not the name of a file")
         try:
@@ -208,7 +208,7 @@ class ConfigProviders:
         errors: dict[str, list[str]] = {}
         for key, value in config.items():
             try:
-                resolved[key] = REFERENCE_PATTERN.sub(self._value_of, value) if "${" in value else value
+                resolved[key] = REFERENCE_PATTERN.sub(self._replacement_of_reference, value) if "${" in value else value
             except WorldError as error:
                 errors[key] = [f"The value of {key} refers to a value that cannot be read: {error}"]
         if errors:
@@ -226,7 +226,7 @@ class ConfigProviders:
                 resolved[key] = value
         return resolved
 
-    def _value_of(self, reference: re.Match[str]) -> str:
+    def _replacement_of_reference(self, reference: re.Match[str]) -> str:
         """The text that replaces ``reference``, a match of :data:`REFERENCE_PATTERN`: the value, or the reference
         itself, with a warning, if the worker has no provider of its name.
 

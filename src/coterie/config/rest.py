@@ -91,7 +91,7 @@ class RestTls:
         key = prefix + CLIENT_AUTH_KEY
         value = properties.get(key, "").strip().lower() or ClientAuth.NONE.value
         if value not in [choice.value for choice in ClientAuth]:
-            raise ConfigError({key: [invalid_value_message(key, value, f"must be {_choices(ClientAuth)}")]})
+            raise ConfigError({key: [invalid_value_message(key, value, f"must be {_choices_text(ClientAuth)}")]})
         client_auth = ClientAuth(value)
         if client_auth is not ClientAuth.NONE and files.ca_location is None:
             missing_key = f"{prefix}ssl.truststore.location"
@@ -104,7 +104,7 @@ class ResponseHeader(NamedTuple):
 
     name: str
     value: str
-    replaces: bool
+    replaces_existing: bool
     """Whether the header replaces a header of the response with the same name; otherwise it is added."""
 
 
@@ -199,7 +199,7 @@ class RestSettings(BaseModel):
         in :meth:`advertised_address`."""
         host, port = self.advertised_address(bound_port=bound_port)
         scheme = self.advertised_listener.scheme
-        return WorkerUrl(f"{scheme}://{host_in_url(host)}:{port}/")
+        return WorkerUrl(f"{scheme}://{format_host_for_url(host)}:{port}/")
 
     # -- checks of one key --------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class RestSettings(BaseModel):
     def _check_advertised_scheme(cls, scheme: str | None) -> str | None:
         """Check that ``scheme`` is http, https or not set, and return it in lower case."""
         if scheme and scheme.lower() not in list(RestScheme):
-            raise ValueError(f"must be {_choices(RestScheme)}")
+            raise ValueError(f"must be {_choices_text(RestScheme)}")
         return scheme.lower() if scheme else None
 
     @field_validator("response_http_headers_config")
@@ -238,7 +238,7 @@ class RestSettings(BaseModel):
 
     # -- checks between keys ------------------------------------------------------------------------------------------
 
-    def rest_errors(self) -> dict[str, list[str]]:
+    def rest_contradiction_errors(self) -> dict[str, list[str]]:
         """The errors, by key, of values that are valid but contradict each other."""
         errors: dict[str, list[str]] = {}
         schemes = {listener.scheme for listener in self.rest_listeners}
@@ -288,16 +288,16 @@ def _parse_header_rules(rules: str) -> tuple[ResponseHeader, ...]:
         # Connect also has setDate and addDate, with a date as value; a fixed date in every response has no use.
         if action not in ("set", "add") or not colon or not name.strip() or not name.strip().isascii():
             raise ValueError(f"{rule.strip()!r} is not `set NAME: VALUE` or `add NAME: VALUE`")
-        headers.append(ResponseHeader(name.strip(), value.strip(), replaces=action == "set"))
+        headers.append(ResponseHeader(name.strip(), value.strip(), replaces_existing=action == "set"))
     return tuple(headers)
 
 
-def _choices(choices: type[StrEnum]) -> str:
+def _choices_text(choices: type[StrEnum]) -> str:
     """The values of ``choices`` as text for a message: "none, requested or required"."""
     *first, last = choices
     return f"{', '.join(first)} or {last}"
 
 
-def host_in_url(host: str) -> str:
+def format_host_for_url(host: str) -> str:
     """``host`` as a URL contains it: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

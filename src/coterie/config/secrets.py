@@ -59,16 +59,17 @@ class _KnownSecrets:
         self._followed_texts: frozenset[str] = frozenset()
         """The texts that all followers have received."""
 
-    def follow(self, follower: SecretsFollower) -> None:
-        """Call ``follower`` with all known secrets now and, until :meth:`unfollow`, again after each new secret."""
+    def add_follower(self, follower: SecretsFollower) -> None:
+        """Call ``follower`` with all known secrets now and, until :meth:`remove_follower`, again after each new
+        secret."""
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)
-                in_order = self._in_order()
+                in_order = self._longest_first()
             follower(in_order)
 
-    def unfollow(self, follower: SecretsFollower) -> None:
-        """Do not call ``follower`` any more; does nothing if :meth:`follow` was not called with it. A call of
+    def remove_follower(self, follower: SecretsFollower) -> None:
+        """Do not call ``follower`` any more; does nothing if :meth:`add_follower` was not called with it. A call of
         ``follower`` that has begun continues."""
         with self._lock:
             self._followers = tuple(other for other in self._followers if other != follower)
@@ -79,12 +80,12 @@ class _KnownSecrets:
         with self._lock:
             if not long_texts <= self._texts:
                 self._texts |= long_texts
-                self._pattern = re.compile("|".join(map(re.escape, self._in_order())))
+                self._pattern = re.compile("|".join(map(re.escape, self._longest_first())))
             if not self._followers or long_texts <= self._followed_texts:
                 return
         with self._calling_lock:
             with self._lock:
-                in_order, followers = self._in_order(), self._followers
+                in_order, followers = self._longest_first(), self._followers
             for follower in followers:
                 follower(in_order)
             with self._lock:
@@ -95,7 +96,7 @@ class _KnownSecrets:
         pattern = self._pattern
         return text if pattern is None else pattern.sub(MASK, text)
 
-    def _in_order(self) -> Sequence[str]:
+    def _longest_first(self) -> Sequence[str]:
         """The known secrets, the longest first: a secret may contain another one, and must then be found first."""
         return sorted(self._texts, key=lambda text: (-len(text), text))
 
@@ -111,7 +112,7 @@ def remember_secret(value: str) -> None:
     escaped_texts = {
         escape(text)
         for text in plain_texts
-        for escape in (_in_json, _in_repr, quote, lambda text: quote(text, safe=""))
+        for escape in (_escaped_for_json, _escaped_for_repr, quote, lambda text: quote(text, safe=""))
     }
     _known_secrets.add(plain_texts | escaped_texts)
 
@@ -122,24 +123,24 @@ def hide_secrets(text: str) -> str:
     return _known_secrets.hide(text)
 
 
-def follow_secrets(follower: SecretsFollower) -> None:
+def add_secrets_follower(follower: SecretsFollower) -> None:
     """Call ``follower`` with all values of references that this process has resolved: now and, until
-    :func:`unfollow_secrets`, again after each new value, before :func:`remember_secret` returns. ``follower`` must not
-    raise."""
-    _known_secrets.follow(follower)
+    :func:`remove_secrets_follower`, again after each new value, before :func:`remember_secret` returns. ``follower``
+    must not raise."""
+    _known_secrets.add_follower(follower)
 
 
-def unfollow_secrets(follower: SecretsFollower) -> None:
-    """Do not call ``follower`` any more, if it was given to :func:`follow_secrets`; a call that has begun continues.
-    Never waits."""
-    _known_secrets.unfollow(follower)
+def remove_secrets_follower(follower: SecretsFollower) -> None:
+    """Do not call ``follower`` any more, if it was given to :func:`add_secrets_follower`; a call that has begun
+    continues. Never waits."""
+    _known_secrets.remove_follower(follower)
 
 
-def _in_json(text: str) -> str:
+def _escaped_for_json(text: str) -> str:
     """``text`` as it stands in a string of JSON."""
     return json.dumps(text)[1:-1]
 
 
-def _in_repr(text: str) -> str:
+def _escaped_for_repr(text: str) -> str:
     """``text`` as it stands in Python's ``repr``."""
     return repr(text)[1:-1]

@@ -89,7 +89,7 @@ def reloaded_client_context(files: TlsFiles) -> ReloadedFiles[ssl.SSLContext]:
     return ReloadedFiles("certificates for requests to other workers", paths, lambda: client_context(files))
 
 
-class NewestContext(ssl.SSLContext):
+class ReloadingClientContext(ssl.SSLContext):
     """A TLS context for a client that keeps its context for its whole life, such as an HTTP client: each new connection
     uses the newest context of ``contexts``."""
 
@@ -123,13 +123,13 @@ def distinguished_name(certificate: Any) -> str | None:
     if not certificate:
         return None
     parts = [
-        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escape_value(value)}" for key, value in part)
+        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escape_subject_value(value)}" for key, value in part)
         for part in reversed(certificate["subject"])
     ]
     return ",".join(parts)
 
 
-def _escape_value(value: str) -> str:
+def _escape_subject_value(value: str) -> str:
     """A part of a distinguished name with RFC 2253's escapes."""
     escaped = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
     return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped

@@ -324,10 +324,10 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
 
     @field_validator("static_connectors", "static_tasks", "group_local_assignors", "rebalance_listeners")
     @classmethod
-    def _check_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_no_empty_names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Check that none of ``names`` is empty, and return ``names``. None, for a key that is not set, is returned
         unchanged."""
-        return names if names is None else check_names(names)
+        return names if names is None else check_no_empty_names(names)
 
     @field_validator("static_tasks")
     @classmethod
@@ -395,7 +395,7 @@ class WorkerSettings(InterWorkerSettings, RestSettings):
 
     def _contradiction_errors(self) -> dict[str, list[str]]:
         """The errors, by key, of values that are valid but contradict each other."""
-        errors = self.signature_algorithm_errors() | self.rest_errors()
+        errors = self.signature_algorithm_errors() | self.rest_contradiction_errors()
         if self.rest_users_file is not None and not self._has_signed_requests:
             errors["rest.users.file"] = [
                 invalid_value_message(
@@ -464,7 +464,7 @@ def check_bootstrap_servers(servers: tuple[str, ...]) -> tuple[str, ...]:
     return servers
 
 
-def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+def check_no_empty_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``names`` if none of them is empty.
 
     :raises ValueError: when one of ``names`` is empty.

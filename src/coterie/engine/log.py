@@ -37,7 +37,7 @@ class LogProgress:
     """Empty if only ``position`` has advanced, for example past the marker of a transaction."""
     position: LogPosition
     """The offset that the reader reads next; with several partitions, the greatest of these offsets."""
-    is_at_end: bool = False
+    completes_first_read: bool = False
     """Whether the reader has now, for the first time, read all records that existed when it began."""
 
 
@@ -70,8 +70,8 @@ class Log(Protocol):
         """Yield every record from the beginning, in batches, then every new record when it is written, and each advance
         of the position without a record. Does not end. Records of aborted transactions are never yielded.
 
-        Once, ``is_at_end`` is set: all records that existed when the iteration began have been yielded. Temporary
-        failures (an unreachable broker) are logged and retried.
+        Once, ``completes_first_read`` is set: all records that existed when the iteration began have been yielded.
+        Temporary failures (an unreachable broker) are logged and retried.
 
         :raises WorldError: when records were deleted before they were read, or when the log was closed.
         """

@@ -53,7 +53,7 @@ class Outbox(Generic[EffectT]):
         self._records_durable += count
         assert self._records_durable <= self._records_written, "more records durable than were written"
 
-    def release(self) -> Sequence[EffectT]:
+    def pop_durable_effects(self) -> Sequence[EffectT]:
         """Remove and return, in order, the effects whose records, and all earlier records, are durable. May be
         empty."""
         released: list[EffectT] = []

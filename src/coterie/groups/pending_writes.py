@@ -19,41 +19,41 @@ class PendingWrites(Generic[KeyT, ValueT]):
     """The values that open transactions have written, by key and producer id, until the transaction's marker commits or
     drops them. The object is false if there are none."""
 
-    _by_key: dict[KeyT, dict[int, ValueT]] = field(default_factory=dict)
+    _values_by_key_and_producer: dict[KeyT, dict[int, ValueT]] = field(default_factory=dict)
     """By key and then by producer id, in the order of the log. A producer has one open transaction at most."""
 
     def __bool__(self) -> bool:
-        return bool(self._by_key)
+        return bool(self._values_by_key_and_producer)
 
     def __contains__(self, key: KeyT) -> bool:
-        return key in self._by_key
+        return key in self._values_by_key_and_producer
 
     def __iter__(self) -> Iterator[KeyT]:
         """The keys that have pending values."""
-        return iter(self._by_key)
+        return iter(self._values_by_key_and_producer)
 
     def items(self) -> Iterator[tuple[KeyT, int, ValueT]]:
         """Each key with a producer id and its pending value; the values of one key in the order of the log."""
-        for key, values in self._by_key.items():
+        for key, values in self._values_by_key_and_producer.items():
             for producer_id, value in values.items():
                 yield key, producer_id, value
 
     def write(self, producer_id: int, key: KeyT, value: ValueT) -> None:
         """The producer's transaction has written ``value``; this replaces its earlier value of the key."""
-        values = self._by_key.setdefault(key, {})
+        values = self._values_by_key_and_producer.setdefault(key, {})
         values.pop(producer_id, None)
         values[producer_id] = value
 
-    def override(self, key: KeyT) -> None:
+    def drop_values_of_key(self, key: KeyT) -> None:
         """A record that no transaction wrote was appended for ``key``: drop the pending values of the key."""
-        self._by_key.pop(key, None)
+        self._values_by_key_and_producer.pop(key, None)
 
-    def end(self, producer_id: int, *, is_commit: bool) -> Mapping[KeyT, ValueT]:
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> Mapping[KeyT, ValueT]:
         """The producer's transaction has ended: drop its values. After a commit, returns the values that count from now
         on, and drops the pending values that were written before them; after an abort, returns nothing."""
         committed: dict[KeyT, ValueT] = {}
-        for key in [key for key, values in self._by_key.items() if producer_id in values]:
-            values = self._by_key[key]
+        for key in [key for key, values in self._values_by_key_and_producer.items() if producer_id in values]:
+            values = self._values_by_key_and_producer[key]
             if is_commit:
                 for writer in list(values):
                     value = values.pop(writer)
@@ -63,5 +63,5 @@ class PendingWrites(Generic[KeyT, ValueT]):
             else:
                 del values[producer_id]
             if not values:
-                del self._by_key[key]
+                del self._values_by_key_and_producer[key]
         return committed

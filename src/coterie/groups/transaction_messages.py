@@ -63,9 +63,9 @@ class TransactionState(StrEnum):
 class InitProducerId:
     """A producer requests a producer id and epoch, at its start or after an error."""
 
-    timeout_ms: int
+    transaction_timeout_ms: int
     """The transaction timeout that the producer requests."""
-    timeout_max_ms: int
+    transaction_timeout_max_ms: int
     """`TransactionLimits.timeout_max_ms`: a longer timeout is refused."""
     expected_producer: ProducerIdAndEpoch | None
     """The producer id and epoch that the producer had until now (KIP-360); None: the producer has just started."""
@@ -133,10 +133,10 @@ class TransactionWritten:
     """The whole state of a transactional id; replaces its previous record."""
 
     producer: ProducerIdAndEpoch
-    previous: ProducerIdAndEpoch
+    previous_producer: ProducerIdAndEpoch
     """The producer id and epoch before the last change: the producer may not have received the response with the new
     ones, and may repeat its request. `NO_PRODUCER` if a newly started producer caused the change."""
-    timeout_ms: int
+    transaction_timeout_ms: int
     """The transaction timeout: an open transaction is aborted this long after its begin."""
     state: TransactionState
     partitions: frozenset[TopicPartition]
@@ -159,7 +159,7 @@ class Reply:
     error: ErrorCode = ErrorCode.none
     producer: ProducerIdAndEpoch = NO_PRODUCER
     """The producer id and epoch that the producer uses from now on; `NO_PRODUCER` if the response has none."""
-    missing: frozenset[TopicPartition] = frozenset()
+    missing_partitions: frozenset[TopicPartition] = frozenset()
     """In response to `VerifyPartitions`: the partitions that are not in the transaction."""
 
 

@@ -46,7 +46,7 @@ def apply(transaction: Transaction, record: Record) -> None:
         transaction.last_record = record
 
 
-def check(transaction: Transaction) -> None:
+def check_invariants(transaction: Transaction) -> None:
     """Assert the invariants. Called after each step."""
     written = transaction.last_record
     if written is not None:
@@ -66,19 +66,19 @@ def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Recor
     try:
         match event:
             case VerifyPartitions():
-                on_verify(turn, event)
+                on_verify_partitions(turn, event)
             case AddPartitions():
-                on_add(turn, event)
+                on_add_partitions(turn, event)
             case EndTransaction():
-                on_end(turn, event)
+                on_end_transaction(turn, event)
             case InitProducerId():
-                on_init(turn, event)
+                on_init_producer_id(turn, event)
             case TimeoutPassed():
                 on_timeout(turn, event)
     except KafkaRefusal as refusal:
         assert not turn.records, "refuse before the first write"
         turn.reply(refusal.error)
-    check(transaction)
+    check_invariants(transaction)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
 
@@ -104,7 +104,7 @@ class _Turn:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def on_init(turn: _Turn, request: InitProducerId) -> None:
+def on_init_producer_id(turn: _Turn, request: InitProducerId) -> None:
     """Give a producer its producer id and epoch, and abort an open transaction. A new transactional id gets
     ``fresh_producer_id`` with epoch 0. A producer that has just started gets a greater epoch than its predecessor; one
     that names its present epoch gets the next one (KIP-360); if no epoch is left, it gets ``fresh_producer_id`` with
@@ -113,14 +113,14 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
     :raises KafkaRefusal: INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED, when the producer names a producer id and epoch
         that are not the present ones, and the request is no repeated one.
     """
-    if not 0 < request.timeout_ms <= request.timeout_max_ms:
+    if not 0 < request.transaction_timeout_ms <= request.transaction_timeout_max_ms:
         raise KafkaRefusal(ErrorCode.invalid_transaction_timeout)
     written = turn.transaction.last_record
     if written is None:
         producer, previous = ProducerIdAndEpoch(request.fresh_producer_id, 0), NO_PRODUCER
     else:
         is_ongoing = written.state is TransactionState.ONGOING
-        if request.expected_producer == written.previous and not is_ongoing:
+        if request.expected_producer == written.previous_producer and not is_ongoing:
             # A retry of the same producer, which did not receive the response to its previous request.
             turn.reply(producer=written.producer)
             return
@@ -136,8 +136,8 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
     turn.write(
         TransactionWritten(
             producer=producer,
-            previous=previous,
-            timeout_ms=request.timeout_ms,
+            previous_producer=previous,
+            transaction_timeout_ms=request.transaction_timeout_ms,
             state=TransactionState.EMPTY,
             partitions=frozenset(),
             started_at_ms=-1,
@@ -147,7 +147,7 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
     turn.reply(producer=producer)
 
 
-def on_add(turn: _Turn, request: AddPartitions) -> None:
+def on_add_partitions(turn: _Turn, request: AddPartitions) -> None:
     """Add partitions to the transaction. The first ones begin it, and set its timer.
 
     :raises KafkaRefusal: see `check_producer`.
@@ -161,8 +161,8 @@ def on_add(turn: _Turn, request: AddPartitions) -> None:
     turn.write(
         TransactionWritten(
             producer=written.producer,
-            previous=written.previous,
-            timeout_ms=written.timeout_ms,
+            previous_producer=written.previous_producer,
+            transaction_timeout_ms=written.transaction_timeout_ms,
             state=TransactionState.ONGOING,
             partitions=written.partitions | request.partitions,
             started_at_ms=started_at_ms,
@@ -170,20 +170,20 @@ def on_add(turn: _Turn, request: AddPartitions) -> None:
         )
     )
     if is_new:
-        turn.effects.append(SetTimer(at_ms=started_at_ms + written.timeout_ms))
+        turn.effects.append(SetTimer(at_ms=started_at_ms + written.transaction_timeout_ms))
     turn.reply()
 
 
-def on_verify(turn: _Turn, request: VerifyPartitions) -> None:
+def on_verify_partitions(turn: _Turn, request: VerifyPartitions) -> None:
     """Reply with those of the request's partitions that are not in the open transaction.
 
     :raises KafkaRefusal: see `check_producer`.
     """
     written = check_producer(turn.transaction, request.producer)
-    turn.effects.append(Reply(missing=request.partitions - written.partitions))
+    turn.effects.append(Reply(missing_partitions=request.partitions - written.partitions))
 
 
-def on_end(turn: _Turn, request: EndTransaction) -> None:
+def on_end_transaction(turn: _Turn, request: EndTransaction) -> None:
     """Commit or abort the transaction. A repeated request gets the same response again.
 
     :raises KafkaRefusal: INVALID_TXN_STATE, when no transaction is open and the request is neither a repeated one nor
@@ -194,7 +194,7 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
     if (
         request.bumps_epoch
         and written is not None
-        and request.producer == written.previous
+        and request.producer == written.previous_producer
         and written.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     ):
         # The producer's transaction has already ended, by an earlier request or by its timer. If it ended as requested
@@ -207,7 +207,10 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
     if written.state is TransactionState.ONGOING:
         producer = written.producer
         if request.bumps_epoch:
-            marker, producer = _next_epoch(producer), _with_next_epoch_or_fresh_id(producer, request.fresh_producer_id)
+            marker, producer = (
+                _with_next_epoch(producer),
+                _with_next_epoch_or_fresh_id(producer, request.fresh_producer_id),
+            )
         else:
             marker = producer
         _write_markers_and_state(turn, written, complete, marker=marker, producer=producer)
@@ -215,7 +218,7 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
     elif request.bumps_epoch and not request.is_commit:
         # The producer may have sent batches that have not arrived yet. In a new epoch they are rejected.
         producer = _with_next_epoch_or_fresh_id(written.producer, request.fresh_producer_id)
-        _write_completed(turn, written, complete, producer=producer)
+        _write_state_without_transaction(turn, written, complete, producer=producer)
         turn.reply(producer=producer)
     elif request.bumps_epoch or written.state is not complete:
         raise KafkaRefusal(ErrorCode.invalid_txn_state)
@@ -243,7 +246,7 @@ def deadline_ms(written: TransactionWritten) -> int | None:
     restarted uses this to set its timer."""
     if written.state is not TransactionState.ONGOING:
         return None
-    return written.started_at_ms + written.timeout_ms
+    return written.started_at_ms + written.transaction_timeout_ms
 
 
 # -- guards -----------------------------------------------------------------------------------------------------------
@@ -269,7 +272,10 @@ def check_producer(transaction: Transaction, producer: ProducerIdAndEpoch) -> Tr
 def _abort_transaction(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> ProducerIdAndEpoch:
     """Abort the open transaction without a request of its producer. Returns the producer id and epoch that the
     transactional id has then."""
-    marker, producer = _next_epoch(written.producer), _with_next_epoch_or_fresh_id(written.producer, fresh_producer_id)
+    marker, producer = (
+        _with_next_epoch(written.producer),
+        _with_next_epoch_or_fresh_id(written.producer, fresh_producer_id),
+    )
     _write_markers_and_state(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=producer)
     return producer
 
@@ -291,19 +297,19 @@ def _write_markers_and_state(
             partitions=written.partitions,
         )
     )
-    _write_completed(turn, written, state, producer=producer)
+    _write_state_without_transaction(turn, written, state, producer=producer)
     turn.effects.append(CancelTimer())
 
 
-def _write_completed(
+def _write_state_without_transaction(
     turn: _Turn, written: TransactionWritten, state: TransactionState, *, producer: ProducerIdAndEpoch
 ) -> None:
     """Write ``state`` without an open transaction; ``producer`` is the present producer from now on."""
     turn.write(
         TransactionWritten(
             producer=producer,
-            previous=written.previous if producer == written.producer else written.producer,
-            timeout_ms=written.timeout_ms,
+            previous_producer=written.previous_producer if producer == written.producer else written.producer,
+            transaction_timeout_ms=written.transaction_timeout_ms,
             state=state,
             partitions=frozenset(),
             started_at_ms=-1,
@@ -312,11 +318,11 @@ def _write_completed(
     )
 
 
-def _next_epoch(producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+def _with_next_epoch(producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     """The same producer id with the next epoch, which may be the one reserved for markers."""
     return ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
 
 
 def _with_next_epoch_or_fresh_id(producer: ProducerIdAndEpoch, fresh_producer_id: int) -> ProducerIdAndEpoch:
     """The same producer id with the next epoch; ``fresh_producer_id`` with epoch 0 if no epoch is left."""
-    return _next_epoch(producer) if producer.epoch < EPOCH_MAX else ProducerIdAndEpoch(fresh_producer_id, 0)
+    return _with_next_epoch(producer) if producer.epoch < EPOCH_MAX else ProducerIdAndEpoch(fresh_producer_id, 0)

@@ -7,18 +7,18 @@ connector's lines; a topic that is used again is then written again. The lines o
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.messages import CancelTimer, Reply, SetTimer
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timed_out
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics, TopicRequest
 from coterie.herder.seams import TaskProgressed
-from coterie.herder.state import Herder, TopicReset, Turn
-from coterie.herder.status_records import ActiveTopic, TopicUse, active_topic_of, topic_line_of
+from coterie.herder.state import Herder, PendingActiveTopicsReset, Turn
+from coterie.herder.status_records import ActiveTopic, TopicUse, active_topic_line, active_topic_of_key
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
 
 # -- the uses of topics -----------------------------------------------------------------------------------------------
 
 
-def on_progress(turn: Turn, event: TaskProgressed) -> None:
+def on_task_progress(turn: Turn, event: TaskProgressed) -> None:
     """Queue a line for each topic that the task has used, unless it is known as an active topic of the task's
     connector, or a line or tombstone of it is queued or being appended already. Does nothing while topic tracking is
     disabled, or if the connector is deleted."""
@@ -27,30 +27,30 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
         return
     offset_ms = herder.rotation.wall_clock_offset_ms
     assert offset_ms is not None, "a task makes progress, but the runtime is not open"
-    for topic in sorted(event.topics - herder.statuses.topics(name)):
+    for topic in sorted(event.topics - herder.statuses.active_topics(name)):
         active_topic = ActiveTopic(connector=name, topic=topic)
         if active_topic not in herder.work.queued_topics and active_topic not in herder.work.topics_in_flight:
-            use = TopicUse(task=event.task.task, discovered_at_ms=turn.now_ms + offset_ms)
+            use = TopicUse(task_number=event.task.task, discovered_at_ms=turn.now_ms + offset_ms)
             herder.work.queued_topics[active_topic] = use
 
 
-def report_deleted(turn: Turn, name: ConnectorName) -> None:
+def queue_topic_tombstones(turn: Turn, name: ConnectorName) -> None:
     """Queue a tombstone for each active topic of the connector, also for a topic whose line is not written yet."""
     for topic in sorted(_topics_after_append(turn.herder, name)):
         turn.herder.work.queued_topics[ActiveTopic(connector=name, topic=topic)] = None
 
 
-def delete_orphaned(turn: Turn) -> None:
+def queue_orphan_tombstones(turn: Turn) -> None:
     """Queue tombstones of the active topics of connectors that are not configured any more: a task may have used a
     topic after the worker that owned the connector had deleted its active topics."""
     for name in sorted(turn.herder.statuses.connectors_with_topics()):
         if turn.herder.config.connector(name) is None:
-            report_deleted(turn, name)
+            queue_topic_tombstones(turn, name)
 
 
 def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
     """The connector's active topics when all lines of this worker are written."""
-    topics = set(herder.statuses.topics(name))
+    topics = set(herder.statuses.active_topics(name))
     for active_topic, use in {**herder.work.topics_in_flight, **herder.work.queued_topics}.items():
         if active_topic.connector != name:
             continue
@@ -64,12 +64,12 @@ def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
 # -- the append, together with that of the statuses -------------------------------------------------------------------
 
 
-def take_lines(turn: Turn) -> tuple[NewTopicRecord, ...]:
+def take_queued_lines(turn: Turn) -> tuple[NewTopicRecord, ...]:
     """The queued lines, for an append that the caller orders. They are stored as in flight, and the queue is
     emptied."""
     work = turn.herder.work
     work.topics_in_flight, work.queued_topics = work.queued_topics, {}
-    return tuple(topic_line_of(active_topic, use) for active_topic, use in work.topics_in_flight.items())
+    return tuple(active_topic_line(active_topic, use) for active_topic, use in work.topics_in_flight.items())
 
 
 def on_appended(turn: Turn) -> None:
@@ -77,7 +77,7 @@ def on_appended(turn: Turn) -> None:
     turn.herder.work.topics_in_flight = {}
 
 
-def queue_again(turn: Turn) -> None:
+def requeue_failed_lines(turn: Turn) -> None:
     """Queue the lines of a failed append again, without the uses by connectors that were deleted since then."""
     herder = turn.herder
     again = {**herder.work.topics_in_flight, **herder.work.queued_topics}
@@ -97,53 +97,55 @@ def on_request(turn: Turn, id_: RequestId, request: TopicRequest) -> None:
     reset, queue the tombstones: the request is answered when this worker has read all of them back, or at once if there
     are none. As in Connect, the connector need not exist."""
     herder, name = turn.herder, request.connector
-    if (refusal := _refusal(herder, request)) is not None:
+    if (refusal := _refusal_by_settings(herder, request)) is not None:
         turn.emit(Reply(id=id_, answer=refusal))
         return
     if isinstance(request, DescribeActiveTopics):
-        answer = ActiveTopics(connector=name, topics=tuple(sorted(herder.statuses.topics(name))))
+        answer = ActiveTopics(connector=name, topics=tuple(sorted(herder.statuses.active_topics(name))))
         turn.emit(Reply(id=id_, answer=answer))
         return
-    report_deleted(turn, name)
+    queue_topic_tombstones(turn, name)
     removed = {**herder.work.topics_in_flight, **herder.work.queued_topics}.items()
     unread = frozenset(active.topic for active, use in removed if use is None and active.connector == name)
     if not unread:
         turn.emit(Reply(id=id_, answer=Done()))
         return
-    herder.requests.topic_resets[id_] = TopicReset(connector=name, unread_topics=unread)
+    herder.requests.topic_resets[id_] = PendingActiveTopicsReset(connector=name, unread_topics=unread)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
 
 
-def on_line(turn: Turn, line: TopicRecord) -> None:
+def on_status_line_read(turn: Turn, line: TopicRecord) -> None:
     """A line of the status topic was read. If it is the last tombstone for which a reset waits, answer the reset."""
-    active_topic = active_topic_of(line.key) if line.value is None else None
+    active_topic = active_topic_of_key(line.key) if line.value is None else None
     if active_topic is None:
         return
     resets = turn.herder.requests.topic_resets
     for id_, reset in list(resets.items()):
         if reset.connector != active_topic.connector:
             continue
-        resets[id_] = TopicReset(connector=reset.connector, unread_topics=reset.unread_topics - {active_topic.topic})
+        resets[id_] = PendingActiveTopicsReset(
+            connector=reset.connector, unread_topics=reset.unread_topics - {active_topic.topic}
+        )
         if not resets[id_].unread_topics:
             del resets[id_]
             turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
             turn.emit(Reply(id=id_, answer=Done()))
 
 
-def on_due(turn: Turn, id_: RequestId) -> None:
+def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it if it is a pending reset. Does nothing for another request."""
     if turn.herder.requests.topic_resets.pop(id_, None) is not None:
-        turn.emit(Reply(id=id_, answer=timed_out("flushing updates to the status topic")))
+        turn.emit(Reply(id=id_, answer=timeout_refusal("flushing updates to the status topic")))
 
 
-def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+def refuse_pending_resets(turn: Turn, problem: Problem, message: str) -> None:
     """Refuse all pending resets. Their tombstones are written all the same."""
     for id_ in list(turn.herder.requests.topic_resets):
         del turn.herder.requests.topic_resets[id_]
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
-def _refusal(herder: Herder, request: TopicRequest) -> RequestRefused | None:
+def _refusal_by_settings(herder: Herder, request: TopicRequest) -> RequestRefused | None:
     """The refusal of the request by this worker's settings, with Connect's messages; None if they allow it."""
     if not herder.settings.topic_tracking_enabled:
         return RequestRefused(problem=Problem.FORBIDDEN, message="Topic tracking is disabled.")

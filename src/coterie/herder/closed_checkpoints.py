@@ -17,7 +17,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.state import Turn
-from coterie.herder.timers import FinishCheckDue
+from coterie.herder.timers import ClosedCheckpointCheckDue
 from coterie.herder.work import CheckpointClosed
 from coterie.herder.writes import submit_leader_write
 from coterie.nouns.jobs import ConnectorName
@@ -29,19 +29,19 @@ checks whether another worker is finishing it; also the time between two checks.
 if it could not split the connector's config."""
 
 
-def set_finish_timer(turn: Turn, connector: ConnectorName) -> None:
+def set_finish_check_timer(turn: Turn, connector: ConnectorName) -> None:
     """Set the timer of the check, because a task of ``connector`` waits for another config."""
-    turn.emit(SetTimer(timer=FinishCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
+    turn.emit(SetTimer(timer=ClosedCheckpointCheckDue(connector=connector), at_ms=turn.now_ms + FINISH_CHECK_DELAY_MS))
 
 
-def on_due(turn: Turn, timer: FinishCheckDue) -> None:
+def on_finish_check_due(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
     """If a task of the connector still waits, set the timer again, and order the chore that finishes the closed
     checkpoint generation. The chore is not ordered if this worker owns the connector and could split it, if the chore
     is already running, or if this worker is leaving or has no valid lease (:meth:`.Place.has_valid_lease`)."""
     herder, name = turn.herder, timer.connector
     if not _has_waiting_task(turn, name):
         return
-    set_finish_timer(turn, name)
+    set_finish_check_timer(turn, name)
     connector = herder.config.connector(name)
     # The worker that owns the connector splits it and publishes the task configs, unless the config cannot be split.
     is_at_work = name in herder.work.finishing_checkpoints or _is_split_here(turn, name)
@@ -59,11 +59,11 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
     herder, name = turn.herder, event.connector
     herder.work.finishing_checkpoints.discard(name)
     connector = herder.config.connector(name)
-    if connector is None or event.configs is None or connector.incarnation != event.incarnation:
+    if connector is None or event.task_configs is None or connector.incarnation != event.incarnation:
         return
     if _is_split_here(turn, name) or not _has_waiting_task(turn, name) or not herder.place.is_settled:
         return
-    configs = tuple(event.configs)
+    configs = tuple(event.task_configs)
     if connector.task_configs == configs:
         return
     connectors.on_checkpoint_generation_finished(turn, name)
@@ -75,7 +75,7 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
     )
     if herder.place.is_leader:
         submit_leader_write(turn, PutTaskConfigs(connector=name, configs=configs))
-    elif not signing.awaits_key(herder):
+    elif not signing.awaits_session_key(herder):
         turn.emit(
             PublishTaskConfigs(
                 leader_url=herder.place.leader_url,
@@ -87,7 +87,7 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
         )
 
 
-def on_leader_answer(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
+def on_publication_answered(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
     """The leader has answered the publication of task configs, or could not be reached: log a ``refusal``. If this
     worker owns the connector and could split it, `connectors` logs the refusal and sends the task configs again."""
     if refusal is None or _is_split_here(turn, name):

@@ -26,7 +26,7 @@ class ConnectorWritten:
     config: Mapping[str, str] | None
     incarnation: Incarnation | None = None
     """None when the line contains none, because Connect's own tools wrote it."""
-    request: ClientRequestId | None = None
+    request_id: ClientRequestId | None = None
     """The request that wrote the line; None when the line contains none."""
 
 
@@ -52,7 +52,7 @@ class TargetStateWritten:
 
     connector: ConnectorName
     target_state: TargetState | None
-    request: ClientRequestId | None = None
+    request_id: ClientRequestId | None = None
     """The request that wrote the line; None when the line contains none."""
 
 
@@ -73,7 +73,7 @@ class RestartRequested:
     """Whether the connector's tasks are restarted, too."""
     only_failed: bool
     """Whether only jobs in the state FAILED are restarted."""
-    request: ClientRequestId | None = None
+    request_id: ClientRequestId | None = None
     """The request that wrote the line; None when the line contains none."""
 
 
@@ -114,7 +114,7 @@ _UNSUPPORTED_KEY_PREFIX = "tasks-fencing-"
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
+def parse_line(key: bytes | None, value: bytes | None) -> ConfigRecord:
     """Parse one line of the config topic; invalid and unknown lines become :class:`IgnoredLine`. The prefixes of keys
     are tried in Connect's order. No line raises an exception."""
     name = key.decode(errors="replace") if key is not None else ""
@@ -146,7 +146,9 @@ def _parse_target_state(connector: ConnectorName, body: Mapping[str, object] | N
     # `state.v2` can be STOPPED; `state`, which workers before KIP-875 read, is PAUSED then.
     for field in ("state.v2", "state"):
         if (state := body.get(field)) in (*TargetState,):
-            return TargetStateWritten(connector=connector, target_state=TargetState(str(state)), request=_request(body))
+            return TargetStateWritten(
+                connector=connector, target_state=TargetState(str(state)), request_id=_request_id_in(body)
+            )
     return IgnoredLine(
         log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no target state"
     )
@@ -162,7 +164,7 @@ def _parse_connector(connector: ConnectorName, body: Mapping[str, object] | None
         )
     incarnation = body.get("incarnation")
     known = Incarnation(incarnation) if isinstance(incarnation, str) and incarnation else None
-    return ConnectorWritten(connector=connector, config=config, incarnation=known, request=_request(body))
+    return ConnectorWritten(connector=connector, config=config, incarnation=known, request_id=_request_id_in(body))
 
 
 def _parse_task_config(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -200,11 +202,11 @@ def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) 
         connector=connector,
         include_tasks=body.get("include-tasks") is True,
         only_failed=body.get("only-failed") is True,
-        request=_request(body),
+        request_id=_request_id_in(body),
     )
 
 
-def _request(body: Mapping[str, object]) -> ClientRequestId | None:
+def _request_id_in(body: Mapping[str, object]) -> ClientRequestId | None:
     """The id of the request that wrote the line with this ``body``; None when it contains none."""
     request = body.get("request")
     return ClientRequestId(request) if isinstance(request, str) else None
@@ -277,13 +279,13 @@ def logger_level_line(written: LoggerLevelWritten) -> NewTopicRecord:
     return _make_line(f"logger-cluster-{written.logger}", {"level": written.level.value})
 
 
-def with_request(lines: tuple[NewTopicRecord, ...], request: ClientRequestId) -> tuple[NewTopicRecord, ...]:
+def with_request_id(lines: tuple[NewTopicRecord, ...], request: ClientRequestId) -> tuple[NewTopicRecord, ...]:
     """``lines``, with the id of the request that writes them added to the last of them that is no tombstone. Connect
     ignores the id."""
     last = max(number for number, line in enumerate(lines) if line.value is not None)
     value = lines[last].value
     assert value is not None
-    with_id = NewTopicRecord(key=lines[last].key, value=dump({**json.loads(value), "request": request}))
+    with_id = NewTopicRecord(key=lines[last].key, value=encode_json({**json.loads(value), "request": request}))
     return (*lines[:last], with_id, *lines[last + 1 :])
 
 
@@ -302,10 +304,10 @@ def session_key_line(session_key: SessionKey) -> NewTopicRecord:
 
 def _make_line(key: str, value: Mapping[str, object] | None) -> NewTopicRecord:
     """A line of the config topic; a tombstone when ``value`` is None."""
-    return NewTopicRecord(key=key.encode(), value=None if value is None else dump(value))
+    return NewTopicRecord(key=key.encode(), value=None if value is None else encode_json(value))
 
 
-def dump(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """``value`` as JSON, in the form in which Connect's JsonConverter writes it: without blanks, non-ASCII characters
     unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

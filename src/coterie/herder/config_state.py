@@ -38,16 +38,16 @@ class Connector:
     """Offset of the line that contains ``config``. It distinguishes two writes of the same config."""
     task_configs: tuple[Mapping[str, str], ...] = ()
     """The task configs of the last commit, by task number; empty before the first commit, and while
-    ``inconsistent``."""
+    ``has_incomplete_commit``."""
     checkpointed_task_configs: tuple[Mapping[str, str], ...] = ()
     """Configs of the tasks that may have checkpoints: those of the last commit that was not empty. A stop, whose commit
     is empty, does not change them, and neither does a new config; only a new incarnation begins without them."""
-    inconsistent: bool = False
+    has_incomplete_commit: bool = False
     """Whether the last commit contains more tasks than the log has configs for, for example after compaction."""
     commit_line_offset: int | None = None
     """Offset of the line of the last commit, which shows whether the task configs were committed again. None before the
     first commit."""
-    applied_config: Mapping[str, str] | None = None
+    config_at_last_commit: Mapping[str, str] | None = None
     """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit."""
 
 
@@ -61,7 +61,7 @@ class WrittenRequest:
 
 class ConfigState:
     """The configured connectors, their target states and the session key. Only :meth:`apply` changes them, line by
-    line, at the start of the worker and later; :meth:`advance_to` changes only the position."""
+    line, at the start of the worker and later; :meth:`advance_position_to` changes only the position."""
 
     def __init__(self) -> None:
         self.offset = UNREAD
@@ -78,7 +78,7 @@ class ConfigState:
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
         """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
         self._affected: set[ConnectorName] | None = set()
-        """What the next call of :meth:`take_affected` returns."""
+        """What the next call of :meth:`take_affected_connectors` returns."""
         self._jobs: Jobs | None = None
         """A cache of :meth:`jobs`, valid until the next line is read: reads are far more frequent than new lines."""
 
@@ -86,29 +86,29 @@ class ConfigState:
         """Apply one line. Returns a message for the log when the line is unexpected; the parsed line when it requests a
         restart or the level of a logger, which changes no state; else None. No line raises an exception."""
         self.offset = ConfigOffset(line.offset + 1)
-        self.advance_to(LogPosition(line.offset + 1))
+        self.advance_position_to(LogPosition(line.offset + 1))
         self._jobs = None
-        match config_records.parse(line.key, line.value):
+        match config_records.parse_line(line.key, line.value):
             case IgnoredLine(log_message=remark):
                 return remark
             case LoggerLevelWritten() as requested:
                 return requested
-            case RestartRequested(connector=name, request=request) as restart:
+            case RestartRequested(connector=name, request_id=request) as restart:
                 self._add_affected(name)
-                self._on_request(request, name)
+                self._keep_written_request(request, name)
                 return restart
-            case ConnectorWritten(connector=name, request=request) as written:
+            case ConnectorWritten(connector=name, request_id=request) as written:
                 self._add_affected(name)
-                self._on_request(request, name)
-                self._on_connector(written, line.offset)
+                self._keep_written_request(request, name)
+                self._apply_connector_config(written, line.offset)
             case TaskConfigWritten(task=task, config=config):
                 self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
             case TasksCommitted(connector=name, task_count=tasks):
                 self._add_affected(name)
-                return self._on_commit(name, tasks, line.offset)
-            case TargetStateWritten(connector=name, target_state=target_state, request=request):
+                return self._apply_task_commit(name, tasks, line.offset)
+            case TargetStateWritten(connector=name, target_state=target_state, request_id=request):
                 self._add_affected(name)
-                self._on_request(request, name)
+                self._keep_written_request(request, name)
                 if target_state is None:
                     self._target_states.pop(name, None)
                 else:
@@ -118,7 +118,7 @@ class ConfigState:
                 self._affected = None
         return None
 
-    def take_affected(self) -> frozenset[ConnectorName] | None:
+    def take_affected_connectors(self) -> frozenset[ConnectorName] | None:
         """The connectors that the lines since the last call have changed, or whose restart they have requested. None
         if there is a new session key, for which the task configs of any connector may wait."""
         affected, self._affected = self._affected, set()
@@ -128,12 +128,12 @@ class ConfigState:
         if self._affected is not None:
             self._affected.add(name)
 
-    def advance_to(self, position: LogPosition) -> None:
+    def advance_position_to(self, position: LogPosition) -> None:
         """Store that the reader has reached ``position``, so no line before it is still to be read. A position before
         the stored one changes nothing."""
         self.position = max(self.position, position)
 
-    def _on_request(self, request: ClientRequestId | None, name: ConnectorName) -> None:
+    def _keep_written_request(self, request: ClientRequestId | None, name: ConnectorName) -> None:
         """Keep the request that has written a line for connector ``name``, if the line names one. Call it before the
         line changes the connector."""
         if request is not None:
@@ -142,7 +142,7 @@ class ConfigState:
             if len(self._written_requests) > WRITTEN_REQUESTS_MAX:
                 del self._written_requests[next(iter(self._written_requests))]
 
-    def _on_connector(self, written: ConnectorWritten, offset: int) -> None:
+    def _apply_connector_config(self, written: ConnectorWritten, offset: int) -> None:
         """Apply a new, changed or deleted config."""
         name = written.connector
         if written.config is None:
@@ -158,7 +158,7 @@ class ConfigState:
             known = Connector(config=written.config, incarnation=incarnation, config_line_offset=offset)
         self._connectors[name] = replace(known, config=written.config, config_line_offset=offset)
 
-    def _on_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
+    def _apply_task_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
         """Apply a commit of ``tasks`` tasks. Returns a message when the connector is not configured, or the config of a
         task is missing: the connector then has no tasks."""
         deferred = self._uncommitted_task_configs.pop(name, {})
@@ -174,9 +174,9 @@ class ConfigState:
             known,
             task_configs=configs,
             checkpointed_task_configs=configs or stopped or known.checkpointed_task_configs,
-            inconsistent=not complete,
+            has_incomplete_commit=not complete,
             commit_line_offset=offset,
-            applied_config=known.config,
+            config_at_last_commit=known.config,
         )
         if complete:
             return None
@@ -188,7 +188,7 @@ class ConfigState:
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
-    def names(self) -> list[ConnectorName]:
+    def connector_names(self) -> list[ConnectorName]:
         """The names of all connectors, sorted."""
         return sorted(self._connectors)
 
@@ -212,7 +212,7 @@ class ConfigState:
             return None
         return connector.task_configs[task.task]
 
-    def tasks(self, name: ConnectorName) -> tuple[ConnectorTaskId, ...]:
+    def committed_tasks(self, name: ConnectorName) -> tuple[ConnectorTaskId, ...]:
         """The connector's committed tasks, by number; empty for an unknown connector."""
         connector = self._connectors.get(name)
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
@@ -222,13 +222,13 @@ class ConfigState:
         inconsistent or belongs to a config with other values than the present one. A commit of no tasks counts, too: a
         connector that was stopped and is resumed without a new config is not among them."""
         for name, connector in self._connectors.items():
-            is_split = not connector.inconsistent and connector.applied_config == connector.config
+            is_split = not connector.has_incomplete_commit and connector.config_at_last_commit == connector.config
             if not is_split and self.target_state(name) is TargetState.STARTED:
                 yield name
 
     def jobs(self) -> Jobs:
         """All jobs that can be assigned: every connector, and every committed task, in any target state."""
         if self._jobs is None:
-            tasks = (task for name in self._connectors for task in self.tasks(name))
+            tasks = (task for name in self._connectors for task in self.committed_tasks(name))
             self._jobs = Jobs(frozenset(self._connectors), frozenset(tasks))
         return self._jobs

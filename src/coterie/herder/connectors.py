@@ -20,7 +20,7 @@ from coterie.herder.messages import (
     SplitConnector,
     SplitFailed,
     StopConnector,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     WriteLogMessage,
 )
 from coterie.herder.requests.kinds import Answer
@@ -33,8 +33,8 @@ from coterie.herder.work import (
     Affected,
     ConnectorRun,
     NotSplit,
+    PendingPublication,
     PublishedTaskConfigs,
-    PublishRequest,
     PublishRetryPending,
     SplitComplete,
     SplitRetryPending,
@@ -44,7 +44,7 @@ from coterie.herder.work import (
 )
 from coterie.herder.writes import submit_leader_write
 from coterie.nouns.jobs import ConnectorName
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 
 RETRY_FIRST_MS = 250
 """The wait before the first retry of a split or a publication. It doubles with each further retry."""
@@ -62,17 +62,17 @@ def reconcile(turn: Turn, affected: Affected = None) -> None:
             splits[name] = ConnectorRun()
     for name in sorted(splits if affected is None else splits.keys() & frozenset(affected)):
         if name in herder.place.assigned:
-            _reconcile_one(turn, name, splits[name])
+            _reconcile_connector(turn, name, splits[name])
         else:
             if name in herder.work.last_reported:
-                statuses.report_released(turn, name)
+                statuses.report_released_job(turn, name)
             _stop_connector(turn, name, splits[name])
             # During a split the entry stays until the chore ends, so that the connector never has two split chores.
             if not isinstance(splits[name].state, Splitting):
                 del splits[name]
 
 
-def _reconcile_one(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
+def _reconcile_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
     """Start, continue or end the split of one assigned connector, as its config and its target state require, and
     report its status. Does nothing while the config log is behind the last assignment, the runtime is not open, or the
     worker is leaving or relaunching."""
@@ -87,15 +87,15 @@ def _reconcile_one(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None
         return
     if connector is None:
         _stop_connector(turn, name, split)
-        statuses.report_deleted(turn, name)
+        statuses.report_deleted_job(turn, name)
         return
     match herder.config.target_state(name):
         case TargetState.PAUSED:
             _stop_connector(turn, name, split)
-            statuses.report(turn, name, State.PAUSED)
+            statuses.report_status(turn, name, JobState.PAUSED)
         case TargetState.STOPPED:
             _stop_connector(turn, name, split)
-            statuses.report(turn, name, State.STOPPED)
+            statuses.report_status(turn, name, JobState.STOPPED)
         case TargetState.STARTED:
             _reconcile_started(turn, name, split, connector)
 
@@ -123,13 +123,13 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
             if written_at != connector.config_line_offset:
                 _stop_connector(turn, name, split)
         case Unsplittable(config_line_offset=written_at, trace=trace) if written_at == connector.config_line_offset:
-            statuses.report(turn, name, State.FAILED, trace)
+            statuses.report_status(turn, name, JobState.FAILED, trace)
         case SplitRetryPending(config_line_offset=written_at) as waits if (
-            written_at == connector.config_line_offset and turn.now_ms < waits.until_ms
+            written_at == connector.config_line_offset and turn.now_ms < waits.retry_at_ms
         ):
-            statuses.report(turn, name, State.RESTARTING, waits.trace)
-        case SplitComplete() as state if _is_current(herder, name, state, connector):
-            statuses.report(turn, name, State.RUNNING)
+            statuses.report_status(turn, name, JobState.RESTARTING, waits.trace)
+        case SplitComplete() as state if _is_split_current(herder, name, state, connector):
+            statuses.report_status(turn, name, JobState.RUNNING)
             if state.commit_line_offset != connector.commit_line_offset:
                 # The task configs were committed again, for example by a stop that was followed by a resume before this
                 # worker read either of them.
@@ -138,26 +138,26 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
                 state = replace(state, commit_line_offset=connector.commit_line_offset, publication=publication)
                 split.state = state
             if isinstance(state.publication, UnpublishedTaskConfigs) and split.publishing is None:
-                _publish(turn, name, split, state, connector)
+                _publish_task_configs(turn, name, split, state, connector)
         case NotSplit() if (
             reason := herder.lifecycle.no_new_jobs_reason
         ) is not None and not herder.has_started_connector(name):
-            statuses.report(turn, name, State.UNASSIGNED, reason)
+            statuses.report_status(turn, name, JobState.UNASSIGNED, reason)
         case NotSplit() | SplitRetryPending() | Unsplittable() | SplitComplete():
             if herder.place.has_valid_lease(turn.now_ms):
-                _split(turn, name, split, connector)
+                _start_split(turn, name, split, connector)
 
 
-def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
+def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
     """Start a split: let this worker's runtime compute the task configs of the connector's current config. If a task of
     the connector is FAILED, the new task configs keep the present distribution of the source partitions among the
     tasks, as far as the new config permits this."""
     attempts = 0
     if isinstance(split.state, SplitRetryPending) and split.state.config_line_offset == connector.config_line_offset:
-        attempts = split.state.attempts
-    keeps_split = _has_failed(turn.herder, name)
+        attempts = split.state.failed_attempts
+    keeps_split = _has_failed_task(turn.herder, name)
     split.state = Splitting(
-        config_line_offset=connector.config_line_offset, keeps_source_parts=keeps_split, attempts=attempts
+        config_line_offset=connector.config_line_offset, keeps_source_parts=keeps_split, failed_attempts=attempts
     )
     turn.emit(
         SplitConnector(
@@ -171,40 +171,42 @@ def _split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Conn
     )
 
 
-def _is_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
+def _is_split_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
     """Whether the split has the connector's current config and does not have to be repeated."""
-    return state.config_line_offset == connector.config_line_offset and not _may_split_again(herder, name, state)
+    return state.config_line_offset == connector.config_line_offset and not _must_be_split_again(herder, name, state)
 
 
-def _may_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
+def _must_be_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
     """Whether the connector must be split again: its tasks kept their source parts because a task was FAILED, and no
     task is FAILED any more."""
-    return state.keeps_source_parts and not _has_failed(herder, name)
+    return state.keeps_source_parts and not _has_failed_task(herder, name)
 
 
-def _has_failed(herder: Herder, name: ConnectorName) -> bool:
+def _has_failed_task(herder: Herder, name: ConnectorName) -> bool:
     """Whether a task of the connector is FAILED, on any worker."""
-    statuses = (herder.statuses.get(task) for task in herder.config.tasks(name))
-    return any(status is not None and status.state is State.FAILED for status in statuses)
+    statuses = (herder.statuses.get(task) for task in herder.config.committed_tasks(name))
+    return any(status is not None and status.state is JobState.FAILED for status in statuses)
 
 
-def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitComplete, connector: Connector) -> None:
+def _publish_task_configs(
+    turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitComplete, connector: Connector
+) -> None:
     """Let the leader write the task configs, unless the last commit already contains them for this config. Does nothing
     while there is no leader, or no key to sign the request with; a later reconciliation tries again."""
     herder = turn.herder
-    committed = not connector.inconsistent and connector.task_configs == state.configs
-    if committed and connector.applied_config == connector.config:
+    committed = not connector.has_incomplete_commit and connector.task_configs == state.task_configs
+    if committed and connector.config_at_last_commit == connector.config:
         split.state = replace(state, publication=PublishedTaskConfigs())
         return
     if not herder.place.is_settled:
         return  # There is no leader now; the next assignment contains the leader.
     if herder.place.is_leader:
-        split.publishing = PublishRequest(commit_line_offset=connector.commit_line_offset)
-        submit_leader_write(turn, PutTaskConfigs(connector=name, configs=state.configs))
+        split.publishing = PendingPublication(commit_line_offset=connector.commit_line_offset)
+        submit_leader_write(turn, PutTaskConfigs(connector=name, configs=state.task_configs))
         return
-    if signing.awaits_key(herder):
+    if signing.awaits_session_key(herder):
         return  # The leader accepts only signed requests, and will write a key.
-    split.publishing = PublishRequest(commit_line_offset=connector.commit_line_offset)
+    split.publishing = PendingPublication(commit_line_offset=connector.commit_line_offset)
     if state.first_sent_ms is None:
         split.state = replace(state, first_sent_ms=turn.now_ms)
     turn.emit(
@@ -212,7 +214,7 @@ def _publish(turn: Turn, name: ConnectorName, split: ConnectorRun, state: SplitC
             leader_url=herder.place.leader_url,
             connector=name,
             config_line_offset=connector.config_line_offset,
-            configs=state.configs,
+            configs=state.task_configs,
             signing_key=signing.signing_key(herder),
         )
     )
@@ -228,13 +230,13 @@ def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
     is_started = turn.herder.config.target_state(name) is TargetState.STARTED
     if is_started and (isinstance(split.state, Unsplittable) or not only_failed):
         _stop_connector(turn, name, split)
-        statuses.report(turn, name, State.RESTARTING)
+        statuses.report_status(turn, name, JobState.RESTARTING)
 
 
 # -- results of splits and publications -------------------------------------------------------------------------------
 
 
-def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
+def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
     """A split has ended. Store its result; but if the config has changed since the split began, split the connector
     again. A failure that may be temporary is retried with back-off; after any other failure the connector is FAILED."""
     split = turn.herder.work.connector_runs[event.connector]
@@ -243,23 +245,26 @@ def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
     match event:
         case _ if splitting.config_line_offset != event.config_line_offset:
             split.state = NotSplit()
-        case ConnectorSplit(config_line_offset=written_at, configs=configs):
+        case ConnectorSplit(config_line_offset=written_at, task_configs=configs):
             keeps_split = splitting.keeps_source_parts
             split.state = SplitComplete(
-                config_line_offset=written_at, configs=tuple(configs), keeps_source_parts=keeps_split
+                config_line_offset=written_at, task_configs=tuple(configs), keeps_source_parts=keeps_split
             )
         case SplitFailed(is_transient=True):
-            _wait_to_split(turn, event, split, splitting)
+            _schedule_split_retry(turn, event, split, splitting)
         case SplitFailed(config_line_offset=written_at, trace=trace):
             split.state = Unsplittable(config_line_offset=written_at, trace=trace)
 
 
-def _wait_to_split(turn: Turn, event: SplitFailed, split: ConnectorRun, splitting: Splitting) -> None:
+def _schedule_split_retry(turn: Turn, event: SplitFailed, split: ConnectorRun, splitting: Splitting) -> None:
     """Set the time of the next attempt to split the connector, and log it."""
-    wait_ms = min(RETRY_FIRST_MS << min(splitting.attempts, 16), RETRY_MAX_MS)
+    wait_ms = min(RETRY_FIRST_MS << min(splitting.failed_attempts, 16), RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
     split.state = SplitRetryPending(
-        config_line_offset=event.config_line_offset, trace=event.trace, attempts=splitting.attempts + 1, until_ms=at_ms
+        config_line_offset=event.config_line_offset,
+        trace=event.trace,
+        failed_attempts=splitting.failed_attempts + 1,
+        retry_at_ms=at_ms,
     )
     turn.emit(SetTimer(timer=ConnectorRetryDue(connector=event.connector), at_ms=at_ms))
     turn.emit(
@@ -270,12 +275,13 @@ def _wait_to_split(turn: Turn, event: SplitFailed, split: ConnectorRun, splittin
     )
 
 
-def on_statuses(turn: Turn) -> None:
+def on_statuses_read(turn: Turn) -> None:
     """Statuses were read. Split those connectors again whose tasks kept their source parts because a task was FAILED,
     when no task of the connector is FAILED any more."""
     splits = turn.herder.work.connector_runs.items()
     if any(
-        isinstance(one.state, SplitComplete) and _may_split_again(turn.herder, name, one.state) for name, one in splits
+        isinstance(one.state, SplitComplete) and _must_be_split_again(turn.herder, name, one.state)
+        for name, one in splits
     ):
         reconcile(turn)
 
@@ -298,7 +304,7 @@ def on_checkpoint_closed(turn: Turn, spec: TaskSpec) -> None:
     connector, another worker has closed the checkpoint generation, possibly the former owner of the connector: split
     the connector again."""
     split = turn.herder.work.connector_runs.get(spec.task.connector)
-    if split is not None and isinstance(split.state, SplitComplete) and spec.config in split.state.configs:
+    if split is not None and isinstance(split.state, SplitComplete) and spec.config in split.state.task_configs:
         split.state = NotSplit()
 
 
@@ -310,7 +316,7 @@ def on_checkpoint_generation_finished(turn: Turn, name: ConnectorName) -> None:
         split.state = NotSplit()
 
 
-def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
+def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None:
     """The leader has accepted or refused the task configs, or could not be reached. If it has not accepted them, they
     are sent again with back-off. A result for an older config is ignored."""
     split = turn.herder.work.connector_runs.get(event.connector)
@@ -324,40 +330,42 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
         if publishing is not None and publishing.commit_line_offset == state.commit_line_offset:
             split.state = replace(state, publication=PublishedTaskConfigs())
         return
-    wait_ms = min(RETRY_FIRST_MS << min(state.attempts, 16), RETRY_MAX_MS)
+    wait_ms = min(RETRY_FIRST_MS << min(state.failed_publications, 16), RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
-    split.state = replace(state, attempts=state.attempts + 1, publication=PublishRetryPending(until_ms=at_ms))
+    split.state = replace(
+        state, failed_publications=state.failed_publications + 1, publication=PublishRetryPending(retry_at_ms=at_ms)
+    )
     turn.emit(SetTimer(timer=ConnectorRetryDue(connector=event.connector), at_ms=at_ms))
-    if event.forbidden and signing.may_predate_new_key(state.first_sent_ms, turn.now_ms):
+    if event.is_signature_refused and signing.may_predate_new_key(state.first_sent_ms, turn.now_ms):
         return  # A new key was being written; the next request is signed with the new key.
     text = (
         f"The leader has not accepted the task configs of connector {event.connector}; they are sent again in "
         f"{wait_ms} ms: {event.refusal}"
     )
-    turn.emit(WriteLogMessage(text=text, is_error=event.forbidden))
+    turn.emit(WriteLogMessage(text=text, is_error=event.is_signature_refused))
 
 
 def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
-    refused: continue as after the response of another leader (:func:`on_published`)."""
+    refused: continue as after the response of another leader (:func:`on_publication_ended`)."""
     split = turn.herder.work.connector_runs.get(request.connector)
     if split is None:
         return
-    if not isinstance(split.state, SplitComplete) or request.configs is not split.state.configs:
+    if not isinstance(split.state, SplitComplete) or request.configs is not split.state.task_configs:
         split.publishing = None
         return  # A newer config or split replaced it before the write completed.
     refusal = answer.message if isinstance(answer, RequestRefused) else None
     written_at = split.state.config_line_offset
-    on_published(
-        turn, TaskConfigsPublished(connector=request.connector, config_line_offset=written_at, refusal=refusal)
+    on_publication_ended(
+        turn, TaskConfigsPublicationEnded(connector=request.connector, config_line_offset=written_at, refusal=refusal)
     )
 
 
-def on_retry(turn: Turn, timer: ConnectorRetryDue) -> None:
+def on_retry_due(turn: Turn, timer: ConnectorRetryDue) -> None:
     """A back-off is over. If the task configs had to be published again, they are now sent to the leader again. If a
     split had to be repeated, nothing is done here: the next reconciliation starts the split."""
     split = turn.herder.work.connector_runs.get(timer.connector)
     if split is None or not isinstance(state := split.state, SplitComplete):
         return
-    if isinstance(state.publication, PublishRetryPending) and turn.now_ms >= state.publication.until_ms:
+    if isinstance(state.publication, PublishRetryPending) and turn.now_ms >= state.publication.retry_at_ms:
         split.state = replace(state, publication=UnpublishedTaskConfigs())

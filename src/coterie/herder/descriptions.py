@@ -2,21 +2,21 @@
 
 from coterie.herder.config_state import ConfigState
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus
-from coterie.herder.requests.refusals import RequestRefused, connector_not_found
+from coterie.herder.requests.refusals import RequestRefused, unknown_connector_refusal
 from coterie.herder.status_records import StatusState
 from coterie.nouns.jobs import ConnectorName
 
 
-def describe(config: ConfigState, name: ConnectorName) -> ConnectorInfo | RequestRefused:
+def describe_connector(config: ConfigState, name: ConnectorName) -> ConnectorInfo | RequestRefused:
     """The connector's config and tasks; a refusal when there is no such connector."""
     connector = config.connector(name)
     if connector is None:
-        return connector_not_found(name)
+        return unknown_connector_refusal(name)
     return ConnectorInfo(
         connector=name,
         config=connector.config,
-        tasks=config.tasks(name),
-        version=connector.config_line_offset,
+        tasks=config.committed_tasks(name),
+        config_version=connector.config_line_offset,
     )
 
 
@@ -26,7 +26,7 @@ def connector_status(config: ConfigState, statuses: StatusState, name: Connector
     status = statuses.get(name)
     if connector is None or status is None:
         return None
-    statuses_by_task = ((task, statuses.get(task)) for task in config.tasks(name))
+    statuses_by_task = ((task, statuses.get(task)) for task in config.committed_tasks(name))
     return ConnectorStatus(
         connector=name,
         status=status,

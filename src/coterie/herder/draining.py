@@ -17,7 +17,7 @@ from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.state import Turn
 
 
-def drain(turn: Turn) -> Answer:
+def start_drain(turn: Turn) -> Answer:
     """Start the drain of this worker, if it does not drain already. Refused while the worker relaunches, while it is
     not a member, and when the group's protocol cannot report a drain."""
     herder = turn.herder
@@ -34,17 +34,17 @@ def drain(turn: Turn) -> Answer:
             "scheduled.rebalance.max.delay.ms"
         )
         return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
-    _turn_to(turn, draining=True, reason="this worker drains")
+    _set_draining(turn, draining=True, reason="this worker drains")
     return Done()
 
 
 def uncordon(turn: Turn) -> Answer:
     """Cancel the drain of this worker, if it drains: it can be assigned jobs again."""
-    _turn_to(turn, draining=False, reason="this worker accepts jobs again")
+    _set_draining(turn, draining=False, reason="this worker accepts jobs again")
     return Done()
 
 
-def on_assignment(turn: Turn) -> None:
+def warn_if_drain_unreported(turn: Turn) -> None:
     """This worker has received an assignment. If it drains and the leader cannot receive this, because a worker that
     offers only older protocols has joined, log a warning: the leader may then assign jobs to this worker."""
     herder = turn.herder
@@ -52,24 +52,24 @@ def on_assignment(turn: Turn) -> None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", warns=True))
 
 
-def advance(turn: Turn) -> None:
+def shut_down_or_report_changes(turn: Turn) -> None:
     """Begin the shutdown if the drain is complete: this worker owns no job, and no round that it needs is outstanding.
     Otherwise, if a state that this worker reports has changed (it drains, or accepts jobs again), request the round in
     which the leader receives the change. Does nothing while a round is running or the worker is leaving."""
     herder = turn.herder
     if not herder.place.is_settled or herder.lifecycle.is_leaving:
         return
-    if herder.lifecycle.is_draining and not herder.owned and not protocol_of(herder).must_stay_until_released(herder):
+    if herder.lifecycle.is_draining and not herder.owned_jobs and not protocol_of(herder).must_stay_after_drain(herder):
         lifecycle.begin_shutdown(
             turn, "its drain is complete", code=0, grace_ms=herder.settings.stop_grace_ms, is_permanent=True
         )
     elif herder.lifecycle.is_runtime_open:
-        protocol_of(herder).report_pending_changes(turn)
+        protocol_of(herder).report_pending_state_changes(turn)
 
 
-def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
+def _set_draining(turn: Turn, *, draining: bool, reason: str) -> None:
     """Set whether this worker drains; if this is a change, log it and let the leader receive it in a round."""
     if turn.herder.lifecycle.is_draining is not draining:
         turn.herder.lifecycle.is_draining = draining
-        protocol_of(turn.herder).report_change(turn, reason)
+        protocol_of(turn.herder).report_state_change(turn, reason)
         turn.emit(WriteLogMessage(text=f"An operator ordered: {reason}"))

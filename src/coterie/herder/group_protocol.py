@@ -20,24 +20,24 @@ from coterie.nouns.membership import GroupProtocolName, MembershipEvent
 class GroupProtocol(Protocol):
     """The herder's part of a group protocol; a module implements it."""
 
-    def on_opened(self, turn: Turn) -> None:
+    def on_runtime_opened(self, turn: Turn) -> None:
         """Called when the runtime is open and both logs are read: this worker can run jobs now."""
         ...
 
-    def on_membership(self, turn: Turn, event: MembershipEvent) -> None:
+    def on_membership_event(self, turn: Turn, event: MembershipEvent) -> None:
         """Process an event of the member machine, other than `LeaseRenewed` and `MembershipRefused`."""
         ...
 
-    def on_end_found(self, turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-        """The lookup of the config log's end offset for this protocol (`ForRound`) has ended; None: the log could not
-        be reached."""
+    def on_config_end_found(self, turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+        """The lookup of the config log's end offset for this protocol (`AssignmentPurpose`) has ended; None: the log
+        could not be reached."""
         ...
 
     def on_timer(self, turn: Turn, timer: GroupTimer) -> None:
         """A timer of this protocol has fired."""
         ...
 
-    def compute(self, turn: Turn) -> None:
+    def compute_assignment_if_due(self, turn: Turn) -> None:
         """Compute the assignment that this worker has to compute, if there is one and all its input is available."""
         ...
 
@@ -45,7 +45,7 @@ class GroupProtocol(Protocol):
         """Announce the jobs that were started and those that have stopped, to the listeners of rebalances."""
         ...
 
-    def report_releases(self, turn: Turn) -> None:
+    def report_released_jobs(self, turn: Turn) -> None:
         """Report to the group that revoked jobs are released, by the request of a round. Does nothing in a connect
         group, whose member reports stopped jobs after each `SetWorkerState` order."""
         ...
@@ -54,15 +54,15 @@ class GroupProtocol(Protocol):
         """Report to the group that the set of configured jobs has changed, if it has."""
         ...
 
-    def report_change(self, turn: Turn, reason: str) -> None:
+    def report_state_change(self, turn: Turn, reason: str) -> None:
         """A state that this worker reports has changed, for example that it drains; ``reason`` names the change."""
         ...
 
-    def report_pending_changes(self, turn: Turn) -> None:
-        """Report the changes of :func:`report_change` to the group."""
+    def report_pending_state_changes(self, turn: Turn) -> None:
+        """Report the changes of :func:`report_state_change` to the group."""
         ...
 
-    def must_stay_until_released(self, herder: Herder) -> bool:
+    def must_stay_after_drain(self, herder: Herder) -> bool:
         """Whether a draining worker that owns no job must stay in the group a little longer, so that its former jobs
         are assigned to other workers."""
         ...
@@ -76,7 +76,7 @@ class GroupProtocol(Protocol):
         protocol."""
         ...
 
-    def looks_requests_up(self, herder: Herder) -> bool:
+    def are_repeated_writes_looked_up(self, herder: Herder) -> bool:
         """Whether every worker that may lead the group looks a repeated write up in the config log: no worker of Kafka
         Connect can be a member. False before this worker has received the protocol."""
         ...
@@ -105,7 +105,7 @@ class GroupProtocol(Protocol):
         """The view of the group from the data that this worker has; a refusal if it has none."""
         ...
 
-    def hand_over(self, turn: Turn) -> None:
+    def hand_over_membership(self, turn: Turn) -> None:
         """The runtime is closed and the process will execute itself again. Emit `Exit` with the membership that the
         next process continues, either at once or when the member has sent its last request."""
         ...

@@ -22,7 +22,7 @@ MOVES_LIMITED_REASON = "rebalance.max.moves.per.round is reached; more jobs move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departed:
+class DepartedMember:
     """A member that has left the group, with the jobs that it owned after its last round."""
 
     name: str
@@ -42,10 +42,10 @@ class RoundSnapshot:
     leader: MemberId
     members: tuple[MemberInfo, ...]
     """The members, sorted by name, then by id."""
-    unassigned: Mapping[Job, str]
+    reason_by_unassigned_job: Mapping[Job, str]
     """Each configured job that this round assigns to no worker, with the reason; also the jobs that wait for a member
     that has left."""
-    departed: tuple[Departed, ...]
+    departed: tuple[DepartedMember, ...]
     """The members of earlier rounds that have left and whose jobs are still unassigned; the one that left last comes
     last."""
 
@@ -64,11 +64,14 @@ def snapshot_round(
 ) -> RoundSnapshot:
     """The snapshot of a computed round. It contains the departed members of the ``previous`` round, and the members of
     that round that have left since then, as far as their jobs are still unassigned."""
-    departed: tuple[Departed, ...] = ()
+    departed: tuple[DepartedMember, ...] = ()
     if previous is not None and unassigned:
         left = Jobs.of(unassigned)
         gone = (info for info in previous.members if info.member_id not in request.members)
-        had = [*previous.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
+        had = [
+            *previous.departed,
+            *(DepartedMember(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone),
+        ]
         departed = tuple(one for one in had if one.jobs & left)
     infos = (
         _member_info(member, request.members[member], views, one, one.revoked & configured, eligibility)
@@ -79,12 +82,12 @@ def snapshot_round(
         protocol=protocol,
         leader=request.member_id,
         members=tuple(sorted(infos, key=lambda info: (info.name, info.member_id))),
-        unassigned=unassigned,
+        reason_by_unassigned_job=unassigned,
         departed=departed,
     )
 
 
-def view(
+def build_group_view(
     last_round: RoundSnapshot,
     deferrals: Sequence[Deferral],
     *,
@@ -107,7 +110,7 @@ def view(
         deferred=tuple(part for one in deferrals for part in _deferred_by_member(one, last_round.departed, now_ms)),
         unassigned=tuple(
             (job, reason)
-            for job, reason in sorted(last_round.unassigned.items(), key=lambda item: str(item[0]))
+            for job, reason in sorted(last_round.reason_by_unassigned_job.items(), key=lambda item: str(item[0]))
             if job not in deferred
         ),
         policy=policy,
@@ -118,20 +121,20 @@ def view(
 def unassigned_reasons(last_round: RoundSnapshot, deferrals: Sequence[Deferral]) -> Mapping[Job, str]:
     """Why no worker runs each unassigned job, by job. The text contains no times: it stays the same as long as the
     reason does."""
-    reason_by_job = dict(last_round.unassigned)
+    reason_by_job = dict(last_round.reason_by_unassigned_job)
     for one in deferrals:
         for part in _deferred_by_member(one, last_round.departed, 0):
             whose = part.worker or part.instance_id or "its worker"
-            reason_by_job.update(dict.fromkeys(part.jobs, waiting_reason(whose)))
+            reason_by_job.update(dict.fromkeys(part.jobs, departed_owner_reason(whose)))
     return reason_by_job
 
 
-def waiting_reason(worker: str) -> str:
+def departed_owner_reason(worker: str) -> str:
     """Why no worker runs a job of ``worker``, which has left the group."""
     return f"{worker} has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
 
 
-def names_of(info: MemberInfo) -> Sequence[str]:
+def names_of_member(info: MemberInfo) -> Sequence[str]:
     """The names by which an operator can select the worker: name, ``host:port``, and instance id if there is one."""
     return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
 
@@ -150,7 +153,7 @@ class NamedWorker(Protocol):
 _NamedWorkerT = TypeVar("_NamedWorkerT", bound=NamedWorker)
 
 
-def find_members(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
+def find_members_by_name(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWorkerT]:
     """The members that ``name`` selects: those with this ``host:port``, else those with this worker name, else those
     with this instance id. Empty when there is none; several workers may have the same name."""
     known = list(members)
@@ -164,7 +167,7 @@ def find_members(members: Iterable[_NamedWorkerT], name: str) -> list[_NamedWork
     return []
 
 
-def worker_id_in(url: WorkerUrl) -> WorkerId:
+def worker_id_of_url(url: WorkerUrl) -> WorkerId:
     """``host:port`` of the URL of a worker's REST API, which is Connect's worker id. A URL without a host is returned
     unchanged."""
     try:
@@ -186,13 +189,13 @@ def _member_info(
 ) -> MemberInfo:
     """A member's metadata, and the result of the round for it. ``revoked`` are its revoked jobs that are still
     configured."""
-    seen, worker_id = views[member], worker_id_in(report.url)
+    seen, worker_id = views[member], worker_id_of_url(report.url)
     owned = (seen.owned - assignment.revoked) | assignment.assigned
     wait_reason = None
-    if seen.draining and owned and not revoked:
+    if seen.is_draining and owned and not revoked:
         kept = next(iter(owned))
         wait_reason = (
-            MOVES_LIMITED_REASON if eligibility.assignable(owned) else eligibility.unassigned_reason(kept, views)
+            MOVES_LIMITED_REASON if eligibility.assignable_jobs(owned) else eligibility.unassigned_reason(kept, views)
         )
     return MemberInfo(
         member_id=member,
@@ -201,7 +204,7 @@ def _member_info(
         url=report.url,
         instance_id=seen.instance_id,
         claims=seen.claims,
-        draining=seen.draining,
+        draining=seen.is_draining,
         config_offset=report.config_offset,
         owned=owned,
         revoked=revoked,
@@ -209,7 +212,7 @@ def _member_info(
     )
 
 
-def _deferred_by_member(deferrals: Deferral, departed: Sequence[Departed], now_ms: int) -> Iterable[DeferredJobs]:
+def _deferred_by_member(deferrals: Deferral, departed: Sequence[DepartedMember], now_ms: int) -> Iterable[DeferredJobs]:
     """The jobs of one deferral, grouped by the member that ran them last. Jobs without a known member come last."""
     left, time_left_ms = deferrals.jobs, max(deferrals.deadline_ms - now_ms, 0)
     for one in reversed(departed):

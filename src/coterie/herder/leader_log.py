@@ -15,7 +15,7 @@ has fenced opens the log again. Each write reads the log to its end after the lo
 sees all lines of earlier leaders. Target states are written by any worker, without the fence, as in Connect.
 """
 
-from coterie.herder.leader_log_state import AwaitsRetry, Closed, MayWrite, Opening, Unconfirmed
+from coterie.herder.leader_log_state import LeaderLogClosed, LeadershipUnconfirmed, MayWrite, Opening, OpenRetryPending
 from coterie.herder.messages import (
     LeaderLogOpened,
     LeaderLogOpenFailed,
@@ -30,43 +30,45 @@ RETRY_MS = 1_000
 """How long a leader waits after it could not open its log, before it tries again."""
 
 
-def advance(turn: Turn) -> None:
+def open_log_if_leader(turn: Turn) -> None:
     """Open the leader's log if this worker is the leader and neither may write yet nor waits for a retry. If it is no
     longer the leader, or is leaving the group, it gives up the right to write; an opening in progress is not
     interrupted."""
     herder, leader_log = turn.herder, turn.herder.leader_log
     if not herder.place.is_named_leader or isinstance(herder.lifecycle.phase, LeavingGroup):
         if not isinstance(leader_log.state, Opening):
-            leader_log.state = Closed()
+            leader_log.state = LeaderLogClosed()
         return
-    if isinstance(leader_log.state, AwaitsRetry) and turn.now_ms >= leader_log.state.until_ms:
-        leader_log.state = Closed()
-    if isinstance(leader_log.state, Closed) and herder.place.is_leader:
+    if isinstance(leader_log.state, OpenRetryPending) and turn.now_ms >= leader_log.state.retry_at_ms:
+        leader_log.state = LeaderLogClosed()
+    if isinstance(leader_log.state, LeaderLogClosed) and herder.place.is_leader:
         leader_log.last_number += 1
-        leader_log.state = Opening(number=leader_log.last_number)
-        turn.emit(OpenLeaderLog(number=leader_log.last_number, transaction_timeout_ms=herder.lease.session_timeout_ms))
+        leader_log.state = Opening(opening_number=leader_log.last_number)
+        turn.emit(
+            OpenLeaderLog(opening_number=leader_log.last_number, transaction_timeout_ms=herder.lease.session_timeout_ms)
+        )
 
 
 def on_opened(turn: Turn, event: LeaderLogOpened) -> None:
     """The log is open: let the member confirm with a heartbeat that this worker is still the leader. If another worker
     is known to be the leader, give up the right to write."""
     leader_log = turn.herder.leader_log
-    if leader_log.state != Opening(number=event.number):
+    if leader_log.state != Opening(opening_number=event.opening_number):
         return
     leader_log.logged_failure = None
     if turn.herder.place.is_named_leader:
-        leader_log.state = Unconfirmed(number=event.number)
-        turn.emit(ConfirmLeadership(token=event.number))
+        leader_log.state = LeadershipUnconfirmed(opening_number=event.opening_number)
+        turn.emit(ConfirmLeadership(token=event.opening_number))
     else:
-        leader_log.state = Closed()
+        leader_log.state = LeaderLogClosed()
 
 
 def on_open_failed(turn: Turn, event: LeaderLogOpenFailed) -> None:
     """The log could not be opened: open it again after :data:`RETRY_MS`. Each new reason is logged once."""
     leader_log = turn.herder.leader_log
-    if leader_log.state != Opening(number=event.number):
+    if leader_log.state != Opening(opening_number=event.opening_number):
         return
-    leader_log.state = AwaitsRetry(until_ms=turn.now_ms + RETRY_MS)
+    leader_log.state = OpenRetryPending(retry_at_ms=turn.now_ms + RETRY_MS)
     turn.emit(SetTimer(timer="leader log", at_ms=turn.now_ms + RETRY_MS))
     if event.reason != leader_log.logged_failure:
         leader_log.logged_failure = event.reason
@@ -74,17 +76,17 @@ def on_open_failed(turn: Turn, event: LeaderLogOpenFailed) -> None:
         turn.emit(WriteLogMessage(text=text, warns=True))
 
 
-def on_confirmed(turn: Turn, event: LeadershipConfirmed) -> None:
+def on_leadership_confirmed(turn: Turn, event: LeadershipConfirmed) -> None:
     """A heartbeat that was sent after the opening has confirmed that this worker is the leader: it may write from now
     on."""
     leader_log = turn.herder.leader_log
-    if leader_log.state == Unconfirmed(number=event.token):
-        leader_log.state = MayWrite(number=event.token)
+    if leader_log.state == LeadershipUnconfirmed(opening_number=event.token):
+        leader_log.state = MayWrite(opening_number=event.token)
 
 
 def on_append_failed(turn: Turn, number: int) -> None:
     """An append that used the log's opening ``number`` has failed: give up the right to write, and open the log again
     at once if this worker is still the leader. The result of an older opening is ignored."""
-    if turn.herder.leader_log.state == MayWrite(number=number):
-        turn.herder.leader_log.state = Closed()
-    advance(turn)
+    if turn.herder.leader_log.state == MayWrite(opening_number=number):
+        turn.herder.leader_log.state = LeaderLogClosed()
+    open_log_if_leader(turn)

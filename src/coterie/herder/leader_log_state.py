@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class LeaderLogClosed:
     """This worker is not the leader, or has lost the right to write and has not asked for it again yet."""
 
 
@@ -13,23 +13,23 @@ class Closed:
 class Opening:
     """The leader's log is being opened. Only a leader orders that, but it may have been replaced since."""
 
-    number: int
+    opening_number: int
     """Counts the openings that this worker has ordered; the result of an older opening is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitsRetry:
-    """The leader's log could not be opened; it is opened again at ``until_ms``."""
+class OpenRetryPending:
+    """The leader's log could not be opened; it is opened again at ``retry_at_ms``."""
 
-    until_ms: int
+    retry_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unconfirmed:
+class LeadershipUnconfirmed:
     """The log is open, but this worker may have been replaced as the leader before it opened the log, and would then
     write after the present leader. The member checks that with a heartbeat."""
 
-    number: int
+    opening_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +37,23 @@ class MayWrite:
     """A heartbeat that was sent after the log was opened has confirmed that this worker is the leader. If another
     worker has opened the log since, an append fails."""
 
-    number: int
+    opening_number: int
 
 
-LeaderLogState: TypeAlias = Closed | Opening | AwaitsRetry | Unconfirmed | MayWrite
+LeaderLogState: TypeAlias = LeaderLogClosed | Opening | OpenRetryPending | LeadershipUnconfirmed | MayWrite
 
 
 class LeaderLogAccess:
     """This worker's right to write as the leader; only module `leader_log` assigns to the fields."""
 
     def __init__(self) -> None:
-        self.state: LeaderLogState = Closed()
+        self.state: LeaderLogState = LeaderLogClosed()
         self.last_number = 0
         """The number of the last opening that this worker has ordered; 0 before the first."""
         self.logged_failure: str | None = None
         """Why the log could not be opened, as it was logged; None when no opening has failed since the last success."""
 
     @property
-    def write_number(self) -> int | None:
+    def writable_opening_number(self) -> int | None:
         """The number of the opening under which this worker may write; None when it may not write."""
-        return self.state.number if isinstance(self.state, MayWrite) else None
+        return self.state.opening_number if isinstance(self.state, MayWrite) else None

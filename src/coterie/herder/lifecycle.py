@@ -19,12 +19,12 @@ from typing import Literal
 
 from coterie.herder import active_topics, offsets, place, questions, reads, statuses, writes
 from coterie.herder.group_protocol import protocol_of
-from coterie.herder.messages import CloseIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
+from coterie.herder.messages import CloseRequestIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.state import ClosingRuntime, Intake, LeavingGroup, Relaunching, ShuttingDown, Turn
+from coterie.herder.state import ClosingRuntime, LeavingGroup, Relaunching, RequestIntakeState, ShuttingDown, Turn
 from coterie.nouns.membership import ConnectPlaceHandover, Handover, Leave
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 
 FINAL_STATUSES_TIMEOUT_MS = 1_000
 """The time to write the last statuses and to answer the last requests, in addition to the tasks' grace period."""
@@ -38,7 +38,7 @@ def begin_shutdown(turn: Turn, reason: str, *, code: int, grace_ms: int, is_perm
     if lifecycle.is_leaving:
         return
     turn.emit(WriteLogMessage(text=f"This worker stops its tasks and leaves the group: {reason}"))
-    lifecycle.phase = ShuttingDown(code=code, reason=reason, is_permanent=is_permanent)
+    lifecycle.phase = ShuttingDown(exit_code=code, reason=reason, is_permanent=is_permanent)
     place.drop_jobs(turn)
     _set_timers(turn, "shutdown", grace_ms)
 
@@ -62,7 +62,7 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
         )
         herder.lifecycle.phase = Relaunching()
         for name in sorted(herder.place.assigned.connectors):
-            statuses.report(turn, name, State.RESTARTING)
+            statuses.report_status(turn, name, JobState.RESTARTING)
         _set_timers(turn, "relaunch", herder.settings.stop_grace_ms)
     return Done()
 
@@ -73,7 +73,7 @@ def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int)
     turn.emit(SetTimer(timer=end, at_ms=turn.now_ms + grace_ms + FINAL_STATUSES_TIMEOUT_MS))
 
 
-def advance(turn: Turn) -> None:
+def leave_or_relaunch_if_ready(turn: Turn) -> None:
     """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written and all
     requests are answered. A relaunch also waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
@@ -91,29 +91,29 @@ def advance(turn: Turn) -> None:
 def _are_requests_answered(turn: Turn) -> bool:
     """Whether this worker accepts no more requests, and all writes that have reached it are answered. If it still
     accepts requests, it is first ordered to accept no more."""
-    _close_intake(turn)
-    return turn.herder.lifecycle.intake is Intake.CLOSED and not turn.herder.requests.writes
+    _close_request_intake(turn)
+    return turn.herder.lifecycle.intake is RequestIntakeState.CLOSED and not turn.herder.requests.writes
 
 
-def _close_intake(turn: Turn) -> None:
+def _close_request_intake(turn: Turn) -> None:
     """Order that this worker accepts no more requests, if this was not ordered yet."""
-    if turn.herder.lifecycle.intake is Intake.OPEN:
-        turn.herder.lifecycle.intake = Intake.CLOSING
-        turn.emit(CloseIntake())
+    if turn.herder.lifecycle.intake is RequestIntakeState.OPEN:
+        turn.herder.lifecycle.intake = RequestIntakeState.CLOSING
+        turn.emit(CloseRequestIntake())
 
 
-def on_intake_closed(turn: Turn) -> None:
+def on_request_intake_closed(turn: Turn) -> None:
     """No more requests arrive: this worker ends when those that have arrived are answered."""
-    turn.herder.lifecycle.intake = Intake.CLOSED
+    turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
 
 
-def on_due(turn: Turn, timer: Literal["last requests", "shutdown", "relaunch"]) -> None:
+def on_time_limit(turn: Turn, timer: Literal["last requests", "shutdown", "relaunch"]) -> None:
     """A time limit is over: accept no more requests, leave the group or close the runtime, although some tasks still
     run; they end with the process or with the runtime. If a round is running, a relaunched process joins it again. Does
     nothing if the worker does not stop."""
     match timer, turn.herder.lifecycle.phase:
         case "last requests", ShuttingDown() | Relaunching():
-            _close_intake(turn)
+            _close_request_intake(turn)
         case "shutdown", ShuttingDown() as phase:
             _leave_group(turn, phase)
         case "relaunch", Relaunching():
@@ -126,47 +126,47 @@ def on_left(turn: Turn) -> None:
     """This worker has left its group: end the process."""
     phase = turn.herder.lifecycle.phase
     assert isinstance(phase, LeavingGroup)
-    turn.emit(Exit(code=phase.code, reason=phase.reason))
+    turn.emit(Exit(exit_code=phase.exit_code, reason=phase.reason))
 
 
 def on_runtime_closed(turn: Turn) -> None:
     """The runtime is closed: end the process and execute it again, with the membership that the next process continues.
     Does nothing if the worker has begun to shut down since then: it exits when it has left the group."""
     if turn.herder.lifecycle.is_relaunching:
-        protocol_of(turn.herder).hand_over(turn)
+        protocol_of(turn.herder).hand_over_membership(turn)
 
 
-def on_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -> None:
+def on_membership_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -> None:
     """The member has sent its last request, in a connect group: end the process and execute it again, with the
     membership in ``handover``. Does nothing if the worker has begun to shut down since then."""
     if turn.herder.lifecycle.is_relaunching:
-        turn.emit(relaunch(handover))
+        turn.emit(relaunch_order(handover))
 
 
-def relaunch(handover: Handover | None) -> Exit:
+def relaunch_order(handover: Handover | None) -> Exit:
     """The order to execute the process again, with the membership that the next process continues."""
-    return Exit(code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover)
+    return Exit(exit_code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover)
 
 
 def _leave_group(turn: Turn, phase: ShuttingDown) -> None:
     """Order the member to leave the group. Requests that are not answered are refused."""
-    _refuse_all(turn, "Worker is shutting down")
-    turn.herder.lifecycle.phase = LeavingGroup(code=phase.code, reason=phase.reason)
+    _refuse_all_requests(turn, "Worker is shutting down")
+    turn.herder.lifecycle.phase = LeavingGroup(exit_code=phase.exit_code, reason=phase.reason)
     turn.emit(Leave(reason=phase.reason, is_permanent=phase.is_permanent))
 
 
 def _close_runtime(turn: Turn) -> None:
     """Order the runtime to close. Requests that are not answered are refused."""
-    _refuse_all(turn, "Worker is restarting")
+    _refuse_all_requests(turn, "Worker is restarting")
     turn.herder.lifecycle.phase = ClosingRuntime()
     turn.emit(CloseRuntime())
 
 
-def _refuse_all(turn: Turn, message: str) -> None:
+def _refuse_all_requests(turn: Turn, message: str) -> None:
     """Refuse all pending and all further requests, with ``message``."""
-    turn.herder.lifecycle.intake = Intake.CLOSED
+    turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
-    active_topics.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    active_topics.refuse_pending_resets(turn, Problem.SHUTTING_DOWN, message)
     questions.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     offsets.refuse_all(turn, Problem.SHUTTING_DOWN, message)

@@ -6,7 +6,7 @@ the line. A worker that reads the line as history ignores it: its loggers begin 
 
 from coterie.herder import config_records
 from coterie.herder.config_records import LoggerLevelWritten
-from coterie.herder.messages import AppendConfig, ForLoggerLevel, Reply, SetLoggerLevel
+from coterie.herder.messages import AppendConfigLines, LoggerLevelPurpose, Reply, SetLoggerLevel
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
@@ -16,7 +16,7 @@ from coterie.herder.state import Turn
 def on_request(turn: Turn, id_: RequestId, request: SetGroupLoggerLevel) -> None:
     """Append the line that sets the level of the logger on all workers; the request is answered when it is durable."""
     line = config_records.logger_level_line(LoggerLevelWritten(logger=request.logger, level=request.level))
-    turn.emit(AppendConfig(purpose=ForLoggerLevel(id=id_), lines=(line,)))
+    turn.emit(AppendConfigLines(purpose=LoggerLevelPurpose(id=id_), lines=(line,)))
 
 
 def on_appended(turn: Turn, id_: RequestId) -> None:
@@ -30,7 +30,7 @@ def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:
     turn.emit(Reply(id=id_, answer=RequestRefused(problem=Problem.LOG_FAILED, message=message)))
 
 
-def on_line(turn: Turn, line: LoggerLevelWritten) -> None:
+def on_level_written(turn: Turn, line: LoggerLevelWritten) -> None:
     """A line with a logger's level was read: set the level in this process, unless the line was written before this
     worker was ready."""
     if turn.herder.lifecycle.is_runtime_open:

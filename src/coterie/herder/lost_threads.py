@@ -14,17 +14,18 @@ from coterie.herder.seams import PluginThreadsLost
 from coterie.herder.state import Turn
 
 
-def on_lost(turn: Turn, event: PluginThreadsLost) -> None:
+def on_plugin_threads_lost(turn: Turn, event: PluginThreadsLost) -> None:
     """Store the present number of lost threads. If there are too many, start no new jobs from now on, and report the
     change to the group."""
     lifecycle, lost_threads_max = turn.herder.lifecycle, turn.herder.settings.lost_threads_max
-    lifecycle.lost_threads = event.count
-    if event.count > lost_threads_max and lifecycle.no_new_jobs_reason is None:
+    lifecycle.lost_threads = event.lost_threads_total
+    if event.lost_threads_total > lost_threads_max and lifecycle.no_new_jobs_reason is None:
         lifecycle.no_new_jobs_reason = (
-            f"{turn.herder.settings.display_name} starts no new jobs until it is restarted: {event.count} of its "
-            f"threads hang in plug-ins, more than plugin.lost.threads.max={lost_threads_max}. Its log names them"
+            f"{turn.herder.settings.display_name} starts no new jobs until it is restarted: "
+            f"{event.lost_threads_total} of its threads hang in plug-ins, more than "
+            f"plugin.lost.threads.max={lost_threads_max}. Its log names them"
         )
-        protocol_of(turn.herder).report_change(
+        protocol_of(turn.herder).report_state_change(
             turn, "too many threads hang in plug-ins: this worker starts no new jobs"
         )
         turn.emit(WriteLogMessage(text=lifecycle.no_new_jobs_reason, is_error=True))

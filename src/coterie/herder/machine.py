@@ -39,45 +39,45 @@ from coterie.herder import (
 from coterie.herder.config_records import LoggerLevelWritten, RestartRequested
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
+    AssignmentPurpose,
     CheckpointGenerationFinished,
-    ConfigAppended,
-    ConfigAppendFailed,
     ConfigEndFound,
+    ConfigLagPurpose,
+    ConfigLinesAppended,
+    ConfigLinesAppendFailed,
     ConfigLinesRead,
     ConfigNotValidated,
     ConfigValidated,
     ConnectorSplit,
     EndPurpose,
     Event,
-    ForLoggerLevel,
-    ForPlace,
-    ForRead,
-    ForRound,
-    ForSessionKey,
-    ForWrite,
     GroupLeft,
-    IntakeClosed,
     LeaderLogOpened,
     LeaderLogOpenFailed,
-    OffsetsChanged,
-    OffsetsRead,
+    LoggerLevelPurpose,
+    OffsetChangeEnded,
+    OffsetReadEnded,
     PluginsAnswered,
+    ReadPurpose,
     Reply,
     RequestArrived,
+    RequestIntakeClosed,
     RuntimeClosed,
     RuntimeOpened,
     SessionKeyMade,
+    SessionKeyPurpose,
     ShutdownOrdered,
     SplitFailed,
-    StatusesAppended,
+    StatusAppendEnded,
     StatusLinesRead,
     TargetComputed,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
     TimerFired,
     WriteLogMessage,
+    WritePurpose,
 )
 from coterie.herder.requests.kinds import Request
 from coterie.herder.requests.orders import (
@@ -115,10 +115,10 @@ from coterie.herder.state import (
     Herder,
     HerderOutput,
     InRound,
-    Intake,
     Lifecycle,
     LostPlace,
     NeverJoined,
+    RequestIntakeState,
     RoundCompleted,
     RoundFailed,
     StoppingBeforeJoin,
@@ -126,9 +126,9 @@ from coterie.herder.state import (
 )
 from coterie.herder.targets import computing
 from coterie.herder.timers import (
+    ClosedCheckpointCheckDue,
+    ConfigEndLookupDue,
     ConnectorRetryDue,
-    EndLookupDue,
-    FinishCheckDue,
     RequestTimeoutDue,
     TaskRestartDue,
     Timer,
@@ -158,7 +158,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     """Process one event: change the herder, and return the effects. A herder's step writes no records."""
     turn = Turn(herder, now_ms)
     match event:
-        case TaskProgressed() | TaskRetrying() | LeaseRenewed() | StatusLinesRead() | StatusesAppended():
+        case TaskProgressed() | TaskRetrying() | LeaseRenewed() | StatusLinesRead() | StatusAppendEnded():
             # The frequent events; each changes the state of at most one task, and needs no full reconciliation.
             _on_frequent_event(turn, event)
         case (
@@ -166,18 +166,18 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | ConfigValidated()
             | ConfigNotValidated()
             | PluginsAnswered()
-            | OffsetsRead()
-            | OffsetsChanged()
+            | OffsetReadEnded()
+            | OffsetChangeEnded()
             | ConfigEndFound()
-            | ConfigAppended()
-            | ConfigAppendFailed()
+            | ConfigLinesAppended()
+            | ConfigLinesAppendFailed()
         ):
-            _on_request(turn, event)
+            _on_request_event(turn, event)
             _advance_requests(turn)
         case ConfigLinesRead():
             _reconcile(turn, _on_config_lines(turn, event))
         case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE):
-            protocol_of(herder).on_membership(turn, event)
+            protocol_of(herder).on_membership_event(turn, event)
         case (
             MemberStateChanged()
             | StopAllBeforeJoin()
@@ -188,21 +188,21 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | MembershipLost()
             | MembershipRefused()
         ):
-            _on_membership(turn, event)
+            _on_membership_event(turn, event)
             _reconcile(turn)
         case TargetComputed():
-            computing.on_computed(turn, event)
+            computing.on_target_computed(turn, event)
         case TaskDied() | TaskHalted() | TaskCheckpointClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
-            _on_task(turn, event)
+            _on_task_event(turn, event)
             _reconcile(turn, (event.task.connector,))
         case (
             ConnectorSplit()
             | SplitFailed()
             | SourcePartsChanged()
             | CheckpointGenerationFinished()
-            | TaskConfigsPublished()
+            | TaskConfigsPublicationEnded()
         ):
-            _on_connector(turn, event)
+            _on_connector_event(turn, event)
             _reconcile(turn, (event.connector,))
         case SessionKeyMade() | LeaderLogOpened() | LeaderLogOpenFailed() | LeadershipConfirmed():
             _on_leader_event(turn, event)
@@ -215,15 +215,15 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             | RuntimeDied()
             | RuntimeClosed()
             | ShutdownOrdered()
-            | IntakeClosed()
+            | RequestIntakeClosed()
             | MembershipSuspended()
             | GroupLeft()
             | PluginThreadsLost()
         ):
-            _on_lifecycle(turn, event)
+            _on_lifecycle_event(turn, event)
             _reconcile(turn)
-    statuses.flush(turn)
-    lifecycle.advance(turn)
+    statuses.append_queued_statuses(turn)
+    lifecycle.leave_or_relaunch_if_ready(turn)
     check(herder)
     return turn.output()
 
@@ -233,41 +233,41 @@ def _reconcile(turn: Turn, affected: Affected = None) -> None:
     connectors and tasks, only those of the ``affected`` connectors are compared."""
     protocol = protocol_of(turn.herder)
     tasks.reconcile(turn, affected)
-    protocol.compute(turn)
-    writes.end_forbidden_changes(turn)
+    protocol.compute_assignment_if_due(turn)
+    writes.end_forbidden_offset_changes(turn)
     connectors.reconcile(turn, affected)
-    leader_log.advance(turn)
+    leader_log.open_log_if_leader(turn)
     _advance_requests(turn)
     protocol.notify_listeners(turn)
-    place.advance(turn)
-    protocol.report_releases(turn)
-    signing.advance(turn)
+    place.send_worker_state_if_changed(turn)
+    protocol.report_released_jobs(turn)
+    signing.rotate_session_key_if_due(turn)
     protocol.report_configured_jobs(turn)
-    draining.advance(turn)
+    draining.shut_down_or_report_changes(turn)
 
 
 def _advance_requests(turn: Turn) -> None:
     """Advance the pending reads and writes. The result of a write that this leader submitted itself continues the
     publication of the connector's task configs."""
-    writes.advance(turn)
+    writes.advance_writes(turn)
     while turn.leader_write_answers:
         # The leader published a split as its own write; its response continues the connector's publication.
         request, answer = turn.leader_write_answers.pop(0)
         assert isinstance(request, PutTaskConfigs)
         refusal = answer.message if isinstance(answer, RequestRefused) else None
-        closed_checkpoints.on_leader_answer(turn, request.connector, refusal)
+        closed_checkpoints.on_publication_answered(turn, request.connector, refusal)
         connectors.on_leader_write_answer(turn, request, answer)
         connectors.reconcile(turn, (request.connector,))
-        writes.advance(turn)
-    reads.advance(turn)
-    orders.advance(turn)
+        writes.advance_writes(turn)
+    reads.answer_ready_reads(turn)
+    orders.execute_waiting_task_orders(turn)
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
 def _on_frequent_event(
-    turn: Turn, event: TaskProgressed | TaskRetrying | LeaseRenewed | StatusLinesRead | StatusesAppended
+    turn: Turn, event: TaskProgressed | TaskRetrying | LeaseRenewed | StatusLinesRead | StatusAppendEnded
 ) -> None:
     """Process an event after which a full reconciliation is not needed."""
     match event:
@@ -284,12 +284,12 @@ def _on_frequent_event(
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
-                active_topics.on_line(turn, line)
-            connectors.on_statuses(turn)
-        case StatusesAppended():
-            statuses.on_appended(turn, event)
-            place.advance(turn)
-            protocol_of(turn.herder).report_releases(turn)
+                active_topics.on_status_line_read(turn, line)
+            connectors.on_statuses_read(turn)
+        case StatusAppendEnded():
+            statuses.on_status_append_ended(turn, event)
+            place.send_worker_state_if_changed(turn)
+            protocol_of(turn.herder).report_released_jobs(turn)
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
@@ -302,13 +302,13 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
             case str() as remark:
                 turn.emit(WriteLogMessage(text=remark))
             case RestartRequested() as restart:
-                restarts.on_line(turn, restart)
+                restarts.on_restart_requested(turn, restart)
             case LoggerLevelWritten() as written:
-                logger_levels.on_line(turn, written)
+                logger_levels.on_level_written(turn, written)
             case None:
                 pass
-    herder.config.advance_to(event.position)
-    affected = herder.config.take_affected()
+    herder.config.advance_position_to(event.position)
+    affected = herder.config.take_affected_connectors()
     return affected if herder.is_caught_up == was_caught_up else None
 
 
@@ -318,48 +318,48 @@ def _on_leader_event(
     """Process an event about the session key or the leader's log: only a leader makes the key and opens the log."""
     match event:
         case SessionKeyMade():
-            signing.on_made(turn, event)
+            signing.on_session_key_made(turn, event)
         case LeaderLogOpened():
             leader_log.on_opened(turn, event)
         case LeaderLogOpenFailed():
             leader_log.on_open_failed(turn, event)
         case LeadershipConfirmed():
-            leader_log.on_confirmed(turn, event)
+            leader_log.on_leadership_confirmed(turn, event)
 
 
-def _on_lifecycle(
+def _on_lifecycle_event(
     turn: Turn,
     event: RuntimeOpened
     | RuntimeDied
     | RuntimeClosed
     | ShutdownOrdered
-    | IntakeClosed
+    | RequestIntakeClosed
     | MembershipSuspended
     | GroupLeft
     | PluginThreadsLost,
 ) -> None:
     match event:
-        case RuntimeOpened(wall_ms=wall_ms):
-            signing.on_opened(turn, wall_ms)
+        case RuntimeOpened(wall_clock_ms=wall_ms):
+            signing.store_wall_clock_offset(turn, wall_ms)
             turn.herder.lifecycle.is_runtime_open = True
-            protocol_of(turn.herder).on_opened(turn)
+            protocol_of(turn.herder).on_runtime_opened(turn)
         case RuntimeDied(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
-        case ShutdownOrdered(reason=reason, code=code):
+        case ShutdownOrdered(reason=reason, exit_code=code):
             lifecycle.begin_shutdown(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
-        case IntakeClosed():
-            lifecycle.on_intake_closed(turn)
+        case RequestIntakeClosed():
+            lifecycle.on_request_intake_closed(turn)
         case GroupLeft():
             lifecycle.on_left(turn)
         case RuntimeClosed():
             lifecycle.on_runtime_closed(turn)
-        case MembershipSuspended(place=handover):
-            lifecycle.on_suspended(turn, handover)
+        case MembershipSuspended(handover=handover):
+            lifecycle.on_membership_suspended(turn, handover)
         case PluginThreadsLost():
-            lost_threads.on_lost(turn, event)
+            lost_threads.on_plugin_threads_lost(turn, event)
 
 
-def _on_membership(
+def _on_membership_event(
     turn: Turn,
     event: MemberStateChanged
     | StopAllBeforeJoin
@@ -374,16 +374,16 @@ def _on_membership(
         case MembershipRefused(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
         case Assigned():
-            protocol_of(turn.herder).on_membership(turn, event)
-            draining.on_assignment(turn)
+            protocol_of(turn.herder).on_membership_event(turn, event)
+            draining.warn_if_drain_unreported(turn)
         case GroupDescribed():
-            protocol_of(turn.herder).on_membership(turn, event)
-            orders.on_described(turn)
+            protocol_of(turn.herder).on_membership_event(turn, event)
+            orders.on_group_described(turn)
         case _:
-            protocol_of(turn.herder).on_membership(turn, event)
+            protocol_of(turn.herder).on_membership_event(turn, event)
 
 
-def _on_task(
+def _on_task_event(
     turn: Turn, event: TaskDied | TaskHalted | TaskCheckpointClosed | TaskStarted | TaskStartFailed | TaskStopped
 ) -> None:
     match event:
@@ -401,98 +401,102 @@ def _on_task(
             tasks.on_stopped(turn, event)
 
 
-def _on_connector(
+def _on_connector_event(
     turn: Turn,
-    event: ConnectorSplit | SplitFailed | SourcePartsChanged | CheckpointGenerationFinished | TaskConfigsPublished,
+    event: ConnectorSplit
+    | SplitFailed
+    | SourcePartsChanged
+    | CheckpointGenerationFinished
+    | TaskConfigsPublicationEnded,
 ) -> None:
     match event:
         case ConnectorSplit() | SplitFailed():
-            connectors.on_split(turn, event)
+            connectors.on_split_ended(turn, event)
         case SourcePartsChanged():
             connectors.on_source_parts_changed(turn, event)
         case CheckpointGenerationFinished():
             closed_checkpoints.on_checkpoint_generation_finished(turn, event)
-        case TaskConfigsPublished():
-            closed_checkpoints.on_leader_answer(turn, event.connector, event.refusal)
-            connectors.on_published(turn, event)
+        case TaskConfigsPublicationEnded():
+            closed_checkpoints.on_publication_answered(turn, event.connector, event.refusal)
+            connectors.on_publication_ended(turn, event)
 
 
-def _on_request(
+def _on_request_event(
     turn: Turn,
     event: RequestArrived
     | ConfigValidated
     | ConfigNotValidated
     | PluginsAnswered
-    | OffsetsRead
-    | OffsetsChanged
+    | OffsetReadEnded
+    | OffsetChangeEnded
     | ConfigEndFound
-    | ConfigAppended
-    | ConfigAppendFailed,
+    | ConfigLinesAppended
+    | ConfigLinesAppendFailed,
 ) -> None:
     match event:
         case RequestArrived():
-            _on_arrival(turn, event)
-        case ConfigValidated() | ConfigNotValidated() | PluginsAnswered() | OffsetsRead() | OffsetsChanged():
+            _on_request_arrived(turn, event)
+        case ConfigValidated() | ConfigNotValidated() | PluginsAnswered() | OffsetReadEnded() | OffsetChangeEnded():
             _on_runtime_answer(turn, event)
         case ConfigEndFound(purpose=purpose, end_offset=end):
-            _on_end_found(turn, purpose, end)
-        case ConfigAppended(purpose=purpose, end_offset=end):
+            _on_config_end_found(turn, purpose, end)
+        case ConfigLinesAppended(purpose=purpose, end_offset=end):
             match purpose:
-                case ForWrite(id=id_):
+                case WritePurpose(id=id_):
                     writes.on_appended(turn, id_, end)
-                case ForSessionKey(number=number):
-                    signing.on_appended(turn, number, end)
-                case ForLoggerLevel(id=request_id):
+                case SessionKeyPurpose(key_number=number):
+                    signing.on_session_key_appended(turn, number, end)
+                case LoggerLevelPurpose(id=request_id):
                     logger_levels.on_appended(turn, request_id)
-        case ConfigAppendFailed():
+        case ConfigLinesAppendFailed():
             _on_append_failed(turn, event)
 
 
-def _on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
+def _on_append_failed(turn: Turn, event: ConfigLinesAppendFailed) -> None:
     """Lines could not be appended: pass this to the module that appended them; a leader opens its log again."""
-    if event.leader_log is not None:
-        leader_log.on_append_failed(turn, event.leader_log)
+    if event.leader_log_opening is not None:
+        leader_log.on_append_failed(turn, event.leader_log_opening)
     match event.purpose:
-        case ForWrite(id=id_):
+        case WritePurpose(id=id_):
             writes.on_append_failed(turn, id_, event.reason, is_fenced=event.is_fenced)
-        case ForSessionKey(number=number):
-            signing.on_append_failed(turn, number, event.reason)
-        case ForLoggerLevel(id=request_id):
+        case SessionKeyPurpose(key_number=number):
+            signing.on_session_key_append_failed(turn, number, event.reason)
+        case LoggerLevelPurpose(id=request_id):
             logger_levels.on_append_failed(turn, request_id, event.reason)
 
 
 def _on_runtime_answer(
-    turn: Turn, event: ConfigValidated | ConfigNotValidated | PluginsAnswered | OffsetsRead | OffsetsChanged
+    turn: Turn, event: ConfigValidated | ConfigNotValidated | PluginsAnswered | OffsetReadEnded | OffsetChangeEnded
 ) -> None:
     """Pass what the runtime has answered for a request to the module of the request."""
     match event:
         case ConfigValidated() | ConfigNotValidated():
-            writes.on_validated(turn, event)
-            questions.on_validated(turn, event)
+            writes.on_validation_ended(turn, event)
+            questions.on_validation_ended(turn, event)
         case PluginsAnswered():
             questions.on_answered(turn, event)
-        case OffsetsRead():
-            offsets.on_read(turn, event)
-        case OffsetsChanged():
-            writes.on_offsets_changed(turn, event)
+        case OffsetReadEnded():
+            offsets.on_offset_read_ended(turn, event)
+        case OffsetChangeEnded():
+            writes.on_offset_change_ended(turn, event)
 
 
-def _on_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | None) -> None:
+def _on_config_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPosition | None) -> None:
     """Pass the result of an end-offset lookup to the module that asked for it."""
     match purpose:
-        case ForRead(id=id_):
-            reads.on_end_found(turn, id_, end_offset)
-        case ForWrite(id=write_id):
-            writes.on_end_found(turn, write_id, end_offset)
-        case ForRound(lookup_id=lookup_id):
-            protocol_of(turn.herder).on_end_found(turn, lookup_id, end_offset)
-        case ForPlace(lookup_id=lookup_id):
-            place.on_end_found(turn, lookup_id, end_offset)
+        case ReadPurpose(id=id_):
+            reads.on_config_end_found(turn, id_, end_offset)
+        case WritePurpose(id=write_id):
+            writes.on_config_end_found(turn, write_id, end_offset)
+        case AssignmentPurpose(lookup_id=lookup_id):
+            protocol_of(turn.herder).on_config_end_found(turn, lookup_id, end_offset)
+        case ConfigLagPurpose(lookup_id=lookup_id):
+            place.on_config_end_found(turn, lookup_id, end_offset)
 
 
-def _on_arrival(turn: Turn, event: RequestArrived) -> None:
+def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
     """Pass a request to the module that answers it, unless the worker ends and refuses it."""
-    if _is_refused_at_the_end(turn.herder.lifecycle, event.request):
+    if _is_refused_while_ending(turn.herder.lifecycle, event.request):
         doing = "shutting down" if turn.herder.lifecycle.is_leaving else "restarting"
         refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
         turn.emit(Reply(id=event.id, answer=refusal))
@@ -515,7 +519,7 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
         case SignContent() | VerifySignature() | FenceTasks() as request:
-            turn.emit(Reply(id=event.id, answer=signing.answer(turn.herder, request)))
+            turn.emit(Reply(id=event.id, answer=signing.answer_signature_request(turn.herder, request)))
         case SetGroupLoggerLevel() as request:
             logger_levels.on_request(turn, event.id, request)
         case DescribeWorkerGroup() as request:
@@ -527,7 +531,7 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
             reads.on_request(turn, event, request)
 
 
-def _is_refused_at_the_end(worker: Lifecycle, request: Request) -> bool:
+def _is_refused_while_ending(worker: Lifecycle, request: Request) -> bool:
     """Whether a worker refuses the request because it is leaving or relaunching. Until it accepts no more requests, it
     refuses only orders. It always answers requests for its own description and for signatures and, while it relaunches,
     for the description of the group."""
@@ -535,21 +539,21 @@ def _is_refused_at_the_end(worker: Lifecycle, request: Request) -> bool:
         case DescribeWorker() | SignContent() | VerifySignature():
             return False
         case DescribeWorkerGroup():
-            return worker.is_leaving and worker.intake is Intake.CLOSED
+            return worker.is_leaving and worker.intake is RequestIntakeState.CLOSED
         case DrainWorker() | UncordonWorker() | RestartWorker() | RestartConnectorTask():
             return worker.is_leaving or worker.is_relaunching
         case _:
-            return worker.intake is Intake.CLOSED
+            return worker.intake is RequestIntakeState.CLOSED
 
 
 def _on_timer(turn: Turn, timer: Timer) -> None:
     match timer:
-        case RequestTimeoutDue() | EndLookupDue():
+        case RequestTimeoutDue() | ConfigEndLookupDue():
             _on_request_timer(turn, timer)
         case ConnectorRetryDue():
-            connectors.on_retry(turn, timer)
-        case FinishCheckDue():
-            closed_checkpoints.on_due(turn, timer)
+            connectors.on_retry_due(turn, timer)
+        case ClosedCheckpointCheckDue():
+            closed_checkpoints.on_finish_check_due(turn, timer)
         case TaskRestartDue():
             pass  # `_reconcile`, which follows, checks the deadline.
         case "assign" | "changed jobs" | "delay over" | "moves" | "configured end":
@@ -559,22 +563,22 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case "leader log":
             pass  # `_reconcile`, which follows, checks the deadline.
         case "session key":
-            signing.on_due(turn)
+            signing.on_rotation_timer(turn)
         case "statuses":
-            statuses.on_retry(turn)
+            statuses.requeue_failed_statuses(turn)
         case "last requests" | "shutdown" | "relaunch":
-            lifecycle.on_due(turn, timer)
+            lifecycle.on_time_limit(turn, timer)
 
 
-def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | EndLookupDue) -> None:
+def _on_request_timer(turn: Turn, timer: RequestTimeoutDue | ConfigEndLookupDue) -> None:
     match timer:
         case RequestTimeoutDue(id=id_):
-            reads.on_due(turn, id_)
-            active_topics.on_due(turn, id_)
-            questions.on_due(turn, id_)
-            offsets.on_due(turn, id_)
-            writes.on_due(turn, id_)
-        case EndLookupDue(id=id_):
+            reads.on_request_timeout(turn, id_)
+            active_topics.on_request_timeout(turn, id_)
+            questions.on_request_timeout(turn, id_)
+            offsets.on_request_timeout(turn, id_)
+            writes.on_request_timeout(turn, id_)
+        case ConfigEndLookupDue(id=id_):
             writes.on_end_lookup_due(turn, id_)
 
 

@@ -29,7 +29,7 @@ from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForRead:
+class ReadPurpose:
     """The end offset is looked up for a read, which waits until all lines are read that were written before the
     request."""
 
@@ -37,14 +37,14 @@ class ForRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForWrite:
+class WritePurpose:
     """The end offset is looked up, or lines are appended, for this write."""
 
     id: WriteId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForRound:
+class AssignmentPurpose:
     """The leader looks up the end offset for the group's assignment: in a classic group because a member has reported
     that it has read more of the config log; in a connect group before it reports the configured jobs."""
 
@@ -53,7 +53,7 @@ class ForRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForPlace:
+class ConfigLagPurpose:
     """This worker looks up the end offset, because it has read less of the config log than a member of its group has
     reported."""
 
@@ -62,23 +62,23 @@ class ForPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForSessionKey:
+class SessionKeyPurpose:
     """A session key is appended by the leader."""
 
-    number: int
+    key_number: int
     """The number of this key among the keys that this worker has made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForLoggerLevel:
+class LoggerLevelPurpose:
     """A line that sets the level of a logger on all workers is appended for this request."""
 
     id: RequestId
 
 
-EndPurpose: TypeAlias = ForRead | ForWrite | ForRound | ForPlace
+EndPurpose: TypeAlias = ReadPurpose | WritePurpose | AssignmentPurpose | ConfigLagPurpose
 """Why an end offset of the config log is looked up."""
-AppendPurpose: TypeAlias = ForWrite | ForSessionKey | ForLoggerLevel
+AppendPurpose: TypeAlias = WritePurpose | SessionKeyPurpose | LoggerLevelPurpose
 """Why lines are appended to the config log."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
@@ -124,17 +124,17 @@ class TimerFired:
 class RuntimeOpened:
     """Both logs are read to their ends and the runtime is open: this worker may join its group and start tasks."""
 
-    wall_ms: int
+    wall_clock_ms: int
     """The wall clock's time, in milliseconds since the Unix epoch: the creation times of session keys use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownOrdered:
-    """An operator has ordered the shutdown, or a part has failed without which the worker cannot run (then ``code`` is
-    not 0)."""
+    """An operator has ordered the shutdown, or a part has failed without which the worker cannot run (then
+    ``exit_code`` is not 0)."""
 
     reason: str
-    code: int = 0
+    exit_code: int = 0
     """The exit code of the process."""
 
 
@@ -173,7 +173,7 @@ class ConnectorSplit:
     connector: ConnectorName
     config_line_offset: int
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
-    configs: Sequence[Mapping[str, str]] = field(repr=False)
+    task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the connector's tasks, by task number."""
 
 
@@ -196,13 +196,13 @@ class CheckpointGenerationFinished:
 
     connector: ConnectorName
     incarnation: Incarnation
-    configs: Sequence[Mapping[str, str]] | None = field(repr=False)
+    task_configs: Sequence[Mapping[str, str]] | None = field(repr=False)
     """The task configs of the newest checkpoint generation; None when there is nothing to publish: another worker is
     finishing the closed checkpoint generation, or this worker could not finish it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfigsPublished:
+class TaskConfigsPublicationEnded:
     """The leader has answered the publication of task configs, or could not be reached."""
 
     connector: ConnectorName
@@ -210,7 +210,7 @@ class TaskConfigsPublished:
     """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     refusal: str | None = field(default=None, repr=False)
     """Why the leader has not accepted the task configs; None when it has accepted them."""
-    forbidden: bool = False
+    is_signature_refused: bool = False
     """Whether the leader has rejected the signature: it has another session key than the key with which the request was
     signed."""
 
@@ -221,7 +221,7 @@ class SessionKeyMade:
 
     key: bytes = field(repr=False)
     """Random bytes from the operating system's source of randomness."""
-    wall_ms: int
+    wall_clock_ms: int
     """The wall clock's time when the key was made, in milliseconds since the Unix epoch; the clock may have been set
     since the runtime was opened."""
 
@@ -253,7 +253,7 @@ class PluginsAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsRead:
+class OffsetReadEnded:
     """The runtime has read a connector's offsets, or could not."""
 
     id: RequestId
@@ -263,7 +263,7 @@ class OffsetsRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsChanged:
+class OffsetChangeEnded:
     """The runtime has changed a connector's offsets, or could not."""
 
     id: RequestId
@@ -285,19 +285,19 @@ class LeaderLogOpened:
     """The leader's log is open: a worker that opened it before this worker can append no more lines with its
     opening."""
 
-    number: int
+    opening_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLogOpenFailed:
-    """The leader's log could not be opened: see :class:`OpenLeaderLog`, whose ``number`` the event repeats."""
+    """The leader's log could not be opened: see :class:`OpenLeaderLog`, whose ``opening_number`` the event repeats."""
 
-    number: int
+    opening_number: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigAppended:
+class ConfigLinesAppended:
     """Lines were appended to the config log and are durable."""
 
     purpose: AppendPurpose
@@ -306,19 +306,19 @@ class ConfigAppended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigAppendFailed:
+class ConfigLinesAppendFailed:
     """Lines could not be appended to the config log, or it is unknown whether they were appended."""
 
     purpose: AppendPurpose
     reason: str
-    leader_log: int | None = None
-    """The opening of the leader's log with which the lines were to be appended (:class:`AppendConfig`)."""
+    leader_log_opening: int | None = None
+    """The opening of the leader's log with which the lines were to be appended (:class:`AppendConfigLines`)."""
     is_fenced: bool = False
     """Whether another worker has opened the leader's log since: certainly no line was appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusesAppended:
+class StatusAppendEnded:
     """The append of statuses to the status log has ended."""
 
     failure: str | None = None
@@ -343,7 +343,7 @@ class GroupLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeClosed:
+class RequestIntakeClosed:
     """This worker accepts no more requests, and all that it had accepted are answered or have reached the herder."""
 
 
@@ -359,21 +359,21 @@ ChoreResult: TypeAlias = (
     | ConnectorSplit
     | SplitFailed
     | CheckpointGenerationFinished
-    | TaskConfigsPublished
+    | TaskConfigsPublicationEnded
     | SessionKeyMade
     | ConfigValidated
     | ConfigNotValidated
     | PluginsAnswered
-    | OffsetsRead
-    | OffsetsChanged
+    | OffsetReadEnded
+    | OffsetChangeEnded
     | ConfigEndFound
     | TargetComputed
     | LeaderLogOpened
     | LeaderLogOpenFailed
-    | ConfigAppended
-    | ConfigAppendFailed
-    | StatusesAppended
-    | IntakeClosed
+    | ConfigLinesAppended
+    | ConfigLinesAppendFailed
+    | StatusAppendEnded
+    | RequestIntakeClosed
     | GroupLeft
     | RuntimeClosed
 )
@@ -444,10 +444,10 @@ class SetLoggerLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """End the worker: close all resources, then exit with ``code``. With ``relaunches`` the process executes itself
-    again instead."""
+    """End the worker: close all resources, then exit with ``exit_code``. With ``relaunches`` the process executes
+    itself again instead."""
 
-    code: int
+    exit_code: int
     reason: str
     """Why the worker ends, for the process's log."""
     relaunches: bool = False
@@ -502,7 +502,7 @@ class StopConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndStart:
+class EndTaskStart:
     """The start or restart of a task that was ordered before is no longer needed: end it after ``grace_ms``. Not a
     chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for every start."""
 
@@ -521,7 +521,7 @@ class FinishCheckpointGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishTaskConfigs:
-    """Send the task configs to the leader, which is another worker → TaskConfigsPublished"""
+    """Send the task configs to the leader, which is another worker → TaskConfigsPublicationEnded"""
 
     leader_url: WorkerUrl
     connector: ConnectorName
@@ -560,7 +560,7 @@ class AskPlugins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOffsets:
-    """Read a connector's offsets from its checkpoints → OffsetsRead"""
+    """Read a connector's offsets from its checkpoints → OffsetReadEnded"""
 
     id: RequestId
     connector: ConnectorName
@@ -570,7 +570,7 @@ class ReadOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOffsetChange:
-    """Change the offsets of a connector that is stopped, or that is about to be created → OffsetsChanged"""
+    """Change the offsets of a connector that is stopped, or that is about to be created → OffsetChangeEnded"""
 
     id: RequestId
     connector: ConnectorName
@@ -603,7 +603,7 @@ class OpenLeaderLog:
     """Take the right to append lines as the leader, from all workers that had it
     → LeaderLogOpened | LeaderLogOpenFailed"""
 
-    number: int
+    opening_number: int
     """The number of this opening, as counted by this worker."""
     transaction_timeout_ms: int
     """The session timeout: when an append does not end within this time, the broker aborts it. Until then, readers
@@ -611,26 +611,26 @@ class OpenLeaderLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendConfig:
-    """Append lines to the config log → ConfigAppended | ConfigAppendFailed"""
+class AppendConfigLines:
+    """Append lines to the config log → ConfigLinesAppended | ConfigLinesAppendFailed"""
 
     purpose: AppendPurpose
     lines: tuple[NewTopicRecord, ...]
-    leader_log: int | None = None
+    leader_log_opening: int | None = None
     """The number of the opening of the leader's log (:class:`OpenLeaderLog`) with which the lines are appended, all or
     none; None for lines that any worker may append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendStatuses:
-    """Append lines to the status log → StatusesAppended"""
+    """Append lines to the status log → StatusAppendEnded"""
 
     lines: tuple[NewTopicRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloseIntake:
-    """Accept no more requests, and wait until those that were accepted are answered → IntakeClosed"""
+class CloseRequestIntake:
+    """Accept no more requests, and wait until those that were accepted are answered → RequestIntakeClosed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -653,9 +653,9 @@ Chore: TypeAlias = (
     | FindConfigEnd
     | ComputeTarget
     | OpenLeaderLog
-    | AppendConfig
+    | AppendConfigLines
     | AppendStatuses
-    | CloseIntake
+    | CloseRequestIntake
     | Leave
     | CloseRuntime
 )
@@ -666,7 +666,7 @@ Effect: TypeAlias = (
     | CancelTimer
     | WriteLogMessage
     | StopConnector
-    | EndStart
+    | EndTaskStart
     | NotifyListeners
     | SetLoggerLevel
     | MembershipOrder

@@ -2,52 +2,52 @@
 leader nor the worker that has the connector.
 """
 
-from coterie.herder.messages import CancelTimer, OffsetsRead, ReadOffsets, Reply, SetTimer
+from coterie.herder.messages import CancelTimer, OffsetReadEnded, ReadOffsets, Reply, SetTimer
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorOffsets
-from coterie.herder.requests.refusals import Problem, RequestRefused, connector_not_found, timed_out
+from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal, unknown_connector_refusal
 from coterie.herder.state import Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
 
 
-def begin_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
+def begin_offset_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
     """Let the runtime read the offsets of the connector ``name``, or refuse the request if there is no such connector.
     Called when this worker has read the config log to the end offset that the log had at the request."""
     connector = turn.herder.config.connector(name)
     if connector is None:
-        turn.emit(Reply(id=id_, answer=connector_not_found(name)))
+        turn.emit(Reply(id=id_, answer=unknown_connector_refusal(name)))
         return
     turn.herder.requests.offset_reads[id_] = name
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + turn.herder.settings.request_timeout_ms))
     turn.emit(ReadOffsets(id=id_, connector=name, incarnation=connector.incarnation, config=connector.config))
 
 
-def on_read(turn: Turn, event: OffsetsRead) -> None:
+def on_offset_read_ended(turn: Turn, event: OffsetReadEnded) -> None:
     """Answer the request; does nothing if it has timed out."""
     if event.id not in turn.herder.requests.offset_reads:
         return
     if event.failure is None:
-        _answer(turn, event.id, ConnectorOffsets(offsets=event.offsets))
+        _answer_offset_read(turn, event.id, ConnectorOffsets(offsets=event.offsets))
     else:
-        _answer(turn, event.id, RequestRefused(problem=Problem.OFFSETS_FAILED, message=event.failure))
+        _answer_offset_read(turn, event.id, RequestRefused(problem=Problem.OFFSETS_FAILED, message=event.failure))
 
 
-def on_due(turn: Turn, id_: RequestId) -> None:
+def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a write."""
     name = turn.herder.requests.offset_reads.get(id_)
     if name is not None:
-        _answer(turn, id_, timed_out(f"reading the offsets of connector {name}"))
+        _answer_offset_read(turn, id_, timeout_refusal(f"reading the offsets of connector {name}"))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     """Refuse all pending reads of offsets."""
     for id_ in list(turn.herder.requests.offset_reads):
-        _answer(turn, id_, RequestRefused(problem=problem, message=message))
+        _answer_offset_read(turn, id_, RequestRefused(problem=problem, message=message))
 
 
-def _answer(turn: Turn, id_: RequestId, answer: Answer) -> None:
+def _answer_offset_read(turn: Turn, id_: RequestId, answer: Answer) -> None:
     """Answer the read and forget it."""
     del turn.herder.requests.offset_reads[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))

@@ -7,52 +7,52 @@ refuses it, with the URL of that worker, or of the leader when it does not have 
 
 from coterie.herder import draining, lifecycle, restarts, tasks
 from coterie.herder.group_protocol import protocol_of
-from coterie.herder.group_view import find_members, names_of, worker_id_in
+from coterie.herder.group_view import find_members_by_name, names_of_member, worker_id_of_url
 from coterie.herder.messages import Reply
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found_refusal
 from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.state import GroupRequest, Turn
 from coterie.nouns.jobs import ConnectorTaskId
 
 
 def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
-    """Answer the request, or keep it until the view of the group has arrived (:func:`on_described`). An order that
-    names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
+    """Answer the request, or keep it until the view of the group has arrived (:func:`on_group_described`). An order
+    that names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
     match request:
         case DrainWorker() | UncordonWorker() | RestartWorker():
-            is_for_this_worker = request.worker == worker_id_in(turn.herder.settings.url)
+            is_for_this_worker = request.worker == worker_id_of_url(turn.herder.settings.url)
         case RestartConnectorTask():
             is_for_this_worker = request.task in turn.herder.place.assigned
         case DescribeWorkerGroup():
             is_for_this_worker = False
     if is_for_this_worker or protocol_of(turn.herder).request_group_view(turn):
-        _answer(turn, id_, request)
+        _answer_worker_request(turn, id_, request)
     else:
         turn.herder.requests.awaiting_group_view += ((id_, request),)
 
 
-def advance(turn: Turn) -> None:
+def execute_waiting_task_orders(turn: Turn) -> None:
     """Carry out the orders about tasks that have waited for the config log. An order that names an unknown connector or
     task is refused."""
     while turn.task_orders:
         id_, order = turn.task_orders.pop(0)
-        if (refusal := restarts.unknown_task(turn.herder, order)) is not None:
+        if (refusal := restarts.unknown_task_refusal(turn.herder, order)) is not None:
             turn.emit(Reply(id=id_, answer=refusal))
         else:
             on_request(turn, id_, order)
 
 
-def on_described(turn: Turn) -> None:
+def on_group_described(turn: Turn) -> None:
     """The view of the group has arrived, or could not be read: answer the requests that wait for it."""
     waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
     for id_, request in waiting:
-        _answer(turn, id_, request)
+        _answer_worker_request(turn, id_, request)
 
 
-def _answer(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
+def _answer_worker_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     """Answer with the state of the group, or execute the order if it is for this worker. Otherwise refuse the request:
     the refusal contains the URL of the worker that may execute it, or states that this worker has no view of the
     group."""
@@ -91,7 +91,7 @@ def _refusal_if_other_owner(turn: Turn, task: ConnectorTaskId) -> RequestRefused
 def _execute(turn: Turn, order: WorkerOrder) -> Answer:
     match order:
         case DrainWorker():
-            return draining.drain(turn)
+            return draining.start_drain(turn)
         case UncordonWorker():
             return draining.uncordon(turn)
         case RestartWorker(settings_error=settings_error):
@@ -105,17 +105,17 @@ def _refusal_if_other_worker(turn: Turn, worker: str) -> RequestRefused | None:
     ``host:port``, by which the leader's REST API forwards orders.
     """
     herder = turn.herder
-    if worker == worker_id_in(herder.settings.url):
+    if worker == worker_id_of_url(herder.settings.url):
         return None
     group = protocol_of(herder).group_view(turn)
     if isinstance(group, RequestRefused):
         return group
     # A member and its predecessor at the same URL are one worker.
-    found = {info.url: info for info in find_members(group.members, worker)}
+    found = {info.url: info for info in find_members_by_name(group.members, worker)}
     match list(found.values()):
         case []:
-            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in group.members)
-            return not_found(f"No worker is called {worker}. The workers of the group: {known}")
+            known = "; ".join(", ".join(dict.fromkeys(names_of_member(info))) for info in group.members)
+            return not_found_refusal(f"No worker is called {worker}. The workers of the group: {known}")
         case [info]:
             if info.url == herder.settings.url:
                 return None

@@ -7,7 +7,7 @@ it has read the config log up to the group's config offset (KAFKA-9849).
 
 from dataclasses import replace
 
-from coterie.herder.messages import FindConfigEnd, ForPlace, SetTimer, WriteLogMessage
+from coterie.herder.messages import ConfigLagPurpose, FindConfigEnd, SetTimer, WriteLogMessage
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.state import Herder, InRound, LostPlace, RoundCompleted, RoundFailed, StoppingBeforeJoin, Turn
 from coterie.nouns.ids import ConfigOffset, LogPosition, MemberId, WorkerUrl
@@ -16,41 +16,43 @@ from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Assigned, LeaseRenewed, LeaveAndRejoin, SetWorkerState
 
 
-def begin_round(turn: Turn, state: MemberState) -> None:
+def mark_round_running(turn: Turn, state: MemberState) -> None:
     """Record that a round is running, in which this member has reached ``state``. A worker that has to stop all its
     jobs before it joins the round still has to."""
     place = turn.herder.place
     match place.phase:
         case StoppingBeforeJoin() as standing:
-            place.phase = replace(standing, state=state)
+            place.phase = replace(standing, member_state=state)
         case _:
-            place.phase = InRound(state=state, follows_loss=place.is_lost)
+            place.phase = InRound(member_state=state, follows_membership_loss=place.is_lost)
 
 
-def release_all(turn: Turn) -> bool:
+def drop_jobs_before_join(turn: Turn) -> bool:
     """Drop all assigned jobs, because this worker must stop them before it joins the round. Returns False, and drops
     nothing, if this was already called in the same round."""
     place = turn.herder.place
     was_known = isinstance(place.phase, StoppingBeforeJoin)
-    place.phase = StoppingBeforeJoin(state=MemberState.PREPARING_REBALANCE, follows_loss=place.is_lost)
+    place.phase = StoppingBeforeJoin(
+        member_state=MemberState.PREPARING_REBALANCE, follows_membership_loss=place.is_lost
+    )
     if not was_known:
         place.assigned = NO_JOBS
         place.last_worker_state = None  # Sent again even if unchanged, because the member waits for it.
     return not was_known
 
 
-def release_without_statuses(turn: Turn) -> None:
+def join_without_statuses(turn: Turn) -> None:
     """Let this worker join the round without waiting until the statuses of its stopped jobs are written, because an
     append of statuses has failed. Does nothing unless the worker stops all its jobs before a join."""
     place = turn.herder.place
     match place.phase:
-        case StoppingBeforeJoin(state=state, follows_loss=follows_loss):
-            place.phase = InRound(state=state, follows_loss=follows_loss)
+        case StoppingBeforeJoin(member_state=state, follows_membership_loss=follows_loss):
+            place.phase = InRound(member_state=state, follows_membership_loss=follows_loss)
         case _:
             pass
 
 
-def apply_round(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
+def apply_round_result(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
     """Apply the result of a round that has ended; in a connect group, a received assignment. If the round
     ``has_failed``, the jobs assigned to this worker stay unchanged. A worker that is leaving accepts no jobs.
 
@@ -62,9 +64,9 @@ def apply_round(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
     place.phase = RoundFailed() if has_failed else RoundCompleted()
     place.member_id, place.epoch = event.member_id, event.epoch
     place.leader, place.leader_url = event.leader, event.leader_url
-    was_behind = not herder.has_read(place.group_config_offset)
+    was_behind = not herder.has_read_config_to(place.group_config_offset)
     place.group_config_offset, place.config_end_unverified = event.config_offset, has_failed
-    if not was_behind and not herder.has_read(event.config_offset):
+    if not was_behind and not herder.has_read_config_to(event.config_offset):
         _set_lag_timer(turn)
     if not has_failed:
         place.assignment_offset = event.config_offset
@@ -78,7 +80,7 @@ def set_member_state(turn: Turn, state: MemberState) -> None:
     place = turn.herder.place
     match place.phase:
         case RoundCompleted():
-            place.phase = RoundCompleted(state=state)
+            place.phase = RoundCompleted(member_state=state)
         case _:
             pass
 
@@ -89,7 +91,7 @@ def retained_jobs(before: Jobs, event: Assigned) -> Jobs:
     return NO_JOBS if event.replaces_all else before - event.revoked
 
 
-def lose(turn: Turn) -> None:
+def forget_membership(turn: Turn) -> None:
     """The membership is lost: forget the member id, the leader and the assigned jobs. The next worker state is sent to
     the member even if it is unchanged, because the member waits for it."""
     place = turn.herder.place
@@ -117,19 +119,19 @@ def renew_lease(turn: Turn, event: LeaseRenewed) -> None:
         place.lease_renewal = event
 
 
-def advance(turn: Turn) -> None:
+def send_worker_state_if_changed(turn: Turn) -> None:
     """Send a ``SetWorkerState`` order to the member if this worker's state has changed since the last one. The order is
     held back while the runtime of a worker that is not a member is not open, while the statuses that the next join
     waits for are not written, and, after a loss, while this worker has read less of the config log than its group."""
     herder, place = turn.herder, turn.herder.place
     worker_state = SetWorkerState(
         config_offset=herder.config.offset,
-        owned=herder.owned,
+        owned=herder.owned_jobs,
         draining=herder.lifecycle.is_draining,
         kept_jobs=herder.kept_jobs,
     )
     awaits_statuses = isinstance(place.phase, StoppingBeforeJoin) and not herder.work.are_statuses_written
-    is_out = place.is_lost and not herder.has_read(place.group_config_offset)
+    is_out = place.is_lost and not herder.has_read_config_to(place.group_config_offset)
     # A worker does not join before its runtime is open; a relaunched worker is in its group already.
     may_join = herder.lifecycle.is_runtime_open or bool(place.member_id)
     if may_join and worker_state != place.last_worker_state and not awaits_statuses and not is_out:
@@ -137,7 +139,7 @@ def advance(turn: Turn) -> None:
         turn.emit(worker_state)
 
 
-def not_leader(herder: Herder) -> RequestRefused:
+def not_leader_refusal(herder: Herder) -> RequestRefused:
     """The refusal of a request that only the leader can serve: with the leader's URL if another worker is the leader,
     else NO_LEADER."""
     if herder.place.leader_url and not herder.place.is_named_leader:
@@ -155,24 +157,28 @@ def on_config_lag_timeout(turn: Turn) -> None:
     timeout after it fell behind. If only a member reported the group's config offset, look up the log's end offset
     first."""
     herder, place = turn.herder, turn.herder.place
-    if herder.lifecycle.is_leaving or herder.has_read(place.group_config_offset):
+    if herder.lifecycle.is_leaving or herder.has_read_config_to(place.group_config_offset):
         return
     if place.config_end_unverified:
         place.last_lookup_id += 1
-        turn.emit(FindConfigEnd(purpose=ForPlace(lookup_id=place.last_lookup_id)))
+        turn.emit(FindConfigEnd(purpose=ConfigLagPurpose(lookup_id=place.last_lookup_id)))
     else:
         _leave_and_rejoin(turn)
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of :func:`on_config_lag_timeout` has ended; ``end_offset`` None means that the log could not be
     reached. If this worker has read the log to its end, the reported offset is wrong: log a warning and use the end
     offset. Otherwise leave the group and rejoin. Does nothing after the result of an older lookup, or if this worker
     has caught up or is leaving."""
     herder, place = turn.herder, turn.herder.place
-    if lookup_id != place.last_lookup_id or herder.lifecycle.is_leaving or herder.has_read(place.group_config_offset):
+    if (
+        lookup_id != place.last_lookup_id
+        or herder.lifecycle.is_leaving
+        or herder.has_read_config_to(place.group_config_offset)
+    ):
         return
-    if end_offset is not None and herder.has_read(end_offset):
+    if end_offset is not None and herder.has_read_config_to(end_offset):
         text = (
             f"A member reported config offset {place.group_config_offset}, but the config topic ends at "
             f"{end_offset}. Check that all "
@@ -180,7 +186,7 @@ def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> 
         )
         turn.emit(WriteLogMessage(text=text, warns=True))
         place.group_config_offset = ConfigOffset(end_offset)
-        advance(turn)
+        send_worker_state_if_changed(turn)
     else:
         _leave_and_rejoin(turn)
         _set_lag_timer(turn)

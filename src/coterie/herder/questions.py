@@ -28,7 +28,7 @@ from coterie.herder.requests.questions import (
     Question,
     ValidateConnectorConfig,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused, timed_out
+from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
 from coterie.herder.state import Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
@@ -63,14 +63,14 @@ def on_answered(turn: Turn, event: PluginsAnswered) -> None:
     match turn.herder.requests.questions.get(event.id), event.answer:
         case ListPlugins(connectors_only=True), PluginList(plugins=plugins):
             connectors = tuple(plugin for plugin in plugins if plugin.type.is_connector)
-            _answer(turn, event.id, PluginList(plugins=connectors))
+            _answer_question(turn, event.id, PluginList(plugins=connectors))
         case ListPlugins() | DescribePlugin(), answer:
-            _answer(turn, event.id, answer)
+            _answer_question(turn, event.id, answer)
         case _:
             pass
 
 
-def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
     """Answer the question with the result of the validation. Does nothing if the id is not that of a pending question,
     for example of a write."""
     question = turn.herder.requests.questions.get(event.id)
@@ -78,14 +78,16 @@ def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> Non
         return
     match event:
         case ConfigNotValidated(failure=failure):
-            _answer(turn, event.id, not_validated(failure))
+            _answer_question(turn, event.id, not_validated_refusal(failure))
         case ConfigValidated(infos=infos):
             if question.config.get("name") is not None:
                 infos = infos.with_errors(name_errors(_connector_name(question)))
-            _answer(turn, event.id, infos.with_nulls(key for key, value in question.config.items() if value is None))
+            _answer_question(
+                turn, event.id, infos.with_nulls(key for key, value in question.config.items() if value is None)
+            )
 
 
-def on_due(turn: Turn, id_: RequestId) -> None:
+def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a read."""
     match turn.herder.requests.questions.get(id_):
         case None:
@@ -96,13 +98,13 @@ def on_due(turn: Turn, id_: RequestId) -> None:
             activity = f"retrieving the configuration definition from the plugin {name}"
         case ListPlugins():
             activity = "listing its plugins"
-    _answer(turn, id_, timed_out(activity))
+    _answer_question(turn, id_, timeout_refusal(activity))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     """Refuse all pending questions."""
     for id_ in list(turn.herder.requests.questions):
-        _answer(turn, id_, RequestRefused(problem=problem, message=message))
+        _answer_question(turn, id_, RequestRefused(problem=problem, message=message))
 
 
 def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
@@ -115,12 +117,12 @@ def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
     return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
 
 
-def not_validated(failure: str) -> RequestRefused:
+def not_validated_refusal(failure: str) -> RequestRefused:
     """The refusal of a request whose config could not be validated because of ``failure``."""
     return RequestRefused(problem=Problem.NOT_VALIDATED, message=f"Failed to validate the config: {failure}")
 
 
-def _answer(turn: Turn, id_: RequestId, answer: Answer) -> None:
+def _answer_question(turn: Turn, id_: RequestId, answer: Answer) -> None:
     """Answer the question and forget it."""
     del turn.herder.requests.questions[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))

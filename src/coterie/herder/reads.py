@@ -8,8 +8,8 @@ the state read so far.
 from collections.abc import Iterable
 
 from coterie.herder import offsets
-from coterie.herder.descriptions import connector_status, describe
-from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
+from coterie.herder.descriptions import connector_status, describe_connector
+from coterie.herder.messages import CancelTimer, FindConfigEnd, ReadPurpose, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import RestartConnectorTask
@@ -29,7 +29,7 @@ from coterie.herder.requests.reads import (
     TaskConfigs,
     TaskStatus,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused, connector_not_found, not_found
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found_refusal, unknown_connector_refusal
 from coterie.herder.state import Herder, PendingRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.ids import LogPosition
@@ -40,40 +40,40 @@ def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnect
     """Look up the log's end offset for the read or the order, and set its time limit; or answer a read at once that
     does not need the log's end."""
     if isinstance(request, DescribeConnectors):
-        turn.emit(Reply(id=event.id, answer=answer(turn.herder, request)))
+        turn.emit(Reply(id=event.id, answer=answer_from_state(turn.herder, request)))
         return
     turn.herder.requests.reads[event.id] = PendingRead(request)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
-    turn.emit(FindConfigEnd(purpose=ForRead(id=event.id)))
+    turn.emit(FindConfigEnd(purpose=ReadPurpose(id=event.id)))
 
 
-def on_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
+def on_config_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | None) -> None:
     """The read waits until the log is read to ``end_offset``; with None (the log could not be reached) it is answered
     at once."""
     read = turn.herder.requests.reads.get(id_)
     if read is None:
         return
     if end_offset is None:
-        _answer(turn, id_, read)
+        _answer_read(turn, id_, read)
     else:
         read.end_offset = end_offset
 
 
-def on_due(turn: Turn, id_: RequestId) -> None:
+def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit is over: answer the read with the state read so far. Does nothing for an unknown id, for example
     of a write."""
     read = turn.herder.requests.reads.get(id_)
     if read is not None:
-        _answer(turn, id_, read)
+        _answer_read(turn, id_, read)
 
 
-def advance(turn: Turn) -> None:
+def answer_ready_reads(turn: Turn) -> None:
     """Answer each read for which this worker has read the config log to the end offset that the log had at the
     request."""
     herder = turn.herder
     for id_, read in list(herder.requests.reads.items()):
-        if read.end_offset is not None and herder.has_read(read.end_offset):
-            _answer(turn, id_, read)
+        if read.end_offset is not None and herder.has_read_config_to(read.end_offset):
+            _answer_read(turn, id_, read)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
@@ -83,7 +83,7 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
-def _answer(turn: Turn, id_: RequestId, read: PendingRead) -> None:
+def _answer_read(turn: Turn, id_: RequestId, read: PendingRead) -> None:
     """Answer the read with the state read so far, and forget it. An order is added to ``turn.task_orders``; offsets are
     then read from the checkpoints."""
     del turn.herder.requests.reads[id_]
@@ -92,41 +92,43 @@ def _answer(turn: Turn, id_: RequestId, read: PendingRead) -> None:
         case RestartConnectorTask() as order:
             turn.task_orders.append((id_, order))
         case DescribeOffsets(connector=name):
-            offsets.begin_read(turn, id_, name)
+            offsets.begin_offset_read(turn, id_, name)
         case request:
-            turn.emit(Reply(id=id_, answer=answer(turn.herder, request)))
+            turn.emit(Reply(id=id_, answer=answer_from_state(turn.herder, request)))
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
-def answer(herder: Herder, request: LogRead) -> Answer:
+def answer_from_state(herder: Herder, request: LogRead) -> Answer:
     """The response to a read of the logs, from the state read so far. The messages of refusals are Connect's."""
     match request:
         case ListConnectors():
-            return ConnectorNames(connectors=tuple(herder.config.names()))
+            return ConnectorNames(connectors=tuple(herder.config.connector_names()))
         case DescribeConnectors(connectors=names):
             return _descriptions(herder, names)
         case DescribeConnector(connector=name):
-            return describe(herder.config, name)
+            return describe_connector(herder.config, name)
         case DescribeTasks(connector=name):
             connector = herder.config.connector(name)
             if connector is None:
-                return connector_not_found(name)
-            return TaskConfigs(tasks=tuple(zip(herder.config.tasks(name), connector.task_configs, strict=True)))
+                return unknown_connector_refusal(name)
+            return TaskConfigs(
+                tasks=tuple(zip(herder.config.committed_tasks(name), connector.task_configs, strict=True))
+            )
         case DescribeStatus(connector=name):
-            return connector_status(herder.config, herder.statuses, name) or not_found(
+            return connector_status(herder.config, herder.statuses, name) or not_found_refusal(
                 f"No status found for connector {name}"
             )
         case DescribeTaskStatus(task=task):
             status = herder.statuses.get(task) if herder.config.task_config(task) is not None else None
             if status is None:
-                return not_found(f"No status found for task {task}")
+                return not_found_refusal(f"No status found for task {task}")
             return TaskStatus(task=task, status=status)
 
 
 def _descriptions(herder: Herder, names: Iterable[ConnectorName]) -> ConnectorDescriptions:
-    infos = (describe(herder.config, name) for name in names)
+    infos = (describe_connector(herder.config, name) for name in names)
     return ConnectorDescriptions(
         connectors=tuple(
             (info, connector_status(herder.config, herder.statuses, info.connector))

@@ -7,11 +7,11 @@ worker restarts those jobs that are assigned to it. A restart of one task is an 
 from coterie.herder import connectors, tasks
 from coterie.herder.config_records import RestartRequested
 from coterie.herder.requests.orders import RestartConnectorTask
-from coterie.herder.requests.refusals import RequestRefused, not_found
+from coterie.herder.requests.refusals import RequestRefused, not_found_refusal
 from coterie.herder.state import Herder, Turn
 
 
-def on_line(turn: Turn, line: RestartRequested) -> None:
+def on_restart_requested(turn: Turn, line: RestartRequested) -> None:
     """A restart of a connector was requested: restart this worker's jobs of the connector. A line that is read as
     history is ignored, because all jobs start anyway when the worker has read the log."""
     herder = turn.herder
@@ -19,14 +19,14 @@ def on_line(turn: Turn, line: RestartRequested) -> None:
         return
     connectors.restart(turn, line.connector, only_failed=line.only_failed)
     if line.include_tasks:
-        for task in herder.config.tasks(line.connector):
+        for task in herder.config.committed_tasks(line.connector):
             tasks.restart(turn, task, only_failed=line.only_failed)
 
 
-def unknown_task(herder: Herder, order: RestartConnectorTask) -> RequestRefused | None:
+def unknown_task_refusal(herder: Herder, order: RestartConnectorTask) -> RequestRefused | None:
     """The refusal of an order that names an unknown connector or task, with Connect's messages; None for a known
     task."""
     task = order.task
     if herder.config.connector(task.connector) is None:
-        return not_found(f"Unknown connector: {task.connector}")
-    return not_found(f"Unknown task: {task}") if herder.config.task_config(task) is None else None
+        return not_found_refusal(f"Unknown connector: {task.connector}")
+    return not_found_refusal(f"Unknown task: {task}") if herder.config.task_config(task) is None else None

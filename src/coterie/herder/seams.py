@@ -121,7 +121,7 @@ class TaskSpec:
     """What a runtime needs to start one task. Each start takes the task's checkpoint over."""
 
     task: ConnectorTaskId
-    incarnation: Incarnation
+    connector_incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
     """The task's own config, as the connector's split returned it and the config topic contains it."""
 
@@ -205,7 +205,7 @@ class PluginThreadsLost:
     """The number of this worker's lost threads has changed. A thread is lost while a call into a plug-in has exceeded
     its time limit and has not returned: the runtime cannot end it."""
 
-    count: int
+    lost_threads_total: int
 
 
 TaskEvent: TypeAlias = (
@@ -381,7 +381,7 @@ class TaskRuntime(Protocol):
         """
         ...
 
-    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """The running :meth:`start` or :meth:`restart` of ``task`` is no longer needed: if it has not ended within
         ``grace_ms``, it ends as at its time limit. Does nothing when there is none. Never waits."""
         ...

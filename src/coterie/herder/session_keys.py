@@ -25,9 +25,9 @@ class SessionKeySettings:
 
     ttl_ms: int = defaults.INTER_WORKER_KEY_TTL_MS
     """The age at which the leader replaces a key; 0 means never."""
-    algorithm: str = defaults.INTER_WORKER_ALGORITHM
+    key_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC algorithm for which a leader makes a key."""
-    size_bytes: int = signature_algorithms.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
+    key_size_bytes: int = signature_algorithms.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
     """The size of the keys that a leader makes."""
     signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC algorithm with which this worker signs."""
@@ -88,7 +88,7 @@ class KeyOrdered:
 class AppendsKey:
     """A key is being appended to the config log."""
 
-    number: int
+    key_number: int
     """The number of this key among the keys that this worker has made."""
 
 
@@ -100,13 +100,13 @@ class ReadsKeyBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsAfterFailure:
-    """A key could not be written; this worker may make another key from ``until_ms`` on."""
+class KeyRetryPending:
+    """A key could not be written; this worker may make another key from ``retry_at_ms`` on."""
 
-    until_ms: int
+    retry_at_ms: int
 
 
-RotationState: TypeAlias = NoKeyUnderWay | KeyOrdered | AppendsKey | ReadsKeyBack | WaitsAfterFailure
+RotationState: TypeAlias = NoKeyUnderWay | KeyOrdered | AppendsKey | ReadsKeyBack | KeyRetryPending
 
 
 class SessionKeyRotation:

@@ -9,15 +9,15 @@ the short time in which some of them have not read a new line.
 from coterie.herder import config_records
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     CancelTimer,
-    ForSessionKey,
     MakeSessionKey,
     SessionKeyMade,
+    SessionKeyPurpose,
     SetTimer,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused, connector_not_found
+from coterie.herder.requests.refusals import Problem, RequestRefused, unknown_connector_refusal
 from coterie.herder.requests.signatures import (
     FenceTasks,
     SignatureCheck,
@@ -29,12 +29,12 @@ from coterie.herder.requests.signatures import (
 from coterie.herder.session_keys import (
     AppendsKey,
     KeyOrdered,
+    KeyRetryPending,
     NoKeyUnderWay,
     ReadsKeyBack,
     SessionKey,
     Signature,
     SigningKey,
-    WaitsAfterFailure,
 )
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import LogPosition
@@ -46,7 +46,7 @@ KEY_PROPAGATION_MS = 60_000
 not read the new key yet."""
 
 
-def awaits_key(herder: Herder) -> bool:
+def awaits_session_key(herder: Herder) -> bool:
     """Whether this worker must sign its requests and has not read any session key yet."""
     return protocol_of(herder).are_requests_signed(herder) and herder.config.session_key is None
 
@@ -56,17 +56,17 @@ def signing_key(herder: Herder) -> SigningKey | None:
     known = herder.config.session_key
     if known is None or not protocol_of(herder).are_requests_signed(herder):
         return None
-    return SigningKey(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
+    return SigningKey(key=known.key, algorithm=herder.settings.session_key_settings.signature_algorithm)
 
 
-def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
+def signature_refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
     """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages. None when the
     signature is accepted, or when the group's protocol needs no signatures."""
     if not protocol_of(herder).are_requests_signed(herder):
         return None
     if signature is None:
         return RequestRefused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
-    taken = herder.settings.session_keys.verification_algorithms
+    taken = herder.settings.session_key_settings.verification_algorithms
     if signature.algorithm not in taken:
         message = (
             f"This worker does not support the '{signature.algorithm}' key signing algorithm used by other workers. "
@@ -84,7 +84,9 @@ def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | Non
     return None
 
 
-def answer(herder: Herder, request: SignatureRequest) -> SignedContent | SignatureCheck | RequestRefused:
+def answer_signature_request(
+    herder: Herder, request: SignatureRequest
+) -> SignedContent | SignatureCheck | RequestRefused:
     """The response to a request to sign or to verify, or the refusal of a request to fence tasks."""
     match request:
         case SignContent(content=content):
@@ -92,12 +94,12 @@ def answer(herder: Herder, request: SignatureRequest) -> SignedContent | Signatu
             return SignedContent(signature=None if key is None else key.signature(content))
         case VerifySignature(signature=signature):
             are_signed = protocol_of(herder).are_requests_signed(herder)
-            return SignatureCheck(is_valid=are_signed and refusal(herder, signature) is None)
+            return SignatureCheck(is_valid=are_signed and signature_refusal(herder, signature) is None)
         case FenceTasks(connector=name, signature=signature):
-            if (refused := refusal(herder, signature)) is not None:
+            if (refused := signature_refusal(herder, signature)) is not None:
                 return refused
             if herder.config.connector(name) is None:
-                return connector_not_found(name)
+                return unknown_connector_refusal(name)
             message = (
                 f"The tasks of connector {name} cannot be fenced by a request: in Coterie the start of a task fences "
                 "its earlier runs. Run the exactly-once sources of Kafka Connect in a group of Connect workers"
@@ -115,88 +117,92 @@ def may_predate_new_key(first_sent_ms: int | None, now_ms: int) -> bool:
 # -- the key's rotation by the leader ---------------------------------------------------------------------------------
 
 
-def advance(turn: Turn) -> None:
+def rotate_session_key_if_due(turn: Turn) -> None:
     """Order a key from the shell when a new key is needed, and set the timer for the time at which the next one is
     needed."""
     herder, rotation = turn.herder, turn.herder.rotation
     if herder.config.session_key != rotation.current_key:
         rotation.current_key, rotation.current_key_read_at_ms = herder.config.session_key, turn.now_ms
     match rotation.state:
-        case ReadsKeyBack(end_offset=end) if herder.has_read(end):
+        case ReadsKeyBack(end_offset=end) if herder.has_read_config_to(end):
             rotation.state = NoKeyUnderWay()
-        case WaitsAfterFailure(until_ms=until_ms) if turn.now_ms >= until_ms:
+        case KeyRetryPending(retry_at_ms=until_ms) if turn.now_ms >= until_ms:
             rotation.state = NoKeyUnderWay()
         case _:
             pass
     if isinstance(rotation.state, NoKeyUnderWay) and _needs_new_key(turn):
         rotation.state = KeyOrdered()
-        turn.emit(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
+        turn.emit(MakeSessionKey(size_bytes=herder.settings.session_key_settings.key_size_bytes))
     match rotation.state:
-        case WaitsAfterFailure(until_ms=until_ms):
+        case KeyRetryPending(retry_at_ms=until_ms):
             _set_rotation_timer(turn, until_ms)
         case _:
-            _set_rotation_timer(turn, _expires_ms(herder))
+            _set_rotation_timer(turn, _key_expires_ms(herder))
 
 
-def on_opened(turn: Turn, wall_ms: int) -> None:
+def store_wall_clock_offset(turn: Turn, wall_ms: int) -> None:
     """Store the difference between the wall clock and the monotonic clock."""
     turn.herder.rotation.wall_clock_offset_ms = wall_ms - turn.now_ms
 
 
-def on_made(turn: Turn, event: SessionKeyMade) -> None:
+def on_session_key_made(turn: Turn, event: SessionKeyMade) -> None:
     """Append the new key to the config log, unless it is no longer needed."""
     herder, rotation = turn.herder, turn.herder.rotation
     rotation.state = NoKeyUnderWay()
-    rotation.wall_clock_offset_ms = event.wall_ms - turn.now_ms
+    rotation.wall_clock_offset_ms = event.wall_clock_ms - turn.now_ms
     if not _needs_new_key(turn):
         return  # Another worker is the leader now or wrote a key, or the clock was set back: the key is not old yet.
     made = SessionKey(
         key=event.key,
-        algorithm=herder.settings.session_keys.algorithm,
-        created_at_ms=event.wall_ms,
+        algorithm=herder.settings.session_key_settings.key_algorithm,
+        created_at_ms=event.wall_clock_ms,
     )
     rotation.keys_made += 1
-    rotation.state = AppendsKey(number=rotation.keys_made)
+    rotation.state = AppendsKey(key_number=rotation.keys_made)
     line = config_records.session_key_line(made)
-    opening = herder.leader_log.write_number
+    opening = herder.leader_log.writable_opening_number
     assert opening is not None, "only a leader that may write needs a key"
-    turn.emit(AppendConfig(purpose=ForSessionKey(number=rotation.keys_made), lines=(line,), leader_log=opening))
+    turn.emit(
+        AppendConfigLines(
+            purpose=SessionKeyPurpose(key_number=rotation.keys_made), lines=(line,), leader_log_opening=opening
+        )
+    )
 
 
-def on_appended(turn: Turn, number: int, end_offset: LogPosition) -> None:
+def on_session_key_appended(turn: Turn, number: int, end_offset: LogPosition) -> None:
     """The key's line is durable: wait until this worker reads it."""
     rotation = turn.herder.rotation
-    if rotation.state == AppendsKey(number=number):
+    if rotation.state == AppendsKey(key_number=number):
         rotation.state = ReadsKeyBack(end_offset=end_offset)
-        advance(turn)
+        rotate_session_key_if_due(turn)
 
 
-def on_append_failed(turn: Turn, number: int, reason: str) -> None:
+def on_session_key_append_failed(turn: Turn, number: int, reason: str) -> None:
     """The key could not be written: log it, and wait before another key is made."""
     rotation = turn.herder.rotation
-    if rotation.state == AppendsKey(number=number):
-        rotation.state = WaitsAfterFailure(until_ms=turn.now_ms + RETRY_MS)
+    if rotation.state == AppendsKey(key_number=number):
+        rotation.state = KeyRetryPending(retry_at_ms=turn.now_ms + RETRY_MS)
         turn.emit(
             WriteLogMessage(
                 text=f"A session key could not be written to the config topic; the next attempt is in {RETRY_MS} ms: "
                 f"{reason}"
             )
         )
-        advance(turn)
+        rotate_session_key_if_due(turn)
 
 
-def on_due(turn: Turn) -> None:
-    """The timer has fired. :func:`advance`, which follows every timer, sets it again."""
+def on_rotation_timer(turn: Turn) -> None:
+    """The timer has fired. :func:`rotate_session_key_if_due`, which follows every timer, sets it again."""
     turn.herder.rotation.timer_at_ms = None
 
 
-def _rotates_key(herder: Herder) -> bool:
+def _is_key_maker(herder: Herder) -> bool:
     """Whether this worker makes keys: it is the leader and may write as the leader, has read the config log up to the
     last assignment, and is not leaving, and the group uses session keys."""
     # A leader that has read the config log to its members' offsets has also read a key that is stored there.
     return (
         herder.place.is_leader
-        and herder.leader_log.write_number is not None
+        and herder.leader_log.writable_opening_number is not None
         and herder.is_caught_up
         and protocol_of(herder).are_requests_signed(herder)
         and not herder.lifecycle.is_leaving
@@ -204,26 +210,26 @@ def _rotates_key(herder: Herder) -> bool:
 
 
 def _needs_new_key(turn: Turn) -> bool:
-    """Whether this worker must make a new key now: it makes keys (:func:`_rotates_key`), knows the wall clock, and
+    """Whether this worker must make a new key now: it makes keys (:func:`_is_key_maker`), knows the wall clock, and
     there is no key, or the key has another algorithm or size than the settings, or has expired."""
-    herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_keys
-    if not _rotates_key(herder) or herder.rotation.wall_clock_offset_ms is None:
+    herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_key_settings
+    if not _is_key_maker(herder) or herder.rotation.wall_clock_offset_ms is None:
         return False
-    if known is None or (known.algorithm, len(known.key)) != (wanted.algorithm, wanted.size_bytes):
+    if known is None or (known.algorithm, len(known.key)) != (wanted.key_algorithm, wanted.key_size_bytes):
         return True
-    expires_ms = _expires_ms(herder)
+    expires_ms = _key_expires_ms(herder)
     return expires_ms is not None and turn.now_ms >= expires_ms
 
 
-def _expires_ms(herder: Herder) -> int | None:
+def _key_expires_ms(herder: Herder) -> int | None:
     """When the current key expires, in ms on this worker's monotonic clock. None when there is no key, it does not
     expire, another key is being made, the wall clock is not known yet, or this worker does not make keys."""
     known, ttl_ms, epoch_ms = (
         herder.config.session_key,
-        herder.settings.session_keys.ttl_ms,
+        herder.settings.session_key_settings.ttl_ms,
         herder.rotation.wall_clock_offset_ms,
     )
-    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.is_under_way or not _rotates_key(herder):
+    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.is_under_way or not _is_key_maker(herder):
         return None
     return min(known.created_at_ms - epoch_ms, herder.rotation.current_key_read_at_ms) + ttl_ms
 

@@ -43,7 +43,7 @@ from coterie.nouns.membership import (
     PlaceHandover,
     SetWorkerState,
 )
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class HerderSettings:
 
     worker_id: WorkerId
     url: WorkerUrl
-    version: str
+    plugin_version: str
     """The version of Coterie's plug-ins, which every status contains (KIP-891)."""
     name: str | None = None
     """``worker.name``: this worker's name in messages and in the REST API; None: its ``host:port`` is used."""
@@ -70,9 +70,9 @@ class HerderSettings:
     stop_grace_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """``task.shutdown.graceful.timeout.ms``: how long a task may take to stop at the end of its batch, before it is
     interrupted."""
-    policy: RebalancePolicy = field(default_factory=RebalancePolicy)
+    rebalance_policy: RebalancePolicy = field(default_factory=RebalancePolicy)
     """The limits and delays of the assignments that this worker computes while it is the leader."""
-    session_keys: SessionKeySettings = field(default_factory=SessionKeySettings)
+    session_key_settings: SessionKeySettings = field(default_factory=SessionKeySettings)
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
     """``config.rebalance.window.ms``: for how long changes of the set of jobs are collected before they cause a
     round."""
@@ -91,11 +91,12 @@ class HerderSettings:
         return self.name or self.worker_id
 
 
-# -- the phases of a write; only one write at a time is beyond `Queued` -----------------------------------------------
+# -- the phases of a write; only one write at a time is beyond `WriteQueued`
+# -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitingGroup:
+class WriteAwaitingGroup:
     """First phase of a write. A write that needs the leader waits here while a round is running."""
 
 
@@ -108,31 +109,31 @@ class Validating:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class WriteQueued:
     """The write waits in the queue for the writes before it."""
 
-    validated: ConfigToValidate | None
+    validated_config: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindingEnd:
+class FindingConfigEnd:
     """The write is at the head of the queue: a lookup of the log's end offset is in progress, or will be repeated."""
 
-    validated: ConfigToValidate | None
+    validated_config: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
-    leader_log: int | None
+    leader_log_opening: int | None
     """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) that was valid before the lookup; None
     for a write that any worker may append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatchingUp:
+class ReadingToConfigEnd:
     """The write is checked and appended when this worker has read the log up to ``end_offset``."""
 
-    validated: ConfigToValidate | None
+    validated_config: ConfigToValidate | None
     """The config that was validated; None for a write that needs no validation."""
-    leader_log: int | None
+    leader_log_opening: int | None
     """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) that was valid before the lookup; None
     for a write that any worker may append."""
     end_offset: LogPosition
@@ -140,7 +141,7 @@ class CatchingUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appending:
+class AppendingWrite:
     """The write's lines are being appended to the log: the write can no longer be dropped."""
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
@@ -148,7 +149,7 @@ class Appending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class WriteAppended:
     """The lines are durable. The request is answered when this worker has read the log up to ``end_offset``."""
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
@@ -162,7 +163,7 @@ class SettingInitialOffsets:
     """The config is valid. Before the connector is created, the runtime creates its first checkpoint generation, at the
     offsets that the request contains."""
 
-    validated: ConfigToValidate
+    validated_config: ConfigToValidate
     """The config that was validated."""
 
 
@@ -173,19 +174,19 @@ class ChangingOffsets:
 
     incarnation: Incarnation
     """The connector's incarnation when the change began."""
-    is_ended: bool = False
+    is_end_ordered: bool = False
     """Whether the runtime was ordered to end the change."""
 
 
 WritePhase: TypeAlias = (
-    AwaitingGroup
+    WriteAwaitingGroup
     | Validating
     | SettingInitialOffsets
-    | Queued
-    | FindingEnd
-    | CatchingUp
-    | Appending
-    | Appended
+    | WriteQueued
+    | FindingConfigEnd
+    | ReadingToConfigEnd
+    | AppendingWrite
+    | WriteAppended
     | ChangingOffsets
 )
 
@@ -198,7 +199,7 @@ class PendingWrite:
         self.kind = kind
         self.attempt = attempt
         """The attempt of a client's write; None for a write of a worker."""
-        self.phase: WritePhase = AwaitingGroup()
+        self.phase: WritePhase = WriteAwaitingGroup()
         self.has_timed_out = False
         """Whether the client has already received the response that its request timed out. True only if the write could
         no longer be dropped at that time. The write is then still completed, and later writes wait for it."""
@@ -211,7 +212,7 @@ class PendingWrite:
     @property
     def is_under_way(self) -> bool:
         """Whether the write is at the head of the queue and has begun. At most one write is under way at a time."""
-        return isinstance(self.phase, FindingEnd | CatchingUp | Appending | Appended)
+        return isinstance(self.phase, FindingConfigEnd | ReadingToConfigEnd | AppendingWrite | WriteAppended)
 
 
 class PendingRead:
@@ -225,7 +226,7 @@ class PendingRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicReset:
+class PendingActiveTopicsReset:
     """A reset of a connector's active topics that is not yet answered."""
 
     connector: ConnectorName
@@ -237,7 +238,7 @@ GroupRequest: TypeAlias = DescribeWorkerGroup | WorkerOrder | RestartConnectorTa
 """A request that needs the view of the group, unless it is for this worker."""
 
 
-class Requests:
+class PendingRequests:
     """The requests that are not yet answered."""
 
     def __init__(self) -> None:
@@ -253,7 +254,7 @@ class Requests:
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
         # `active_topics`
-        self.topic_resets: dict[RequestId, TopicReset] = {}
+        self.topic_resets: dict[RequestId, PendingActiveTopicsReset] = {}
         # `writes`
         self.writes: dict[WriteId, PendingWrite] = {}
         """Writes by id, in the order in which the requests arrived."""
@@ -283,9 +284,9 @@ class ClosingRuntime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuttingDown:
     """All tasks stop; then the last requests are answered, this worker leaves its group, and the process ends with
-    ``code``."""
+    ``exit_code``."""
 
-    code: int
+    exit_code: int
     reason: str
     is_permanent: bool = False
     """The worker will not return, because it was drained: its group must not wait for it, even if it is a static
@@ -294,16 +295,16 @@ class ShuttingDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingGroup:
-    """The member was ordered to leave its group; when it has left, the process ends with ``code``."""
+    """The member was ordered to leave its group; when it has left, the process ends with ``exit_code``."""
 
-    code: int
+    exit_code: int
     reason: str
 
 
 LifecyclePhase: TypeAlias = Working | Relaunching | ClosingRuntime | ShuttingDown | LeavingGroup
 
 
-class Intake(Enum):
+class RequestIntakeState(Enum):
     """Whether this worker accepts requests."""
 
     OPEN = auto()
@@ -332,7 +333,7 @@ class Lifecycle:
         """Why this worker starts no jobs that it has not started before; None when it starts all."""
         # `lifecycle`
         self.phase: LifecyclePhase = Working()
-        self.intake = Intake.OPEN
+        self.intake = RequestIntakeState.OPEN
         """Whether this worker accepts requests. It is closed before this worker leaves its group or closes its runtime,
         and the requests that have arrived by then are answered first."""
 
@@ -359,9 +360,9 @@ class NeverJoined:
 class InRound:
     """A round is running, which this worker has joined or can join at once."""
 
-    state: MemberState
+    member_state: MemberState
     """How far this worker is in the round."""
-    follows_loss: bool
+    follows_membership_loss: bool
     """Whether the membership was lost before this round. Until the round ends, this worker is then not a member."""
 
 
@@ -370,9 +371,9 @@ class StoppingBeforeJoin:
     """A round is running that this worker joins only after all its tasks have stopped and their statuses are written.
     Until the round ends, no order is sent to the member while a status is not written."""
 
-    state: MemberState
+    member_state: MemberState
     """How far this worker is in the round."""
-    follows_loss: bool
+    follows_membership_loss: bool
     """Whether the membership was lost before this round. Until the round ends, this worker is then not a member."""
 
 
@@ -387,7 +388,7 @@ class RoundCompleted:
     """The last round has ended with an assignment. In a connect group, which has no rounds: this worker has an
     assignment."""
 
-    state: MemberState = MemberState.STABLE
+    member_state: MemberState = MemberState.STABLE
     """How far this worker is in a rebalance of a connect group; STABLE in a classic group."""
 
 
@@ -450,7 +451,7 @@ class Place:
     def is_lost(self) -> bool:
         """Whether the membership was lost and no round has ended since then."""
         match self.phase:
-            case LostPlace() | InRound(follows_loss=True) | StoppingBeforeJoin(follows_loss=True):
+            case LostPlace() | InRound(follows_membership_loss=True) | StoppingBeforeJoin(follows_membership_loss=True):
                 return True
             case _:
                 return False
@@ -471,11 +472,11 @@ class Place:
         return self.is_settled and self.is_named_leader
 
     @property
-    def state(self) -> MemberState:
+    def member_state(self) -> MemberState:
         """How far this worker is in the current round, or in the current rebalance of a connect group. Otherwise STABLE
         for a member of the group and UNJOINED for a worker that is no member."""
         if isinstance(self.phase, InRound | StoppingBeforeJoin | RoundCompleted):
-            return self.phase.state
+            return self.phase.member_state
         return MemberState.STABLE if self.member_id else MemberState.UNJOINED
 
     @property
@@ -509,11 +510,11 @@ class Herder:
         self.leader_log = LeaderLogAccess()
         self.rotation = SessionKeyRotation()
         self.work = Work(self.place.assigned)
-        self.requests = Requests()
+        self.requests = PendingRequests()
         self.lifecycle = Lifecycle()
 
     @property
-    def owned(self) -> Jobs:
+    def owned_jobs(self) -> Jobs:
         """The jobs that the next join reports as owned: all assigned jobs, and the tasks that may still run although
         they are no longer assigned."""
         return self.place.assigned | Jobs(tasks=self.work.active_tasks)
@@ -524,16 +525,16 @@ class Herder:
         drain): those of its jobs that it has started. None: it takes new jobs."""
         if self.lifecycle.no_new_jobs_reason is None:
             return None
-        connectors = frozenset(name for name in self.owned.connectors if self.has_started_connector(name))
+        connectors = frozenset(name for name in self.owned_jobs.connectors if self.has_started_connector(name))
         runs = self.work.task_runs
-        return Jobs(connectors, frozenset(task for task in self.owned.tasks if task in runs and runs[task].starts))
+        return Jobs(connectors, frozenset(task for task in self.owned_jobs.tasks if task in runs and runs[task].starts))
 
     def has_started_connector(self, name: ConnectorName) -> bool:
         """Whether this worker has started the connector since it was assigned to this worker: it has begun to split it,
         or has reported another state of it than UNASSIGNED."""
         run, reported = self.work.connector_runs.get(name), self.work.last_reported.get(name)
         is_split = run is not None and not isinstance(run.state, NotSplit)
-        return is_split or (reported is not None and reported[0] is not State.UNASSIGNED)
+        return is_split or (reported is not None and reported[0] is not JobState.UNASSIGNED)
 
     @property
     def lease(self) -> Lease:
@@ -542,7 +543,7 @@ class Herder:
         renewal = self.place.lease_renewal
         return Lease(self.settings.session_timeout_ms if renewal is None else renewal.session_timeout_ms)
 
-    def grace_ms(self, now_ms: int) -> int:
+    def task_stop_grace_ms(self, now_ms: int) -> int:
         """The grace period of a stop that is ordered at ``now_ms``: ``task.shutdown.graceful.timeout.ms``, shortened so
         that the stop ends within the session even if no further heartbeat is answered."""
         grace_ms, hurried_ms = self.settings.stop_grace_ms, self.lease.stop_grace_ms
@@ -550,7 +551,7 @@ class Herder:
             grace_ms = min(grace_ms, max(self.place.lease_renewal.lease_ends_ms + hurried_ms - now_ms, 0))
         return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms
 
-    def has_read(self, end_offset: LogPosition | ConfigOffset) -> bool:
+    def has_read_config_to(self, end_offset: LogPosition | ConfigOffset) -> bool:
         """Whether this worker has read the config log up to ``end_offset``: the log's end offset at some time, or the
         config offset of another member. Always true when ``end_offset`` is 0 or less."""
         return self.config.position >= end_offset
@@ -563,13 +564,13 @@ class Herder:
             return None
         if self.config.target_state(task.connector) is not TargetState.STARTED:
             return None
-        return TaskSpec(task=task, incarnation=connector.incarnation, config=config)
+        return TaskSpec(task=task, connector_incarnation=connector.incarnation, config=config)
 
     @property
     def is_caught_up(self) -> bool:
         """Whether this worker has read the config log to the offset of the last assignment. Only then may jobs
         start."""
-        return self.has_read(self.place.assignment_offset)
+        return self.has_read_config_to(self.place.assignment_offset)
 
 
 class Turn:

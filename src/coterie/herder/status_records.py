@@ -5,17 +5,17 @@ import json
 from dataclasses import dataclass, field
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.herder.config_records import dump
+from coterie.herder.config_records import encode_json
 from coterie.nouns.ids import Generation, WorkerId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """A status of a job, as a worker wrote it."""
 
-    state: State
+    state: JobState
     worker_id: WorkerId
     generation: Generation
     """The group's generation when the status was written; in a connect group, the member epoch of the writer."""
@@ -37,22 +37,22 @@ class ActiveTopic:
 class TopicUse:
     """The first known use of an active topic."""
 
-    task: int
+    task_number: int
     """The number of the task that was the first to read or write the topic."""
     discovered_at_ms: int
     """When the use was found, in milliseconds since the Unix epoch."""
 
 
-def key_of(job: Job) -> bytes:
+def status_key_of_job(job: Job) -> bytes:
     """The key of the job's status in the status topic, as in Connect."""
     kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
     return f"status-{kind}-{job}".encode()
 
 
-def line_of(job: Job, status: Status | None) -> NewTopicRecord:
+def status_line_of_job(job: Job, status: Status | None) -> NewTopicRecord:
     """The line with the ``status`` of ``job``; a tombstone if ``status`` is None or DESTROYED."""
-    if status is None or status.state is State.DESTROYED:
-        return NewTopicRecord(key=key_of(job), value=None)
+    if status is None or status.state is JobState.DESTROYED:
+        return NewTopicRecord(key=status_key_of_job(job), value=None)
     fields = {
         "state": status.state.value,
         "trace": status.trace,
@@ -60,10 +60,10 @@ def line_of(job: Job, status: Status | None) -> NewTopicRecord:
         "generation": status.generation,
         "version": status.version,
     }
-    return NewTopicRecord(key=key_of(job), value=dump(fields))
+    return NewTopicRecord(key=status_key_of_job(job), value=encode_json(fields))
 
 
-def topic_line_of(active_topic: ActiveTopic, use: TopicUse | None) -> NewTopicRecord:
+def active_topic_line(active_topic: ActiveTopic, use: TopicUse | None) -> NewTopicRecord:
     """The line with the ``use`` of ``active_topic``, as Connect writes it; a tombstone if ``use`` is None."""
     key = f"status-topic-{active_topic.topic}:connector-{active_topic.connector}".encode()
     if use is None:
@@ -71,15 +71,15 @@ def topic_line_of(active_topic: ActiveTopic, use: TopicUse | None) -> NewTopicRe
     fields = {
         "name": active_topic.topic,
         "connector": active_topic.connector,
-        "task": use.task,
+        "task": use.task_number,
         "discoverTimestamp": use.discovered_at_ms,
     }
-    return NewTopicRecord(key=key, value=dump({"topic": fields}))
+    return NewTopicRecord(key=key, value=encode_json({"topic": fields}))
 
 
-def active_topic_of(key: bytes | None) -> ActiveTopic | None:
+def active_topic_of_key(key: bytes | None) -> ActiveTopic | None:
     """The active topic of a line's key; None for keys of other kinds."""
-    name = _text_of(key)
+    name = _decode_key(key)
     # The name of a topic contains no colon; that of a connector may.
     topic, separator, connector = name.removeprefix("status-topic-").partition(":connector-")
     if not name.startswith("status-topic-") or not (topic and separator and connector):
@@ -87,9 +87,9 @@ def active_topic_of(key: bytes | None) -> ActiveTopic | None:
     return ActiveTopic(connector=ConnectorName(connector), topic=topic)
 
 
-def job_of(key: bytes | None) -> Job | None:
+def job_of_key(key: bytes | None) -> Job | None:
     """The job of a line's key; None for keys of other kinds, for example of active topics."""
-    name = _text_of(key)
+    name = _decode_key(key)
     if name.startswith("status-connector-"):
         return ConnectorName(name.removeprefix("status-connector-"))
     if name.startswith("status-task-"):
@@ -100,7 +100,7 @@ def job_of(key: bytes | None) -> Job | None:
     return None
 
 
-def status_of(value: bytes) -> Status | None:
+def parse_status(value: bytes) -> Status | None:
     """The status in a line's value; None when the value contains no valid status."""
     try:
         body = json.loads(value)
@@ -109,7 +109,7 @@ def status_of(value: bytes) -> Status | None:
         if not (isinstance(worker_id, str) and isinstance(generation, int)):
             return None
         return Status(
-            state=State(state),
+            state=JobState(state),
             worker_id=WorkerId(worker_id),
             generation=Generation(generation),
             trace=trace if isinstance(trace, str) else None,
@@ -130,16 +130,16 @@ class StatusState:
     def apply(self, line: TopicRecord) -> None:
         """Apply one line of the status topic. Lines of other kinds are ignored, and so is a late UNASSIGNED of a former
         owner. No line raises an exception."""
-        if (active_topic := active_topic_of(line.key)) is not None:
+        if (active_topic := active_topic_of_key(line.key)) is not None:
             self._apply_topic(active_topic, is_removed=line.value is None)
             return
-        job = job_of(line.key)
+        job = job_of_key(line.key)
         if job is None:
             return
         if line.value is None:
             self._statuses.pop(job, None)
             return
-        status = status_of(line.value)
+        status = parse_status(line.value)
         if status is not None and not _is_stale_unassigned(self._statuses.get(job), status):
             self._statuses[job] = status
 
@@ -152,7 +152,7 @@ class StatusState:
         if not topics:
             del self._topics[active_topic.connector]
 
-    def topics(self, connector: ConnectorName) -> frozenset[str]:
+    def active_topics(self, connector: ConnectorName) -> frozenset[str]:
         """The active topics of the connector, also of one that is not configured any more."""
         return frozenset(self._topics.get(connector, ()))
 
@@ -164,7 +164,7 @@ class StatusState:
         """The last status of the job; None when it has none."""
         return self._statuses.get(job)
 
-    def jobs(self) -> Jobs:
+    def jobs_with_status(self) -> Jobs:
         """The jobs that have a status, also those that are not configured any more."""
         return Jobs.of(self._statuses)
 
@@ -175,7 +175,7 @@ class StatusState:
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
 
 
-def _text_of(key: bytes | None) -> str:
+def _decode_key(key: bytes | None) -> str:
     return key.decode(errors="replace") if key is not None else ""
 
 
@@ -189,7 +189,7 @@ def _is_stale_unassigned(stored: Status | None, status: Status) -> bool:
     """
     return (
         stored is not None
-        and status.state is State.UNASSIGNED
+        and status.state is JobState.UNASSIGNED
         and stored.worker_id != status.worker_id
         and stored.generation >= status.generation
     )

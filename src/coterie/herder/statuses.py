@@ -4,18 +4,18 @@ queue."""
 from collections.abc import Mapping
 
 from coterie.herder import active_topics, place
-from coterie.herder.messages import AppendStatuses, SetTimer, StatusesAppended, WriteLogMessage
+from coterie.herder.messages import AppendStatuses, SetTimer, StatusAppendEnded, WriteLogMessage
 from coterie.herder.state import Turn
-from coterie.herder.status_records import Status, line_of
+from coterie.herder.status_records import Status, status_line_of_job
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 
 RETRY_MS = 1_000
 """The wait before the statuses of a failed append are written again."""
 
 
-def report(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
+def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = None) -> None:
     """Queue a status of ``job`` for the status topic, unless it equals the last status that this worker reported.
     FAILED and UNASSIGNED are not written over the status of a newer owner."""
     herder = turn.herder
@@ -26,33 +26,33 @@ def report(turn: Turn, job: Job, state: State, trace: str | None = None) -> None
         worker_id=herder.settings.worker_id,
         generation=Generation(herder.place.epoch),
         trace=trace,
-        version=herder.settings.version,
+        version=herder.settings.plugin_version,
     )
     herder.work.last_reported[job] = (state, trace)
-    if state not in (State.FAILED, State.UNASSIGNED) or herder.statuses.may_overwrite(job, status):
+    if state not in (JobState.FAILED, JobState.UNASSIGNED) or herder.statuses.may_overwrite(job, status):
         herder.work.queued_statuses[job] = status
     else:
         herder.work.queued_statuses.pop(job, None)
 
 
-def report_deleted(turn: Turn, job: Job) -> None:
+def report_deleted_job(turn: Turn, job: Job) -> None:
     """Queue a tombstone of the status of ``job``, which is not configured any more, and of a connector's active topics;
     unless this was the last report already."""
     if turn.herder.work.last_reported.get(job, job) is not None:
         turn.herder.work.last_reported[job] = None
         turn.herder.work.queued_statuses[job] = None
         if not isinstance(job, ConnectorTaskId):
-            active_topics.report_deleted(turn, job)
+            active_topics.queue_topic_tombstones(turn, job)
 
 
-def report_released(turn: Turn, job: Job) -> None:
+def report_released_job(turn: Turn, job: Job) -> None:
     """Queue this worker's last status of a job that it has released: UNASSIGNED, or a tombstone if the job is not
     configured any more."""
     herder = turn.herder
-    if is_configured(turn, job):
-        report(turn, job, State.UNASSIGNED)
+    if is_job_configured(turn, job):
+        report_status(turn, job, JobState.UNASSIGNED)
     else:
-        report_deleted(turn, job)
+        report_deleted_job(turn, job)
     herder.work.last_reported.pop(job, None)
 
 
@@ -61,15 +61,17 @@ def delete_orphaned_statuses(turn: Turn) -> None:
     this when a round has ended without an error, in a connect group when it has received an assignment. A job that this
     worker still runs is left out: its status is deleted when the job is released."""
     herder = turn.herder
-    jobs_with_status = herder.statuses.jobs() | Jobs.of([*herder.work.statuses_in_flight, *herder.work.queued_statuses])
+    jobs_with_status = herder.statuses.jobs_with_status() | Jobs.of(
+        [*herder.work.statuses_in_flight, *herder.work.queued_statuses]
+    )
     for job in jobs_with_status - herder.config.jobs():
         # A worker that still runs the job deletes the status itself when it has released the job.
         if job not in herder.work.last_reported:
             herder.work.queued_statuses[job] = None
-    active_topics.delete_orphaned(turn)
+    active_topics.queue_orphan_tombstones(turn)
 
 
-def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
+def report_unassigned_jobs(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
     worker that has left. The leader calls this when it has the list of the jobs without a worker.
 
@@ -85,29 +87,29 @@ def report_unassigned(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
     for job, group_reason in reason_by_job.items():
         reason = group_reason if of_leader is None else f"{group_reason}. {of_leader}"
         status = Status(
-            state=State.UNASSIGNED,
+            state=JobState.UNASSIGNED,
             worker_id=herder.settings.worker_id,  # The worker that writes the status, as in Connect.
             generation=Generation(herder.place.epoch),
             trace=reason,
         )
         known = on_its_way.get(job, herder.statuses.get(job))
         has_this_status = known is not None and (known.state, known.trace) == (status.state, reason)
-        if not has_this_status and is_configured(turn, job) and herder.statuses.may_overwrite(job, status):
+        if not has_this_status and is_job_configured(turn, job) and herder.statuses.may_overwrite(job, status):
             herder.work.queued_statuses[job] = status
 
 
-def flush(turn: Turn) -> None:
+def append_queued_statuses(turn: Turn) -> None:
     """Append all queued statuses and uses of topics to the status topic. Does nothing while an append is in progress or
     waits for its retry."""
     work = turn.herder.work
     if work.is_append_in_progress or not work.has_queued_lines:
         return
     work.statuses_in_flight, work.queued_statuses = work.queued_statuses, {}
-    lines = tuple(line_of(job, status) for job, status in work.statuses_in_flight.items())
-    turn.emit(AppendStatuses(lines=lines + active_topics.take_lines(turn)))
+    lines = tuple(status_line_of_job(job, status) for job, status in work.statuses_in_flight.items())
+    turn.emit(AppendStatuses(lines=lines + active_topics.take_queued_lines(turn)))
 
 
-def on_appended(turn: Turn, event: StatusesAppended) -> None:
+def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
     """The append of the statuses in flight has ended. If it failed, set the timer of the retry; a join that waits for
     these statuses then no longer waits."""
     herder = turn.herder
@@ -115,7 +117,7 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
         herder.work.statuses_in_flight = {}
         active_topics.on_appended(turn)
         return
-    place.release_without_statuses(turn)
+    place.join_without_statuses(turn)
     turn.emit(
         WriteLogMessage(
             text=f"Statuses could not be written to the status topic; the next attempt is in {RETRY_MS} ms: "
@@ -125,7 +127,7 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
     turn.emit(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
 
 
-def on_retry(turn: Turn) -> None:
+def requeue_failed_statuses(turn: Turn) -> None:
     """Queue the statuses of the failed append again. Left out are those that this worker has replaced since then, those
     that would be written over the status of a newer owner, and tombstones of jobs that are configured again."""
     herder = turn.herder
@@ -133,13 +135,13 @@ def on_retry(turn: Turn) -> None:
     herder.work.queued_statuses = {
         job: status
         for job, status in again.items()
-        if (not is_configured(turn, job) if status is None else herder.statuses.may_overwrite(job, status))
+        if (not is_job_configured(turn, job) if status is None else herder.statuses.may_overwrite(job, status))
     }
     herder.work.statuses_in_flight = {}
-    active_topics.queue_again(turn)
+    active_topics.requeue_failed_lines(turn)
 
 
-def is_configured(turn: Turn, job: Job) -> bool:
+def is_job_configured(turn: Turn, job: Job) -> bool:
     """Whether the job is in the config log: a connector, or a committed task."""
     config = turn.herder.config
     if isinstance(job, ConnectorTaskId):

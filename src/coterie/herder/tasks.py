@@ -11,7 +11,7 @@ from dataclasses import replace
 from coterie.engine.lease import Lease
 from coterie.herder import active_topics, closed_checkpoints, connectors, place, statuses
 from coterie.herder.messages import (
-    EndStart,
+    EndTaskStart,
     RestartTask,
     SetTimer,
     StartTask,
@@ -27,8 +27,8 @@ from coterie.herder.timers import TaskRestartDue
 from coterie.herder.work import (
     Affected,
     CheckpointClosed,
-    Dead,
     Failed,
+    FailedQuery,
     NotStarted,
     OwnershipUnconfirmed,
     Restarting,
@@ -39,7 +39,7 @@ from coterie.herder.work import (
 )
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import LeaseRenewed
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 
 RESTARTS_MAX = 3
 """How often the query of a failed task is restarted without progress since the first of these failures."""
@@ -55,33 +55,35 @@ def reconcile(turn: Turn, affected: Affected = None) -> None:
         for task in herder.place.assigned.tasks - runs.keys():
             runs[task] = TaskRun()
     for task in sorted(runs if affected is None else [task for task in runs if task.connector in affected]):
-        _reconcile_one(turn, task, runs[task])
+        _reconcile_task(turn, task, runs[task])
 
 
-def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     """Start, restart or stop the task if its state requires this and no chore of the task is in progress, then report
     its status. A task that neither runs nor is assigned here is removed."""
     herder = turn.herder
     spec = herder.spec_to_run(task)
     run.restart_is_ordered = run.restart_is_ordered and spec is not None
     match run.state:
-        case Running(spec=start) | Dead(spec=start) if start != spec or run.restart_is_ordered:
+        case Running(spec=start) | FailedQuery(spec=start) if start != spec or run.restart_is_ordered:
             run.state = Stopping(spec=start)
-            turn.emit(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
-        case Dead(spec=start, trace=trace, restarts_at_ms=None):
+            turn.emit(StopTask(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
+        case FailedQuery(spec=start, trace=trace, restarts_at_ms=None):
             run.state = Stopping(spec=start, next_state=Failed(spec=start, trace=trace))
             turn.emit(StopTask(task=task, grace_ms=0))
-        case Dead(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.has_valid_lease(
+        case FailedQuery(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.has_valid_lease(
             turn.now_ms
         ):
-            run.state = Restarting(spec=dead.spec, has_progressed=dead.has_progressed, deaths=dead.deaths)
+            run.state = Restarting(
+                spec=dead.spec, has_progressed=dead.has_progressed, failures_since_progress=dead.failures_since_progress
+            )
             turn.emit(RestartTask(task=task))
         case Starting(spec=start, is_needed=True) | Restarting(spec=start, is_needed=True) as state if (
             start != spec or run.restart_is_ordered
         ):
             # A plug-in may block in the start. The task must not keep its job for as long as that.
             run.state = replace(state, is_needed=False)
-            turn.emit(EndStart(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
+            turn.emit(EndTaskStart(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
         case NotStarted() | Failed() | CheckpointClosed() if spec is not None and _may_start(turn, run, spec):
             run.state = Starting(spec=spec, is_ordered_restart=run.restart_is_ordered)
             run.restart_is_ordered = False
@@ -91,7 +93,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         case _:
             pass
     if not run.is_active and task not in herder.place.assigned:
-        statuses.report_released(turn, task)
+        statuses.report_released_job(turn, task)
         del herder.work.task_runs[task]
     else:
         _report_status(turn, task, run)
@@ -115,24 +117,26 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     herder = turn.herder
     match run.state:
         case _ if run.restart_is_ordered:
-            statuses.report(turn, task, State.RESTARTING)
+            statuses.report_status(turn, task, JobState.RESTARTING)
         case Failed(trace=trace):
-            statuses.report(turn, task, State.FAILED, trace)
+            statuses.report_status(turn, task, JobState.FAILED, trace)
         case Starting() | Running() if run.outage is not None:
-            statuses.report(turn, task, State.RESTARTING, run.outage)
+            statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
         case Starting(is_ordered_restart=True):
-            statuses.report(turn, task, State.RESTARTING)
+            statuses.report_status(turn, task, JobState.RESTARTING)
         case Starting():
             # The last status of the former owner is no longer valid.
-            statuses.report(turn, task, State.UNASSIGNED)
-        case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
-            statuses.report(turn, task, State.RUNNING)
+            statuses.report_status(turn, task, JobState.UNASSIGNED)
+        case Running(has_progressed=True) | FailedQuery(has_progressed=True) | Restarting(has_progressed=True):
+            statuses.report_status(turn, task, JobState.RUNNING)
         case CheckpointClosed() if herder.config.target_state(task.connector) is TargetState.STARTED:
-            statuses.report(turn, task, State.RESTARTING, "The connector is split again; the task waits for its config")
+            statuses.report_status(
+                turn, task, JobState.RESTARTING, "The connector is split again; the task waits for its config"
+            )
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.lifecycle.is_relaunching:
-            statuses.report(turn, task, State.RESTARTING)
+            statuses.report_status(turn, task, JobState.RESTARTING)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.is_caught_up:
-            _report_status_of_waiting(turn, task, run)
+            _report_status_of_idle_task(turn, task, run)
         case _:
             pass
 
@@ -152,22 +156,22 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
         case Stopping(next_state=Failed()) as stopping:
             run.state = replace(stopping, next_state=None)
             run.restart_is_ordered = True
-        case Starting() | Running() | Dead() | Restarting() if not only_failed:
+        case Starting() | Running() | FailedQuery() | Restarting() if not only_failed:
             run.restart_is_ordered = True
         case _:
             pass  # It starts anyway as soon as it may: after its stop, with another config, or when it is confirmed.
 
 
-def _report_status_of_waiting(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
+def _report_status_of_idle_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     """Queue the status of a task that does not run here: a tombstone if it is deleted, PAUSED, or UNASSIGNED with the
     reason why this worker starts no new jobs. Does nothing for any other task."""
     herder = turn.herder
     if herder.config.task_config(task) is None:
-        statuses.report_deleted(turn, task)
+        statuses.report_deleted_job(turn, task)
     elif herder.config.target_state(task.connector) is TargetState.PAUSED:
-        statuses.report(turn, task, State.PAUSED)
+        statuses.report_status(turn, task, JobState.PAUSED)
     elif (reason := herder.lifecycle.no_new_jobs_reason) is not None and run.starts == 0:
-        statuses.report(turn, task, State.UNASSIGNED, reason)
+        statuses.report_status(turn, task, JobState.UNASSIGNED, reason)
 
 
 # -- events of tasks --------------------------------------------------------------------------------------------------
@@ -178,8 +182,10 @@ def on_started(turn: Turn, event: TaskStarted) -> None:
     run = turn.herder.work.task_runs[event.task]
     state = run.state
     assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
-    running = Running(spec=state.spec, has_progressed=state.has_progressed, deaths=state.deaths)
-    run.state = state.outcome or running
+    running = Running(
+        spec=state.spec, has_progressed=state.has_progressed, failures_since_progress=state.failures_since_progress
+    )
+    run.state = state.early_end or running
 
 
 def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
@@ -193,7 +199,7 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
             run.state = Failed(spec=start, trace=event.trace)
         case Restarting() as state:
             died = TaskDied(task=event.task, trace=event.trace, holds_checkpoint=True)
-            run.state = state.outcome or _after_death(turn, died, state)
+            run.state = state.early_end or _state_after_query_failure(turn, died, state)
         case _:
             raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
 
@@ -212,9 +218,11 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
     if run is None or not run.is_active:
         return
     match run.state:
-        case Starting() | Running() | Restarting() as state if state.deaths or not state.has_progressed:
-            run.state = replace(state, has_progressed=True, deaths=0)
-        case Dead(has_progressed=False) as dead:
+        case Starting() | Running() | Restarting() as state if (
+            state.failures_since_progress or not state.has_progressed
+        ):
+            run.state = replace(state, has_progressed=True, failures_since_progress=0)
+        case FailedQuery(has_progressed=False) as dead:
             run.state = replace(dead, has_progressed=True)
         case _:
             pass
@@ -222,7 +230,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records
-    active_topics.on_progress(turn, event)
+    active_topics.on_task_progress(turn, event)
     _report_status(turn, event.task, run)
 
 
@@ -247,9 +255,9 @@ def on_died(turn: Turn, event: TaskDied) -> None:
     run.outage = None
     match run.state:
         case Running() as state:
-            run.state = _after_death(turn, event, state)
-        case Starting(outcome=None) | Restarting(outcome=None) as state:
-            run.state = replace(state, outcome=_after_death(turn, event, state))
+            run.state = _state_after_query_failure(turn, event, state)
+        case Starting(early_end=None) | Restarting(early_end=None) as state:
+            run.state = replace(state, early_end=_state_after_query_failure(turn, event, state))
         case _:
             pass  # The task is being stopped; `TaskStopped` ends it.
 
@@ -264,32 +272,32 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
     """The checkpoint generation of the task's config is closed: the task waits for another config. A timer is set,
     after which this worker finishes the closed checkpoint generation if no other worker does (`closed_checkpoints`)."""
     run = turn.herder.work.task_runs.get(event.task)
-    closed_checkpoints.set_finish_timer(turn, event.task.connector)
+    closed_checkpoints.set_finish_check_timer(turn, event.task.connector)
     match run and run.state:
-        case Running(spec=start) | Dead(spec=start):
+        case Running(spec=start) | FailedQuery(spec=start):
             assert run is not None
             run.state = CheckpointClosed(spec=start)
             connectors.on_checkpoint_closed(turn, start)
-        case Starting(outcome=None) | Restarting(outcome=None) as state:
+        case Starting(early_end=None) | Restarting(early_end=None) as state:
             assert run is not None
-            run.state = replace(state, outcome=CheckpointClosed(spec=state.spec))
+            run.state = replace(state, early_end=CheckpointClosed(spec=state.spec))
             connectors.on_checkpoint_closed(turn, state.spec)
         case _:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
 
-def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:
+def _state_after_query_failure(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> FailedQuery:
     """The state after a failure of the query. The query is restarted on the same checkpoint, at most `RESTARTS_MAX`
     times without progress. After that, or when no restart can help, ``restarts_at_ms`` is None and the task fails."""
-    deaths = before.deaths + 1
+    deaths = before.failures_since_progress + 1
     restarts_at_ms = None
     if event.can_restart and deaths <= RESTARTS_MAX:
-        restarts_at_ms = turn.now_ms + (RESTART_BACKOFF_MS << before.deaths)
+        restarts_at_ms = turn.now_ms + (RESTART_BACKOFF_MS << before.failures_since_progress)
         turn.emit(SetTimer(timer=TaskRestartDue(task=event.task), at_ms=restarts_at_ms))
-    return Dead(
+    return FailedQuery(
         spec=before.spec,
         has_progressed=before.has_progressed,
-        deaths=deaths,
+        failures_since_progress=deaths,
         trace=event.trace,
         restarts_at_ms=restarts_at_ms,
     )
@@ -301,10 +309,10 @@ def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> No
     run = turn.herder.work.task_runs.get(task)
     if run is None or not run.is_active:
         return
-    unconfirmed = OwnershipUnconfirmed(at_ms=turn.now_ms)
+    unconfirmed = OwnershipUnconfirmed(unconfirmed_since_ms=turn.now_ms)
     match run.state:
         case Starting() | Restarting() as state:
-            run.state = replace(state, outcome=unconfirmed)
+            run.state = replace(state, early_end=unconfirmed)
         case Stopping(next_state=Failed()):
             return  # The task has failed: this start is not tried again.
         case Stopping() as stopping:
@@ -334,10 +342,10 @@ def on_lease_renewed(turn: Turn, event: LeaseRenewed) -> None:
     sent_at_ms = event.lease_ends_ms - Lease(event.session_timeout_ms).duration_ms
     for task, run in list(herder.work.task_runs.items()):
         match run.state:
-            case OwnershipUnconfirmed(at_ms=at_ms) if sent_at_ms > at_ms:
+            case OwnershipUnconfirmed(unconfirmed_since_ms=at_ms) if sent_at_ms > at_ms:
                 run.state = NotStarted()
-                _reconcile_one(turn, task, run)
-            case Stopping(next_state=OwnershipUnconfirmed(at_ms=at_ms)) as state if sent_at_ms > at_ms:
+                _reconcile_task(turn, task, run)
+            case Stopping(next_state=OwnershipUnconfirmed(unconfirmed_since_ms=at_ms)) as state if sent_at_ms > at_ms:
                 run.state = replace(state, next_state=None)
             case _:
                 pass

@@ -29,7 +29,7 @@ class TaskRestartDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishCheckDue:
+class ClosedCheckpointCheckDue:
     """Check whether a task of the connector still waits for a config that names another checkpoint generation
     (`closed_checkpoints`)."""
 
@@ -37,7 +37,7 @@ class FinishCheckDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndLookupDue:
+class ConfigEndLookupDue:
     """Look up the config log's end offset again, for a write: the log could not be reached."""
 
     id: WriteId
@@ -56,5 +56,11 @@ leader's log again · ``session key``: make a new key · ``statuses``: write the
 accept no more requests although some tasks still run · ``shutdown``: leave the group although some tasks still run ·
 ``relaunch``: close the runtime although some tasks still run."""
 Timer: TypeAlias = (
-    RequestTimeoutDue | ConnectorRetryDue | TaskRestartDue | FinishCheckDue | EndLookupDue | GroupTimer | HerderTimer
+    RequestTimeoutDue
+    | ConnectorRetryDue
+    | TaskRestartDue
+    | ClosedCheckpointCheckDue
+    | ConfigEndLookupDue
+    | GroupTimer
+    | HerderTimer
 )

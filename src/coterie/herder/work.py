@@ -12,7 +12,7 @@ from typing import TypeAlias
 from coterie.herder.seams import TaskSpec
 from coterie.herder.status_records import ActiveTopic, Status, TopicUse
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 
 # -- a task -----------------------------------------------------------------------------------------------------------
 
@@ -34,9 +34,10 @@ class Failed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipUnconfirmed:
     """Another worker took the task's checkpoint over, or the task was halted because the event loop was blocked. The
-    task may start here again after the coordinator has answered a heartbeat that was sent later than ``at_ms``."""
+    task may start here again after the coordinator has answered a heartbeat that was sent later than
+    ``unconfirmed_since_ms``."""
 
-    at_ms: int
+    unconfirmed_since_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +48,13 @@ class CheckpointClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
+class FailedQuery:
     """The query has failed; this worker still holds the checkpoint."""
 
     spec: TaskSpec
     has_progressed: bool
     """Whether the query had reported progress since the task was started."""
-    deaths: int
+    failures_since_progress: int
     """How often the query has failed since it last progressed."""
     trace: str = field(repr=False)
     """The error, for the task's status."""
@@ -69,9 +70,9 @@ class Starting:
     spec: TaskSpec
     has_progressed: bool = False
     """Whether the query has reported progress, which may happen before the start returns."""
-    deaths: int = 0
+    failures_since_progress: int = 0
     """How often the query has failed since it last progressed."""
-    outcome: Dead | OwnershipUnconfirmed | CheckpointClosed | None = None
+    early_end: FailedQuery | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its start returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the start."""
@@ -86,9 +87,9 @@ class Restarting:
     spec: TaskSpec
     has_progressed: bool
     """Whether the query has reported progress since the task was started."""
-    deaths: int
+    failures_since_progress: int
     """How often the query has failed since it last progressed."""
-    outcome: Dead | OwnershipUnconfirmed | CheckpointClosed | None = None
+    early_end: FailedQuery | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its restart returned; None if it has not ended."""
     is_needed: bool = True
     """False when the task should no longer run with ``spec``, and the runtime was told to end the restart."""
@@ -101,7 +102,7 @@ class Running:
     spec: TaskSpec
     has_progressed: bool
     """Whether the query has reported progress since the task was started: only then is the task's status RUNNING."""
-    deaths: int
+    failures_since_progress: int
     """How often the query has failed since it last progressed."""
 
 
@@ -115,7 +116,15 @@ class Stopping:
 
 
 RunState: TypeAlias = (
-    NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | OwnershipUnconfirmed | CheckpointClosed
+    NotStarted
+    | Starting
+    | Running
+    | FailedQuery
+    | Restarting
+    | Stopping
+    | Failed
+    | OwnershipUnconfirmed
+    | CheckpointClosed
 )
 
 
@@ -142,7 +151,7 @@ class TaskRun:
     @property
     def is_active(self) -> bool:
         """Whether this worker holds the task's checkpoint, or may hold it: then it owns the task. This includes a
-        failed query that waits for its restart (:class:`Dead`)."""
+        failed query that waits for its restart (:class:`FailedQuery`)."""
         return not isinstance(self.state, NotStarted | Failed | OwnershipUnconfirmed | CheckpointClosed)
 
 
@@ -163,21 +172,22 @@ class Splitting:
     longer needed."""
     keeps_source_parts: bool = False
     """Whether the tasks keep their source parts, because a task was FAILED when the split began."""
-    attempts: int = 0
+    failed_attempts: int = 0
     """How many earlier attempts to split this config have failed in a row with an error that may be temporary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRetryPending:
-    """The config could not be split, and another attempt may succeed: the connector is split again at ``until_ms``."""
+    """The config could not be split, and another attempt may succeed: the connector is split again at
+    ``retry_at_ms``."""
 
     config_line_offset: int
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
     trace: str = field(repr=False)
     """The error, for the connector's status."""
-    attempts: int
+    failed_attempts: int
     """How many attempts have failed in a row."""
-    until_ms: int
+    retry_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +208,9 @@ class UnpublishedTaskConfigs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRetryPending:
-    """The leader refused the task configs, or could not be reached: they are sent to it again at ``until_ms``."""
+    """The leader refused the task configs, or could not be reached: they are sent to it again at ``retry_at_ms``."""
 
-    until_ms: int
+    retry_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,18 +223,18 @@ Publication: TypeAlias = UnpublishedTaskConfigs | PublishRetryPending | Publishe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitComplete:
-    """The connector's config is split into the task configs ``configs``."""
+    """The connector's config is split into the task configs ``task_configs``."""
 
     config_line_offset: int
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
-    configs: tuple[Mapping[str, str], ...] = field(repr=False)
+    task_configs: tuple[Mapping[str, str], ...] = field(repr=False)
     keeps_source_parts: bool = False
     """Whether the tasks kept their source parts because a task was FAILED. The connector is then split again when no
     task is FAILED any more."""
     publication: Publication = UnpublishedTaskConfigs()
     commit_line_offset: int | None = None
-    """Offset of the last commit with which ``configs`` were compared (:attr:`Connector.commit_line_offset`)."""
-    attempts: int = 0
+    """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""
+    failed_publications: int = 0
     """How often the leader has not accepted the task configs."""
     first_sent_ms: int | None = None
     """When the task configs were first sent to a leader on another worker; None if they never were."""
@@ -234,7 +244,7 @@ SplitState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsplittable 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishRequest:
+class PendingPublication:
     """A publication of task configs that is not yet answered."""
 
     commit_line_offset: int | None
@@ -246,7 +256,7 @@ class ConnectorRun:
 
     def __init__(self) -> None:
         self.state: SplitState = NotSplit()
-        self.publishing: PublishRequest | None = None
+        self.publishing: PendingPublication | None = None
         """The publication in progress. Separate from ``state``, because a new split can replace a split whose task
         configs are being sent."""
 
@@ -278,7 +288,7 @@ class Work:
         self.finishing_checkpoints: set[ConnectorName] = set()
         """Connectors whose closed checkpoint generation a chore of this worker is finishing."""
         # `statuses`
-        self.last_reported: dict[Job, tuple[State, str | None] | None] = {}
+        self.last_reported: dict[Job, tuple[JobState, str | None] | None] = {}
         """The last status that this worker reported of each of its jobs: state and trace. None when it reported a
         tombstone."""
         self.queued_statuses: dict[Job, Status | None] = {}

@@ -5,8 +5,8 @@ from coterie.herder.requests.views import TaskView, WorkerView
 from coterie.herder.state import Herder
 from coterie.herder.work import (
     CheckpointClosed,
-    Dead,
     Failed,
+    FailedQuery,
     NotStarted,
     OwnershipUnconfirmed,
     Restarting,
@@ -27,7 +27,7 @@ def worker_view(herder: Herder) -> WorkerView:
         worker_id=herder.settings.worker_id,
         name=herder.settings.display_name,
         url=herder.settings.url,
-        state=herder.place.state,
+        state=herder.place.member_state,
         draining=herder.lifecycle.is_draining,
         drain_wait_reason=protocol.drain_wait_reason(herder) if herder.lifecycle.is_draining else None,
         restarting=herder.lifecycle.is_relaunching,
@@ -73,7 +73,7 @@ def _task_phase(state: RunState) -> str:
             return "closed"
         case (
             Running(has_progressed=has_progressed)
-            | Dead(has_progressed=has_progressed)
+            | FailedQuery(has_progressed=has_progressed)
             | Restarting(has_progressed=has_progressed)
         ):
             return "running" if has_progressed else "started"

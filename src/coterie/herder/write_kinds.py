@@ -11,10 +11,10 @@ from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_records import RestartRequested
 from coterie.herder.config_state import ConfigState, Connector
-from coterie.herder.descriptions import connector_status, describe
+from coterie.herder.descriptions import connector_status, describe_connector
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorInfo
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, connector_not_found, not_found
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, not_found_refusal, unknown_connector_refusal
 from coterie.herder.requests.writes import (
     ChangeOffsets,
     DeleteConnector,
@@ -32,7 +32,7 @@ from coterie.herder.session_keys import Signature
 from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class _WriteDefaults:
         """Whether the write creates a connector, by the state of the config log ``config``."""
         return False
 
-    def answer(
+    def answer_when_complete(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
         """The response when the write is complete. ``replaced_config``: the config that the connector had before the
@@ -105,8 +105,8 @@ class ConnectorWrite(_WriteDefaults):
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
-        if self.request.replace or config.connector(name) is None:
-            return _version_mismatch(config, name, self.request.if_match)
+        if self.request.may_replace or config.connector(name) is None:
+            return _version_refusal(config, name, self.request.if_match)
         return RequestRefused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
@@ -117,7 +117,7 @@ class ConnectorWrite(_WriteDefaults):
         first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
         return (*first, line)
 
-    def answer(
+    def answer_when_complete(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
         """The connector with the requested config, also if another write has already replaced this config."""
@@ -126,8 +126,8 @@ class ConnectorWrite(_WriteDefaults):
         info = ConnectorInfo(
             connector=name,
             config=self.request.config,
-            tasks=config.tasks(name),
-            version=connector.config_line_offset if connector is not None and is_current else None,
+            tasks=config.committed_tasks(name),
+            config_version=connector.config_line_offset if connector is not None and is_current else None,
         )
         return WrittenConnector(
             info=info,
@@ -147,27 +147,29 @@ class PatchWrite(_WriteDefaults):
         known = config.connector(self.request.connector)
         if known is None:
             return None
-        return ConfigToValidate(config=self._merged(known), checkpointed_task_configs=known.checkpointed_task_configs)
+        return ConfigToValidate(
+            config=self._merged_config(known), checkpointed_task_configs=known.checkpointed_task_configs
+        )
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
-        return _missing_or_other_version(config, self.request.connector, self.request.if_match)
+        return _existence_or_version_refusal(config, self.request.connector, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The line that the write appends: the whole merged config."""
         known = config.connector(self.request.connector)
         assert known is not None, "an unknown connector is refused"
-        return (config_records.connector_line(self.request.connector, self._merged(known), known.incarnation),)
+        return (config_records.connector_line(self.request.connector, self._merged_config(known), known.incarnation),)
 
-    def answer(
+    def answer_when_complete(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
-        info = describe(config, self.request.connector)
+        info = describe_connector(config, self.request.connector)
         if isinstance(info, RequestRefused):
             return info
         return WrittenConnector(info=info, replaced_config=replaced_config, created=False, has_set_offsets=False)
 
-    def _merged(self, connector: Connector) -> Mapping[str, str]:
+    def _merged_config(self, connector: Connector) -> Mapping[str, str]:
         merged = {**connector.config, **self.request.patch}
         return {key: value for key, value in merged.items() if value is not None}
 
@@ -180,7 +182,7 @@ class DeletionWrite(_WriteDefaults):
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
-        return _missing_or_other_version(config, self.request.connector, self.request.if_match)
+        return _existence_or_version_refusal(config, self.request.connector, self.request.if_match)
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: two tombstones."""
@@ -191,7 +193,7 @@ class DeletionWrite(_WriteDefaults):
         name = self.request.connector
         return (config_records.target_state_line(name, config.target_state(name)),)
 
-    def answer(
+    def answer_when_complete(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
         return DeletedConnector(replaced_config=replaced_config)
@@ -212,7 +214,7 @@ class TargetStateWrite(_WriteDefaults):
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
-        return None if config.connector(name) is not None else not_found(f"Unknown connector {name}")
+        return None if config.connector(name) is not None else not_found_refusal(f"Unknown connector {name}")
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends. A stop also commits an empty set of tasks."""
@@ -232,7 +234,7 @@ class RestartWrite(_WriteDefaults):
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
         name = self.request.connector
-        return None if config.connector(name) is not None else not_found(f"Unknown connector: {name}")
+        return None if config.connector(name) is not None else not_found_refusal(f"Unknown connector: {name}")
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The line that the write appends."""
@@ -242,7 +244,7 @@ class RestartWrite(_WriteDefaults):
         )
         return (config_records.restart_line(restart),)
 
-    def answer(
+    def answer_when_complete(
         self, config: ConfigState, statuses: StatusState, *, replaced_config: Mapping[str, str] | None
     ) -> Answer:
         """The connector's status. The jobs that are restarted are RESTARTING, although their workers may not have
@@ -250,15 +252,15 @@ class RestartWrite(_WriteDefaults):
         name = self.request.connector
         shown = connector_status(config, statuses, name)
         if shown is None:
-            return not_found(f"Status for connector {name} not found")
+            return not_found_refusal(f"Status for connector {name} not found")
         tasks = shown.tasks
         if self.request.include_tasks:
-            tasks = tuple((task, self._as_restarting(status)) for task, status in tasks)
-        return replace(shown, status=self._as_restarting(shown.status), tasks=tasks)
+            tasks = tuple((task, self._as_restarting_status(status)) for task, status in tasks)
+        return replace(shown, status=self._as_restarting_status(shown.status), tasks=tasks)
 
-    def _as_restarting(self, status: Status) -> Status:
-        is_restarted = not self.request.only_failed or status.state is State.FAILED
-        return replace(status, state=State.RESTARTING) if is_restarted else status
+    def _as_restarting_status(self, status: Status) -> Status:
+        is_restarted = not self.request.only_failed or status.state is JobState.FAILED
+        return replace(status, state=JobState.RESTARTING) if is_restarted else status
 
 
 class OffsetsWrite(_WriteDefaults):
@@ -275,7 +277,7 @@ class OffsetsWrite(_WriteDefaults):
         name = self.request.connector
         connector = config.connector(name)
         if connector is None:
-            return connector_not_found(name)
+            return unknown_connector_refusal(name)
         if config.target_state(name) is TargetState.STOPPED and not connector.task_configs:
             return None
         message = (
@@ -304,7 +306,7 @@ class TaskConfigsWrite(_WriteDefaults):
         stopped connector are refused."""
         name = self.request.connector
         if config.connector(name) is None:
-            return connector_not_found(name)
+            return unknown_connector_refusal(name)
         if self.request.configs and config.target_state(name) is TargetState.STOPPED:
             message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
@@ -320,7 +322,7 @@ WriteKind: TypeAlias = (
 )
 
 
-def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
+def write_kind_of_request(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
     """The write of a request. ``fresh_incarnation`` is used if the write creates a connector."""
     match request:
         case PutConnector():
@@ -339,20 +341,22 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return OffsetsWrite(request)
 
 
-def _missing_or_other_version(
+def _existence_or_version_refusal(
     config: ConfigState, name: ConnectorName, if_match: IfMatch | None
 ) -> RequestRefused | None:
     """The refusal of a write to a connector that does not exist, or that has another version than ``if_match``
     requires; None when the write is allowed."""
-    return connector_not_found(name) if config.connector(name) is None else _version_mismatch(config, name, if_match)
+    return (
+        unknown_connector_refusal(name) if config.connector(name) is None else _version_refusal(config, name, if_match)
+    )
 
 
-def _version_mismatch(config: ConfigState, name: ConnectorName, if_match: IfMatch | None) -> RequestRefused | None:
+def _version_refusal(config: ConfigState, name: ConnectorName, if_match: IfMatch | None) -> RequestRefused | None:
     """The refusal of a write whose condition the connector's config does not fulfil; None if it does."""
     if if_match is None:
         return None
     known = config.connector(name)
-    if known is not None and (if_match.versions is None or known.config_line_offset in if_match.versions):
+    if known is not None and (if_match.config_versions is None or known.config_line_offset in if_match.config_versions):
         return None
     problem = "there is no such connector" if known is None else f"its version is {known.config_line_offset}"
     message = f"Connector {name} does not have the version that If-Match requires: {problem}. Read the config again"

@@ -25,41 +25,41 @@ from coterie.herder.config_state import ConfigState
 from coterie.herder.connector_names import name_errors
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     ApplyOffsetChange,
     CancelTimer,
     ConfigNotValidated,
     ConfigValidated,
     FindConfigEnd,
-    ForWrite,
-    OffsetsChanged,
+    OffsetChangeEnded,
     Reply,
     RequestArrived,
     SetTimer,
     StopConnector,
     ValidateConfig,
+    WritePurpose,
 )
-from coterie.herder.questions import missing_class_refusal, not_validated
+from coterie.herder.questions import missing_class_refusal, not_validated_refusal
 from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timed_out
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
-    Appended,
-    Appending,
-    AwaitingGroup,
-    CatchingUp,
+    AppendingWrite,
     ChangingOffsets,
-    FindingEnd,
+    FindingConfigEnd,
     Herder,
     PendingWrite,
-    Queued,
+    ReadingToConfigEnd,
     SettingInitialOffsets,
     Turn,
     Validating,
+    WriteAppended,
+    WriteAwaitingGroup,
+    WriteQueued,
 )
-from coterie.herder.timers import EndLookupDue, RequestTimeoutDue
-from coterie.herder.write_kinds import ConnectorWrite, OffsetsWrite, TaskConfigsWrite, kind_of
+from coterie.herder.timers import ConfigEndLookupDue, RequestTimeoutDue
+from coterie.herder.write_kinds import ConnectorWrite, OffsetsWrite, TaskConfigsWrite, write_kind_of_request
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -71,7 +71,9 @@ END_LOOKUP_RETRY_MS = 500
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
     """Store the write, and set its time limit."""
     herder = turn.herder
-    herder.requests.writes[event.id] = PendingWrite(event.id, kind_of(request, event.fresh_incarnation), event.attempt)
+    herder.requests.writes[event.id] = PendingWrite(
+        event.id, write_kind_of_request(request, event.fresh_incarnation), event.attempt
+    )
     limit_ms = herder.settings.request_timeout_ms if event.attempt is None else event.attempt.time_left_ms
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
@@ -85,13 +87,13 @@ def submit_leader_write(turn: Turn, request: PutTaskConfigs) -> None:
     requests.writes[id_] = PendingWrite(id_, TaskConfigsWrite(request))
 
 
-def advance(turn: Turn) -> None:
+def advance_writes(turn: Turn) -> None:
     """Advance each write as far as is possible now."""
     herder = turn.herder
     for write in list(herder.requests.writes.values()):
-        if isinstance(write.phase, AwaitingGroup):
+        if isinstance(write.phase, WriteAwaitingGroup):
             _begin_write(turn, write)
-    while (head := _head_of_queue(herder)) is not None and _advance_head(turn, head):
+    while (head := _first_write_in_queue(herder)) is not None and _advance_first_write(turn, head):
         pass
 
 
@@ -104,15 +106,15 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
         return
     if write.kind.needs_leader:
         if (refusal := _signature_refusal(herder, write)) is not None:
-            _answer(turn, write, refusal)
+            _answer_write(turn, write, refusal)
             return
         if not herder.place.has_known_leader:
             return
         if write.is_repeat:
-            write.phase = Queued(validated=None)
+            write.phase = WriteQueued(validated_config=None)
             return
         if not herder.place.is_leader:
-            _answer(turn, write, place.not_leader(herder))
+            _answer_write(turn, write, place.not_leader_refusal(herder))
             return
     _validate_or_queue(turn, write)
 
@@ -122,11 +124,11 @@ def _validate_or_queue(turn: Turn, write: PendingWrite) -> None:
     herder = turn.herder
     config_to_validate = write.kind.config_to_validate(herder.config)
     if config_to_validate is None:
-        write.phase = Queued(validated=None)
+        write.phase = WriteQueued(validated_config=None)
         return
     assert not isinstance(write.id, LeaderWriteId), "the leader's own writes create no connector"
     if (refusal := missing_class_refusal(config_to_validate.config)) is not None:
-        _answer(turn, write, refusal)
+        _answer_write(turn, write, refusal)
         return
     write.phase = Validating(config_to_validate=config_to_validate)
     turn.emit(
@@ -143,33 +145,35 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
     workers are signed; clients' requests and the leader's own writes are not."""
     if not write.kind.is_signed or isinstance(write.id, LeaderWriteId):
         return None
-    return signing.refusal(herder, write.kind.signature)
+    return signing.signature_refusal(herder, write.kind.signature)
 
 
-def _head_of_queue(herder: Herder) -> PendingWrite | None:
+def _first_write_in_queue(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the one that has begun, else the first queued one; None when no write is
     queued."""
     under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
-    queued = (write for write in herder.requests.writes.values() if isinstance(write.phase, Queued))
+    queued = (write for write in herder.requests.writes.values() if isinstance(write.phase, WriteQueued))
     return next(under_way, None) or next(queued, None)
 
 
-def _advance_head(turn: Turn, write: PendingWrite) -> bool:
-    """Advance the write at the head of the queue by one phase. Returns whether :func:`advance` may continue; False
-    means that the write waits for an event."""
+def _advance_first_write(turn: Turn, write: PendingWrite) -> bool:
+    """Advance the write at the head of the queue by one phase. Returns whether :func:`advance_writes` may continue;
+    False means that the write waits for an event."""
     match write.phase:
-        case Queued() if write.kind.needs_leader and _awaits_leader_log(turn.herder):
+        case WriteQueued() if write.kind.needs_leader and _awaits_leader_log(turn.herder):
             return False
-        case Queued(validated=validated):
-            opening = turn.herder.leader_log.write_number if write.kind.needs_leader else None
-            write.phase = FindingEnd(validated=validated, leader_log=opening)
-            turn.emit(FindConfigEnd(purpose=ForWrite(id=write.id)))
+        case WriteQueued(validated_config=validated):
+            opening = turn.herder.leader_log.writable_opening_number if write.kind.needs_leader else None
+            write.phase = FindingConfigEnd(validated_config=validated, leader_log_opening=opening)
+            turn.emit(FindConfigEnd(purpose=WritePurpose(id=write.id)))
             return False
-        case CatchingUp(end_offset=end) as phase if turn.herder.has_read(end):
-            return _append(turn, write, phase)
-        case Appended(replaced_config=replaced, end_offset=end) if turn.herder.has_read(end):
+        case ReadingToConfigEnd(end_offset=end) as phase if turn.herder.has_read_config_to(end):
+            return _check_and_append(turn, write, phase)
+        case WriteAppended(replaced_config=replaced, end_offset=end) if turn.herder.has_read_config_to(end):
             herder = turn.herder
-            _answer(turn, write, write.kind.answer(herder.config, herder.statuses, replaced_config=replaced))
+            _answer_write(
+                turn, write, write.kind.answer_when_complete(herder.config, herder.statuses, replaced_config=replaced)
+            )
             return True
         case _:
             return False
@@ -178,50 +182,54 @@ def _advance_head(turn: Turn, write: PendingWrite) -> bool:
 def _awaits_leader_log(herder: Herder) -> bool:
     """Whether this worker is the leader and may not write as the leader yet. (A write of another worker is refused
     later.)"""
-    return herder.place.is_leader and herder.leader_log.write_number is None
+    return herder.place.is_leader and herder.leader_log.writable_opening_number is None
 
 
-def _append(turn: Turn, write: PendingWrite, phase: CatchingUp) -> bool:
+def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd) -> bool:
     """Check the write against the current state of the log, then append its lines, or refuse it. A write that an
     earlier attempt has performed is answered like that attempt. If tasks were committed since the validation began,
     validate the config again; if the leader's log was opened again since the lookup of the log's end, look that up
-    again. Returns whether :func:`advance` may continue."""
+    again. Returns whether :func:`advance_writes` may continue."""
     herder, kind = turn.herder, write.kind
     if (answer := _answer_of_earlier_attempt(herder, write)) is not None:
-        _answer(turn, write, answer)
+        _answer_write(turn, write, answer)
         return True
     if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.has_known_leader:
             return False
-        _answer(turn, write, place.not_leader(herder))
+        _answer_write(turn, write, place.not_leader_refusal(herder))
         return True
     if (refusal := kind.refusal(herder.config)) is not None:
-        _answer(turn, write, refusal)
+        _answer_write(turn, write, refusal)
         return True
-    if kind.needs_leader and (phase.leader_log is None or phase.leader_log != herder.leader_log.write_number):
-        write.phase = Queued(validated=phase.validated)
+    if kind.needs_leader and (
+        phase.leader_log_opening is None or phase.leader_log_opening != herder.leader_log.writable_opening_number
+    ):
+        write.phase = WriteQueued(validated_config=phase.validated_config)
         return True
-    if kind.config_to_validate(herder.config) != phase.validated:
+    if kind.config_to_validate(herder.config) != phase.validated_config:
         # A repeat was not validated yet. Otherwise tasks were committed since the validation started, and may have
         # checkpoints now.
         _validate_or_queue(turn, write)
         return True
     if isinstance(kind, OffsetsWrite):
-        _begin_change(turn, write, kind)
+        _begin_offset_change(turn, write, kind)
         return True
     known = herder.config.connector(kind.request.connector)
-    write.phase = Appending(replaced_config=None if known is None else known.config)
-    lines = _lines(herder.config, write)
-    turn.emit(AppendConfig(purpose=ForWrite(id=write.id), lines=lines, leader_log=phase.leader_log))
+    write.phase = AppendingWrite(replaced_config=None if known is None else known.config)
+    lines = _lines_to_append(herder.config, write)
+    turn.emit(
+        AppendConfigLines(purpose=WritePurpose(id=write.id), lines=lines, leader_log_opening=phase.leader_log_opening)
+    )
     return False
 
 
-def _lines(config: ConfigState, write: PendingWrite) -> tuple[NewTopicRecord, ...]:
+def _lines_to_append(config: ConfigState, write: PendingWrite) -> tuple[NewTopicRecord, ...]:
     """The lines of the write; those of a client's write contain the id of the request."""
     lines = write.kind.lines(config)
     if write.attempt is None:
         return lines
-    return config_records.with_request((*write.kind.lines_for_request_id(config), *lines), write.attempt.id)
+    return config_records.with_request_id((*write.kind.lines_for_request_id(config), *lines), write.attempt.id)
 
 
 def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | None:
@@ -231,8 +239,10 @@ def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | 
         return None
     written = herder.config.written_request(write.attempt.id)
     if written is not None:
-        return write.kind.answer(herder.config, herder.statuses, replaced_config=written.replaced_config)
-    if not write.is_repeat or (write.kind.can_be_looked_up and protocol_of(herder).looks_requests_up(herder)):
+        return write.kind.answer_when_complete(herder.config, herder.statuses, replaced_config=written.replaced_config)
+    if not write.is_repeat or (
+        write.kind.can_be_looked_up and protocol_of(herder).are_repeated_writes_looked_up(herder)
+    ):
         return None
     message = (
         "The connection to the leader broke after the request was sent to it. It is unknown whether the request has "
@@ -241,7 +251,7 @@ def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | 
     return RequestRefused(problem=Problem.OUTCOME_UNKNOWN, message=message)
 
 
-def _begin_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
+def _begin_offset_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
     """Let the runtime change the offsets of the connector, if the membership is certain: the leader that follows may
     resume the connector."""
     herder, name = turn.herder, kind.request.connector
@@ -250,7 +260,7 @@ def _begin_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
     assert not isinstance(write.id, LeaderWriteId), "the leader itself changes no offsets"
     if not herder.place.has_valid_lease(turn.now_ms):
         message = "The worker's membership of its group is not confirmed at the moment; send the request again"
-        _answer(turn, write, RequestRefused(problem=Problem.NO_LEADER, message=message))
+        _answer_write(turn, write, RequestRefused(problem=Problem.NO_LEADER, message=message))
         return
     write.phase = ChangingOffsets(incarnation=connector.incarnation)
     turn.emit(
@@ -265,18 +275,18 @@ def _begin_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
     )
 
 
-def end_forbidden_changes(turn: Turn) -> None:
+def end_forbidden_offset_changes(turn: Turn) -> None:
     """Order the runtime to end the changes of offsets whose connector is no longer stopped, or was deleted, and all
     changes when this worker has lost its membership."""
     herder = turn.herder
     for write in herder.requests.writes.values():
         match write.phase:
-            case ChangingOffsets(is_ended=False, incarnation=incarnation) as phase:
+            case ChangingOffsets(is_end_ordered=False, incarnation=incarnation) as phase:
                 name = write.kind.request.connector
                 connector = herder.config.connector(name)
                 is_same = connector is not None and connector.incarnation == incarnation
                 if herder.place.is_lost or not is_same or herder.config.target_state(name) is not TargetState.STOPPED:
-                    write.phase = replace(phase, is_ended=True)
+                    write.phase = replace(phase, is_end_ordered=True)
                     turn.emit(StopConnector(connector=name))
             case _:
                 pass
@@ -285,30 +295,30 @@ def end_forbidden_changes(turn: Turn) -> None:
 # -- events of writes -------------------------------------------------------------------------------------------------
 
 
-def on_validated(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
     """Queue the validated write; refuse it when its config or the connector's name is not valid, or when it could not
     be validated."""
     write = turn.herder.requests.writes.get(event.id)
     if write is None or not isinstance(write.phase, Validating):
         return
     if isinstance(event, ConfigNotValidated):
-        _answer(turn, write, not_validated(event.failure))
+        _answer_write(turn, write, not_validated_refusal(event.failure))
         return
     if (message := event.infos.unknown_class_message) is not None:
-        _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
+        _answer_write(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
         return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
     errors = event.infos.with_errors(name_errors(write.kind.request.connector)).errors
     if errors:
-        _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
-    elif (change := _initial_offsets(turn.herder, write)) is not None:
-        write.phase = SettingInitialOffsets(validated=write.phase.config_to_validate)
+        _answer_write(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
+    elif (change := _initial_offset_change(turn.herder, write)) is not None:
+        write.phase = SettingInitialOffsets(validated_config=write.phase.config_to_validate)
         turn.emit(change)
     else:
-        write.phase = Queued(validated=write.phase.config_to_validate)
+        write.phase = WriteQueued(validated_config=write.phase.config_to_validate)
 
 
-def _initial_offsets(herder: Herder, write: PendingWrite) -> ApplyOffsetChange | None:
+def _initial_offset_change(herder: Herder, write: PendingWrite) -> ApplyOffsetChange | None:
     """The order to set the offsets at which a new connector begins; None when the write has none, or creates no
     connector. Nothing reads them before the connector exists, since its incarnation is new."""
     kind = write.kind
@@ -327,49 +337,53 @@ def _initial_offsets(herder: Herder, write: PendingWrite) -> ApplyOffsetChange |
     )
 
 
-def on_offsets_changed(turn: Turn, event: OffsetsChanged) -> None:
+def on_offset_change_ended(turn: Turn, event: OffsetChangeEnded) -> None:
     """The runtime has changed the offsets, or could not: answer the request, or queue the config of the new
     connector."""
     write = turn.herder.requests.writes.get(event.id)
     if write is None:
         return
     match write.phase:
-        case SettingInitialOffsets(validated=validated) if event.refusal is None:
-            write.phase = Queued(validated=validated)
+        case SettingInitialOffsets(validated_config=validated) if event.refusal is None:
+            write.phase = WriteQueued(validated_config=validated)
         case SettingInitialOffsets() | ChangingOffsets() if event.refusal is not None:
-            _answer(turn, write, event.refusal)
+            _answer_write(turn, write, event.refusal)
         case ChangingOffsets():
-            _answer(turn, write, Done())
+            _answer_write(turn, write, Done())
         case _:
             pass
 
 
-def on_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
+def on_config_end_found(turn: Turn, id_: WriteId, end_offset: LogPosition | None) -> None:
     """The write waits until the log is read to ``end_offset``; with None (the log could not be reached) the lookup is
     repeated."""
     write = turn.herder.requests.writes.get(id_)
-    if write is None or not isinstance(write.phase, FindingEnd):
+    if write is None or not isinstance(write.phase, FindingConfigEnd):
         return
     if end_offset is None:
         # Nothing has been written, so the lookup can be retried: after a short outage the client has only waited.
-        turn.emit(SetTimer(timer=EndLookupDue(id=id_), at_ms=turn.now_ms + END_LOOKUP_RETRY_MS))
+        turn.emit(SetTimer(timer=ConfigEndLookupDue(id=id_), at_ms=turn.now_ms + END_LOOKUP_RETRY_MS))
         return
-    write.phase = CatchingUp(validated=write.phase.validated, leader_log=write.phase.leader_log, end_offset=end_offset)
+    write.phase = ReadingToConfigEnd(
+        validated_config=write.phase.validated_config,
+        leader_log_opening=write.phase.leader_log_opening,
+        end_offset=end_offset,
+    )
 
 
 def on_end_lookup_due(turn: Turn, id_: WriteId) -> None:
     """Repeat the lookup of the log's end offset, if the write still needs it."""
     write = turn.herder.requests.writes.get(id_)
-    if write is not None and isinstance(write.phase, FindingEnd):
-        turn.emit(FindConfigEnd(purpose=ForWrite(id=id_)))
+    if write is not None and isinstance(write.phase, FindingConfigEnd):
+        turn.emit(FindConfigEnd(purpose=WritePurpose(id=id_)))
 
 
 def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
     """The write's lines are durable: it is answered when this worker has read them."""
     write = turn.herder.requests.writes.get(id_)
     if write is not None:  # Otherwise it was refused before the append returned, because this worker is leaving.
-        assert isinstance(write.phase, Appending)
-        write.phase = Appended(replaced_config=write.phase.replaced_config, end_offset=end_offset)
+        assert isinstance(write.phase, AppendingWrite)
+        write.phase = WriteAppended(replaced_config=write.phase.replaced_config, end_offset=end_offset)
 
 
 def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
@@ -378,27 +392,27 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) 
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
-    assert isinstance(write.phase, Appending)
+    assert isinstance(write.phase, AppendingWrite)
     if is_fenced and not write.has_timed_out:
-        write.phase = AwaitingGroup()
+        write.phase = WriteAwaitingGroup()
     else:
         message = f"Error writing connector configuration to Kafka: {reason}"
-        _answer(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
+        _answer_write(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
 
 
-def on_due(turn: Turn, id_: RequestId) -> None:
+def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. A write whose append or change of offsets has not started is
     dropped; otherwise the write still completes. Does nothing for an unknown id, for example of a read."""
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.has_timed_out:
         return
-    refusal = timed_out(_activity(turn.herder, write))
+    refusal = timeout_refusal(_activity_text(turn.herder, write))
     match write.phase:
-        case Appending() | Appended() | ChangingOffsets():
+        case AppendingWrite() | WriteAppended() | ChangingOffsets():
             turn.emit(Reply(id=id_, answer=refusal))
             write.has_timed_out = True
         case _:
-            _answer(turn, write, refusal)
+            _answer_write(turn, write, refusal)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
@@ -406,15 +420,15 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     begun and may still take effect."""
     for write in list(turn.herder.requests.writes.values()):
         match write.phase:
-            case Appending() | Appended() | ChangingOffsets():
+            case AppendingWrite() | WriteAppended() | ChangingOffsets():
                 uncertain = f"{message}. The write has begun and may still take effect; read the connector to find out"
                 refusal = RequestRefused(problem=Problem.LOG_FAILED, message=uncertain)
             case _:
                 refusal = RequestRefused(problem=problem, message=message)
-        _answer(turn, write, refusal)
+        _answer_write(turn, write, refusal)
 
 
-def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
+def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
     """Answer the write and forget it. A write whose request has timed out was answered before."""
     del turn.herder.requests.writes[write.id]
     if isinstance(write.id, LeaderWriteId):
@@ -427,21 +441,21 @@ def _answer(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _activity(herder: Herder, write: PendingWrite) -> str:
+def _activity_text(herder: Herder, write: PendingWrite) -> str:
     """What the worker is doing for the write, in Connect's words where Connect has the same phase."""
     name: ConnectorName = write.kind.request.connector
     match write.phase:
-        case AwaitingGroup() if not herder.lifecycle.is_runtime_open:
+        case WriteAwaitingGroup() if not herder.lifecycle.is_runtime_open:
             return "reading to the end of internal topics, or starting the task runtime"
-        case AwaitingGroup():
+        case WriteAwaitingGroup():
             return "ensuring membership in the cluster"
         case Validating():
             return f"performing multi-property validation for the connector {name}"
         case SettingInitialOffsets() | ChangingOffsets():
             return f"modifying offsets for connector {name}"
-        case Queued() | FindingEnd() | CatchingUp():
+        case WriteQueued() | FindingConfigEnd() | ReadingToConfigEnd():
             return "reading to the end of the config topic"
-        case Appending() | Appended():
+        case AppendingWrite() | WriteAppended():
             return f"writing a config for connector {name} to the config topic"
 
 

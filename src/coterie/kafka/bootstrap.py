@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import Address, ApiRange, BrokerConnection
+from coterie.kafka.connection import Address, ApiVersionRange, BrokerConnection
 from coterie.nouns.errors import WorldError
 from coterie.wire.kio_entities import Values
 
 
 class BootstrapServers:
     """The brokers in a client's bootstrap.servers. A server that has failed moves to the end of the list, so that later
-    calls of :meth:`ask` try the others first."""
+    calls of :meth:`ask_any_server` try the others first."""
 
     def __init__(self, servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
         """``servers`` are the entries of bootstrap.servers, each as ``host:port``."""
@@ -20,7 +20,7 @@ class BootstrapServers:
         self._security = security
         self._servers = [Address.parse(server) for server in servers]
 
-    async def ask(self, api: ApiRange, values: Values, timeout_s: float) -> Any:
+    async def ask_any_server(self, api: ApiVersionRange, values: Values, timeout_s: float) -> Any:
         """Send a request with ``values`` to one server after the other, each on a new connection and for at most
         ``timeout_s``, until one responds. Returns kio's response entity, which may contain an error code.
 
@@ -40,19 +40,19 @@ class BootstrapServers:
             self._servers.append(self._servers.pop(0))
         raise WorldError("; ".join(reasons))
 
-    async def ask_server(self, server: Address, api: ApiRange, values: Values) -> Any:
+    async def ask_server(self, server: Address, api: ApiVersionRange, values: Values) -> Any:
         """Send a request to ``server`` on a new connection, wait for the response without a time limit, and close the
         connection. Returns kio's response entity.
 
-        :raises WorldError: as :meth:`open` and :meth:`.BrokerConnection.ask`.
+        :raises WorldError: as :meth:`open_connection` and :meth:`.BrokerConnection.ask`.
         """
-        connection = await self.open(server)
+        connection = await self.open_connection(server)
         try:
             return await connection.ask(api, values)
         finally:
             connection.close()
 
-    async def open(self, server: Address) -> BrokerConnection:
+    async def open_connection(self, server: Address) -> BrokerConnection:
         """Open a connection to the broker at ``server``.
 
         :raises WorldError: when the broker cannot be reached, sends no valid response, or rejects this client.

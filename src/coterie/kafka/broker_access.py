@@ -14,7 +14,7 @@ from coterie.kafka.connection import (
     BrokerConnection,
     NoResponseError,
 )
-from coterie.kafka.coordinator_finder import TRANSACTION_KEY, found_coordinator
+from coterie.kafka.coordinator_finder import TRANSACTION_KEY, coordinator_in_response
 from coterie.kafka.leader_log import missing_right_message
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
@@ -77,7 +77,7 @@ async def _check_broker(
     while True:
         try:
             async with asyncio.timeout(timeout_s):
-                return await _request_once(address, client_id, security, transactional_id)
+                return await _test_access_once(address, client_id, security, transactional_id)
         except NoResponseError:
             # The broker may be stopping, or may be starting behind a proxy.
             if asyncio.get_running_loop().time() + _RETRY_DELAY_S > deadline_s:
@@ -89,7 +89,7 @@ async def _check_broker(
         await asyncio.sleep(_RETRY_DELAY_S)
 
 
-async def _request_once(
+async def _test_access_once(
     address: Address, client_id: str, security: KafkaSecurity, transactional_id: str | None
 ) -> None:
     """Open a connection, send one request that needs a login, and one that needs the right to ``transactional_id`` if
@@ -118,7 +118,7 @@ async def _check_transactional_id(connection: BrokerConnection, transactional_id
     :raises WorldError: as :meth:`.BrokerConnection.ask`.
     """
     values = {"key": transactional_id, "key_type": TRANSACTION_KEY, "coordinator_keys": (transactional_id,)}
-    if found_coordinator(await connection.ask(FIND_COORDINATOR, values)).error_code == (
+    if coordinator_in_response(await connection.ask(FIND_COORDINATOR, values)).error_code == (
         ErrorCode.transactional_id_authorization_failed
     ):
         raise BrokerAccessError(missing_right_message(transactional_id))

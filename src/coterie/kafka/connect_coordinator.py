@@ -13,21 +13,21 @@ from typing import Any
 
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.connect_group_values import (
-    describe_response,
-    error_of,
-    heartbeat_response,
-    heartbeat_values,
-    install_response,
-    install_values,
-    prepare_response,
-    prepare_values,
+    heartbeat_request_values,
+    install_request_values,
+    prepare_request_values,
+    to_connect_error_code,
+    to_describe_response,
+    to_heartbeat_response,
+    to_install_response,
+    to_prepare_response,
 )
 from coterie.kafka.connection import (
     CONNECT_GROUP_DESCRIBE,
     CONNECT_GROUP_HEARTBEAT,
     CONNECT_GROUP_INSTALL_ASSIGNMENT,
     CONNECT_GROUP_PREPARE_ASSIGNMENT,
-    ApiRange,
+    ApiVersionRange,
     BrokerConnection,
     NoResponseError,
     UnsupportedApiError,
@@ -86,29 +86,33 @@ class KafkaConnectCoordinator:
         try:
             match request:
                 case HeartbeatRequest():
-                    return await self._ask(
-                        CONNECT_GROUP_HEARTBEAT, request, heartbeat_values(request), heartbeat_response
+                    return await self._ask_coordinator(
+                        CONNECT_GROUP_HEARTBEAT, request, heartbeat_request_values(request), to_heartbeat_response
                     )
                 case PrepareRequest():
-                    values = prepare_values(request)
-                    return await self._ask(CONNECT_GROUP_PREPARE_ASSIGNMENT, request, values, prepare_response)
+                    values = prepare_request_values(request)
+                    return await self._ask_coordinator(
+                        CONNECT_GROUP_PREPARE_ASSIGNMENT, request, values, to_prepare_response
+                    )
                 case InstallRequest():
-                    values = install_values(request)
-                    return await self._ask(CONNECT_GROUP_INSTALL_ASSIGNMENT, request, values, install_response)
+                    values = install_request_values(request)
+                    return await self._ask_coordinator(
+                        CONNECT_GROUP_INSTALL_ASSIGNMENT, request, values, to_install_response
+                    )
                 case DescribeRequest():
                     values = {"group_ids": (request.group_id,), "include_authorized_operations": False}
-                    return await self._ask(CONNECT_GROUP_DESCRIBE, request, values, describe_response)
+                    return await self._ask_coordinator(CONNECT_GROUP_DESCRIBE, request, values, to_describe_response)
         except UnsupportedApiError as error:
             return _make_error_response(request, ConnectErrorCode.UNSUPPORTED_VERSION, str(error))
 
     async def close(self) -> None:
         """Close the connection; outstanding and later requests raise WorldError. Safe to call twice."""
         self._is_closed = True
-        self._drop(self._connection)
+        self._close_connection(self._connection)
         await asyncio.sleep(0)
 
-    async def _ask(
-        self, api: ApiRange, request: Request, values: Values, to_response: Callable[[Any], Response]
+    async def _ask_coordinator(
+        self, api: ApiVersionRange, request: Request, values: Values, to_response: Callable[[Any], Response]
     ) -> Response:
         """Send a request and return its response. If FindCoordinator returns an error code, no request is sent, and the
         response has that code.
@@ -120,7 +124,7 @@ class KafkaConnectCoordinator:
         if isinstance(connection, ErrorCode):
             return _make_error_response(
                 request,
-                error_of(connection),
+                to_connect_error_code(connection),
                 f"no coordinator of group {request.group_id} was found: {connection.name}",
             )
         try:
@@ -128,21 +132,21 @@ class KafkaConnectCoordinator:
                 entity = await connection.ask(api, values)
             response = to_response(entity)
         except TimeoutError:
-            self._drop(connection)
+            self._close_connection(connection)
             raise WorldError(
                 f"the coordinator of group {request.group_id} did not respond to {api.name} within "
                 f"{request.response_timeout_ms} ms"
             ) from None
         except (WireError, ValueError) as error:
-            self._drop(connection)
+            self._close_connection(connection)
             raise NoResponseError(
                 f"the response of the coordinator of group {request.group_id} to {api.name} is not valid: {error}"
             ) from error
         except WorldError:
-            self._drop(connection)
+            self._close_connection(connection)
             raise
         if response.error in _MOVED:
-            self._drop(connection)
+            self._close_connection(connection)
         return response
 
     async def _get_or_open_connection(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
@@ -156,11 +160,11 @@ class KafkaConnectCoordinator:
             if self._is_closed:
                 raise WorldError(f"this worker has closed its connection to the coordinator of group {group_id}")
             current = self._connection
-            if current is not None and not current.is_stale:
+            if current is not None and not current.is_login_expiring:
                 return current
             if current is not None:
                 # The request fails, because the first one on a new connection has to contain all fields.
-                self._drop(current)
+                self._close_connection(current)
                 raise WorldError(
                     "the SASL login of the connection to the group's coordinator expires soon; this worker closes the "
                     "connection, and logs in again on a new connection"
@@ -170,7 +174,7 @@ class KafkaConnectCoordinator:
                 return coordinator
             try:
                 async with asyncio.timeout(self._open_timeout_s):
-                    opened = await self._finder.open(coordinator)
+                    opened = await self._finder.open_connection(coordinator)
             except TimeoutError:
                 raise WorldError(
                     f"the coordinator of group {group_id} at {coordinator} accepted no connection within "
@@ -182,7 +186,7 @@ class KafkaConnectCoordinator:
             self._connection = opened
             return opened
 
-    def _drop(self, connection: BrokerConnection | None) -> None:
+    def _close_connection(self, connection: BrokerConnection | None) -> None:
         """Close ``connection``, so that no later request uses it. Does nothing for None."""
         if connection is not None:
             connection.close()

@@ -9,7 +9,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
     AssignmentToMember,
     Claims,
-    Configured,
+    ConfiguredJobs,
     HeartbeatResponse,
     InstallAssignmentResponse,
     LeaderOfGroup,
@@ -29,7 +29,7 @@ _ABSENT = -1
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def heartbeat_values(request: HeartbeatRequest) -> Values:
+def heartbeat_request_values(request: HeartbeatRequest) -> Values:
     """The fields of a ConnectGroupHeartbeat request. Fields that are None in ``request``, because they have not
     changed, are left out."""
     values = {
@@ -68,12 +68,12 @@ def heartbeat_values(request: HeartbeatRequest) -> Values:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def prepare_values(request: PrepareRequest) -> Values:
+def prepare_request_values(request: PrepareRequest) -> Values:
     """The fields of a ConnectGroupPrepareAssignment request."""
     return {"group_id": request.group_id, "member_id": request.member_id, "member_epoch": request.member_epoch}
 
 
-def install_values(request: InstallRequest) -> Values:
+def install_request_values(request: InstallRequest) -> Values:
     """The fields of a ConnectGroupInstallAssignment request."""
     target = request.target
     return {
@@ -81,7 +81,7 @@ def install_values(request: InstallRequest) -> Values:
         "member_id": request.member_id,
         "member_epoch": request.member_epoch,
         "group_epoch": request.group_epoch,
-        "error": request.error,
+        "error": request.assignor_error,
         "members": [
             {
                 "member_id": member_id,
@@ -100,7 +100,7 @@ def install_values(request: InstallRequest) -> Values:
     }
 
 
-def _configured_values(configured: Configured) -> Values:
+def _configured_values(configured: ConfiguredJobs) -> Values:
     """The value of the field ``configured``: all configured jobs, and how far the leader had read the config topic."""
     return {"value": {"config_offset": configured.config_offset, **job_arrays(configured.jobs)}}
 
@@ -114,7 +114,7 @@ def _claims_values(claims: Claims) -> Values:
 # -- responses --------------------------------------------------------------------------------------------------------
 
 
-def error_of(code: int) -> ConnectErrorCode:
+def to_connect_error_code(code: int) -> ConnectErrorCode:
     """Convert the error code of a response. A code that this version of Coterie does not have becomes
     UNKNOWN_SERVER_ERROR."""
     try:
@@ -123,30 +123,30 @@ def error_of(code: int) -> ConnectErrorCode:
         return ConnectErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def message_of(code: int, message: str | None) -> str | None:
+def response_error_message(code: int, message: str | None) -> str | None:
     """The error message of a response, None if there is none. For a code that this version of Coterie does not have,
     the message begins with the number of the code."""
-    if code == error_of(code):
+    if code == to_connect_error_code(code):
         return message
     return f"unknown error code {code}: {message}" if message else f"unknown error code {code}"
 
 
-def heartbeat_response(entity: Any) -> HeartbeatResponse:
+def to_heartbeat_response(entity: Any) -> HeartbeatResponse:
     """Convert a ConnectGroupHeartbeat response for the member.
 
     :raises InvalidFieldError: when a job is not valid.
     """
     assignment = entity.assignment
     return HeartbeatResponse(
-        error=error_of(entity.error_code),
-        message=message_of(entity.error_code, entity.error_message),
+        error=to_connect_error_code(entity.error_code),
+        message=response_error_message(entity.error_code, entity.error_message),
         member_epoch=MemberEpoch(entity.member_epoch),
         heartbeat_interval_ms=entity.heartbeat_interval_ms,
         assignment=None
         if assignment is None
         else AssignmentToMember(
             jobs=jobs_in_arrays(assignment.connectors_and_tasks),
-            job_epochs={GroupEpoch(one.epoch): jobs_in_arrays(one) for one in assignment.job_epochs},
+            jobs_by_epoch={GroupEpoch(one.epoch): jobs_in_arrays(one) for one in assignment.job_epochs},
             assignment_epoch=GroupEpoch(entity.assignment_epoch),
             config_offset=ConfigOffset(entity.config_offset),
             version=assignment.version,
@@ -159,41 +159,42 @@ def heartbeat_response(entity: Any) -> HeartbeatResponse:
             leader_epoch=LeaderEpoch(entity.leader_epoch),
             url=WorkerUrl(entity.leader_url or ""),
         ),
-        session_timeout_ms=_or_none(entity.session_timeout_ms),
+        session_timeout_ms=_none_if_absent(entity.session_timeout_ms),
     )
 
 
-def prepare_response(entity: Any) -> PrepareAssignmentResponse:
+def to_prepare_response(entity: Any) -> PrepareAssignmentResponse:
     """Convert a ConnectGroupPrepareAssignment response. It contains a snapshot only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
     """
-    error = error_of(entity.error_code)
+    error = to_connect_error_code(entity.error_code)
     return PrepareAssignmentResponse(
         error=error,
-        message=message_of(entity.error_code, entity.error_message),
+        message=response_error_message(entity.error_code, entity.error_message),
         snapshot=_to_snapshot(entity) if error is ConnectErrorCode.NONE else None,
     )
 
 
-def install_response(entity: Any) -> InstallAssignmentResponse:
+def to_install_response(entity: Any) -> InstallAssignmentResponse:
     """Convert a ConnectGroupInstallAssignment response."""
     return InstallAssignmentResponse(
-        error=error_of(entity.error_code), message=message_of(entity.error_code, entity.error_message)
+        error=to_connect_error_code(entity.error_code),
+        message=response_error_message(entity.error_code, entity.error_message),
     )
 
 
-def describe_response(entity: Any) -> DescribeResponse:
+def to_describe_response(entity: Any) -> DescribeResponse:
     """Convert a ConnectGroupDescribe response for one group. It contains a description only if it has no error code.
 
     :raises InvalidFieldError: when a job is not valid.
     :raises ValueError: when a member has an unknown state, or the response does not contain one group.
     """
     (group,) = entity.groups
-    error = error_of(group.error_code)
+    error = to_connect_error_code(group.error_code)
     return DescribeResponse(
         error=error,
-        message=message_of(group.error_code, group.error_message),
+        message=response_error_message(group.error_code, group.error_message),
         description=_to_group_description(group) if error is ConnectErrorCode.NONE else None,
     )
 
@@ -211,16 +212,16 @@ def _to_snapshot(entity: Any) -> GroupSnapshot:
         departed=tuple(
             SnapshotDeparted(
                 member_id=MemberId(one.member_id),
-                instance_id=_instance_id(one.instance_id),
+                instance_id=_to_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
                 jobs=jobs_in_arrays(one),
-                delay_left_ms=_or_none(one.delay_left_ms),
+                delay_left_ms=_none_if_absent(one.delay_left_ms),
             )
             for one in entity.departed
         ),
         config_offset=ConfigOffset(_ABSENT if configured is None else configured.config_offset),
         configured=NO_JOBS if configured is None else jobs_in_arrays(configured),
-        max_delay_ms=_or_none(entity.max_delay_ms),
+        max_delay_ms=_none_if_absent(entity.max_delay_ms),
         time_limit_ms=max(1, entity.time_limit_ms),
     )
 
@@ -231,7 +232,7 @@ def _to_snapshot_member(struct: Any) -> SnapshotMember:
     return SnapshotMember(
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
-        instance_id=_instance_id(struct.instance_id),
+        instance_id=_to_instance_id(struct.instance_id),
         url=WorkerUrl(struct.url),
         name=struct.name,
         config_offset=ConfigOffset(struct.config_offset),
@@ -263,10 +264,10 @@ def _to_group_description(group: Any) -> GroupDescription:
         departed=tuple(
             DepartedDescription(
                 member_id=MemberId(one.member_id),
-                instance_id=_instance_id(one.instance_id),
+                instance_id=_to_instance_id(one.instance_id),
                 url=WorkerUrl(one.url),
                 jobs=jobs_in_arrays(one),
-                delay_left_ms=_or_none(one.delay_left_ms),
+                delay_left_ms=_none_if_absent(one.delay_left_ms),
                 held_left_ms=one.held_left_ms,
                 reason=one.reason,
             )
@@ -283,7 +284,7 @@ def _to_member_description(struct: Any) -> MemberDescription:
         member_id=MemberId(struct.member_id),
         member_epoch=MemberEpoch(struct.member_epoch),
         state=MemberState(struct.state),
-        instance_id=_instance_id(struct.instance_id),
+        instance_id=_to_instance_id(struct.instance_id),
         client_id=struct.client_id,
         client_host=struct.client_host,
         url=WorkerUrl(struct.url),
@@ -303,10 +304,10 @@ def _jobs_in_tagged_field(struct: Any) -> Jobs:
     return NO_JOBS if struct.value is None else jobs_in_arrays(struct.value)
 
 
-def _instance_id(value: str | None) -> InstanceId | None:
+def _to_instance_id(value: str | None) -> InstanceId | None:
     return None if value is None else InstanceId(value)
 
 
-def _or_none(number: int) -> int | None:
+def _none_if_absent(number: int) -> int | None:
     """``number``, a number of a response; None for -1, which means that the number is not given."""
     return None if number == _ABSENT else number

@@ -45,7 +45,7 @@ class Address(NamedTuple):
         return cls(host.strip("[]"), int(port))
 
 
-class ApiRange(NamedTuple):
+class ApiVersionRange(NamedTuple):
     """An API and the range of its versions that Coterie supports. Every broker of Kafka 2.4 or newer supports at least
     one of them, except for the APIs of connect groups, which only Coterie's brokers have."""
 
@@ -56,24 +56,24 @@ class ApiRange(NamedTuple):
     newest_version: int
 
 
-API_VERSIONS = ApiRange("ApiVersions", 18, 0, 0)
+API_VERSIONS = ApiVersionRange("ApiVersions", 18, 0, 0)
 """Only version 0, which every broker supports: this request is sent before the broker's versions are known."""
-METADATA = ApiRange("Metadata", 3, 8, 9)
-FIND_COORDINATOR = ApiRange("FindCoordinator", 10, 3, 6)
-JOIN_GROUP = ApiRange("JoinGroup", 11, 5, 9)
-HEARTBEAT = ApiRange("Heartbeat", 12, 3, 4)
-LEAVE_GROUP = ApiRange("LeaveGroup", 13, 3, 5)
-SYNC_GROUP = ApiRange("SyncGroup", 14, 3, 5)
-DESCRIBE_GROUPS = ApiRange("DescribeGroups", 15, 5, 5)
-LIST_GROUPS = ApiRange("ListGroups", 16, 3, 5)
-SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
-DESCRIBE_CONFIGS = ApiRange("DescribeConfigs", 32, 2, 4)
-SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
-INCREMENTAL_ALTER_CONFIGS = ApiRange("IncrementalAlterConfigs", 44, 0, 1)
-CONNECT_GROUP_HEARTBEAT = ApiRange("ConnectGroupHeartbeat", 10000, 0, 0)
-CONNECT_GROUP_PREPARE_ASSIGNMENT = ApiRange("ConnectGroupPrepareAssignment", 10001, 0, 0)
-CONNECT_GROUP_INSTALL_ASSIGNMENT = ApiRange("ConnectGroupInstallAssignment", 10002, 0, 0)
-CONNECT_GROUP_DESCRIBE = ApiRange("ConnectGroupDescribe", 10003, 0, 0)
+METADATA = ApiVersionRange("Metadata", 3, 8, 9)
+FIND_COORDINATOR = ApiVersionRange("FindCoordinator", 10, 3, 6)
+JOIN_GROUP = ApiVersionRange("JoinGroup", 11, 5, 9)
+HEARTBEAT = ApiVersionRange("Heartbeat", 12, 3, 4)
+LEAVE_GROUP = ApiVersionRange("LeaveGroup", 13, 3, 5)
+SYNC_GROUP = ApiVersionRange("SyncGroup", 14, 3, 5)
+DESCRIBE_GROUPS = ApiVersionRange("DescribeGroups", 15, 5, 5)
+LIST_GROUPS = ApiVersionRange("ListGroups", 16, 3, 5)
+SASL_HANDSHAKE = ApiVersionRange("SaslHandshake", 17, 1, 1)
+DESCRIBE_CONFIGS = ApiVersionRange("DescribeConfigs", 32, 2, 4)
+SASL_AUTHENTICATE = ApiVersionRange("SaslAuthenticate", 36, 0, 2)
+INCREMENTAL_ALTER_CONFIGS = ApiVersionRange("IncrementalAlterConfigs", 44, 0, 1)
+CONNECT_GROUP_HEARTBEAT = ApiVersionRange("ConnectGroupHeartbeat", 10000, 0, 0)
+CONNECT_GROUP_PREPARE_ASSIGNMENT = ApiVersionRange("ConnectGroupPrepareAssignment", 10001, 0, 0)
+CONNECT_GROUP_INSTALL_ASSIGNMENT = ApiVersionRange("ConnectGroupInstallAssignment", 10002, 0, 0)
+CONNECT_GROUP_DESCRIBE = ApiVersionRange("ConnectGroupDescribe", 10003, 0, 0)
 
 _LOGIN_LIFETIME_USED_FRACTION = 0.85
 """The part of a login's lifetime (KIP-368) after which the connection is stale, as in Kafka's clients."""
@@ -109,13 +109,13 @@ class BrokerConnection:
         """When the connection becomes stale, on the event loop's clock; None: never."""
 
     @property
-    def is_stale(self) -> bool:
+    def is_login_expiring(self) -> bool:
         """Whether the login on this connection has nearly expired, or has expired: the broker then rejects requests
         (KIP-368), and a new connection must be opened."""
         return self._stale_at_s is not None and asyncio.get_running_loop().time() >= self._stale_at_s
 
     @property
-    def is_busy(self) -> bool:
+    def has_outstanding_requests(self) -> bool:
         """Whether the broker still has to respond to a request of this connection, including a request whose caller was
         cancelled."""
         return bool(self._router.pending_responses)
@@ -160,7 +160,7 @@ class BrokerConnection:
             raise
         return connection
 
-    async def ask(self, api: ApiRange, values: Values) -> Any:
+    async def ask(self, api: ApiVersionRange, values: Values) -> Any:
         """Send a request with ``values`` in the newest version that both sides support, and wait without a time limit
         for the response. Returns kio's response entity.
 
@@ -173,7 +173,7 @@ class BrokerConnection:
             broker_versions_text = f"{broker_oldest} to {broker_newest}" if broker_newest >= 0 else "none"
             raise UnsupportedApiError(
                 f"the broker at {self._address} supports these versions of {api.name}: {broker_versions_text}; "
-                f"Coterie supports {api.oldest_version} to {api.newest_version}: {_broker_to_use(api)}"
+                f"Coterie supports {api.oldest_version} to {api.newest_version}: {_broker_advice(api)}"
             )
         return await self._send_and_receive(api, version, values)
 
@@ -214,7 +214,7 @@ class BrokerConnection:
         if hasattr(response, "session_lifetime") and (lifetime_ms := to_milliseconds(response.session_lifetime)):
             self._stale_at_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LOGIN_LIFETIME_USED_FRACTION
 
-    async def _send_and_receive(self, api: ApiRange, version: int, values: Values) -> Any:
+    async def _send_and_receive(self, api: ApiVersionRange, version: int, values: Values) -> Any:
         """Send a request of this version and wait for the response; return kio's response entity.
 
         :raises NoResponseError: when the connection breaks before the response, or the response is not valid.
@@ -233,23 +233,23 @@ class BrokerConnection:
                     raise error
         except OSError as error:
             raise NoResponseError(
-                f"the connection to the broker at {self._address} broke: {error}{_failed_request_hint(api)}"
+                f"the connection to the broker at {self._address} broke: {error}{_security_protocol_hint(api)}"
             ) from None
         except WireError as error:
             raise NoResponseError(
                 f"the response of {self._address} to {api.name} is not that of a Kafka broker: "
-                f"{error}{_failed_request_hint(api)}"
+                f"{error}{_security_protocol_hint(api)}"
             ) from error
 
 
-def _broker_to_use(api: ApiRange) -> str:
+def _broker_advice(api: ApiVersionRange) -> str:
     """The advice to use a broker that supports the API, for the end of an error message."""
     if api.api_key >= CONNECT_GROUP_HEARTBEAT.api_key:
         return "use a Coterie broker that serves connect groups"
     return "use a broker of Kafka 2.4 or newer"
 
 
-def _failed_request_hint(api: ApiRange) -> str:
+def _security_protocol_hint(api: ApiVersionRange) -> str:
     """The advice to check security.protocol, for the end of an error message, if the failed request is ApiVersions, the
     first of a connection: a broker that requires TLS closes a connection without TLS, or sends a TLS alert on it. Empty
     for every other API."""

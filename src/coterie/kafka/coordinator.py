@@ -22,7 +22,7 @@ from coterie.kafka.connection import (
     JOIN_GROUP,
     LEAVE_GROUP,
     SYNC_GROUP,
-    ApiRange,
+    ApiVersionRange,
     BrokerConnection,
 )
 from coterie.kafka.coordinator_finder import MOVED, CoordinatorFinder
@@ -123,7 +123,7 @@ class _CoordinatorConnections:
         self._connections: set[BrokerConnection] = set()
         """``_current``, and former connections with outstanding requests."""
 
-    async def ask(self, api: ApiRange, group_id: GroupId, values: Values) -> Any:
+    async def ask(self, api: ApiVersionRange, group_id: GroupId, values: Values) -> Any:
         """Send a request and wait for the response. Returns kio's response entity; or the error code of FindCoordinator
         when there is no coordinator yet.
 
@@ -139,7 +139,7 @@ class _CoordinatorConnections:
                     answer = await connection.ask(api, values)
             except (TimeoutError, WorldError):
                 # The responses to later requests on this connection will not arrive either.
-                self._drop(connection)
+                self._close_connection(connection)
                 raise
         except TimeoutError:
             raise WorldError(
@@ -148,13 +148,13 @@ class _CoordinatorConnections:
             ) from None
         if answer.error_code in MOVED and self._current is connection:
             self._current = None
-        self._drop_former()
+        self._close_idle_connections()
         return answer
 
     def close(self) -> None:
         """Close all connections; outstanding requests raise WorldError."""
         for connection in list(self._connections):
-            self._drop(connection)
+            self._close_connection(connection)
 
     async def _get_or_open_connection(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
         """The current connection if it can take a request, else a new connection to the coordinator; or the error code
@@ -165,25 +165,29 @@ class _CoordinatorConnections:
         """
         async with self._opening:
             current = self._current
-            if current is not None and not current.is_stale and not (self._is_parked and current.is_busy):
+            if (
+                current is not None
+                and not current.is_login_expiring
+                and not (self._is_parked and current.has_outstanding_requests)
+            ):
                 return current
             self._current = None
-            self._drop_former()
+            self._close_idle_connections()
             coordinator = await self._finder.find(group_id, self._open_timeout_s)
             if isinstance(coordinator, ErrorCode):
                 return coordinator
             async with asyncio.timeout(self._open_timeout_s):
-                self._current = await self._finder.open(coordinator)
+                self._current = await self._finder.open_connection(coordinator)
             self._connections.add(self._current)
             return self._current
 
-    def _drop_former(self) -> None:
+    def _close_idle_connections(self) -> None:
         """Close the former connections that have no outstanding request."""
         for connection in list(self._connections):
-            if connection is not self._current and not connection.is_busy:
-                self._drop(connection)
+            if connection is not self._current and not connection.has_outstanding_requests:
+                self._close_connection(connection)
 
-    def _drop(self, connection: BrokerConnection) -> None:
+    def _close_connection(self, connection: BrokerConnection) -> None:
         """Close the connection; no later request uses it."""
         connection.close()
         self._connections.discard(connection)
@@ -225,8 +229,8 @@ def _to_join_response(answer: Any) -> JoinResponse:
         protocol=answer.protocol_name or "",
         leader=MemberId(answer.leader),
         member_id=MemberId(answer.member_id),
-        members=members if leads else None,
-        instance_ids=instance_ids,
+        metadata_by_member=members if leads else None,
+        instance_id_by_member=instance_ids,
         # Before version 9 the response to a leader that rejoined names its former id as the leader, so that the member
         # computes no assignments.
         skip_assignment=getattr(answer, "skip_assignment", False),

@@ -30,20 +30,20 @@ class CoordinatorFinder:
         """
         # Up to version 3 request and response have fields for one key; from version 4 on they have a list of keys.
         values = {"key": group_id, "key_type": GROUP_KEY, "coordinator_keys": (group_id,)}
-        answer = await self._servers.ask(FIND_COORDINATOR, values, timeout_s)
-        found = found_coordinator(answer)
+        answer = await self._servers.ask_any_server(FIND_COORDINATOR, values, timeout_s)
+        found = coordinator_in_response(answer)
         error: ErrorCode = found.error_code
         return Address(found.host, found.port) if error == ErrorCode.none else error
 
-    async def open(self, server: Address) -> BrokerConnection:
+    async def open_connection(self, server: Address) -> BrokerConnection:
         """Open a connection to the broker at ``server``.
 
         :raises WorldError: when the broker cannot be reached, sends no valid response, or rejects this client.
         """
-        return await self._servers.open(server)
+        return await self._servers.open_connection(server)
 
 
-def found_coordinator(answer: Any) -> Any:
+def coordinator_in_response(answer: Any) -> Any:
     """The struct with the error code, host and port of the requested coordinator: the response to FindCoordinator
     itself up to version 3, from version 4 on the first entry of its list."""
     return answer.coordinators[0] if getattr(answer, "coordinators", ()) else answer

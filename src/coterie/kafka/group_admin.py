@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.bootstrap import BootstrapServers
-from coterie.kafka.connect_group_values import describe_response
+from coterie.kafka.connect_group_values import to_describe_response
 from coterie.kafka.connection import (
     CONNECT_GROUP_DESCRIBE,
     DESCRIBE_CONFIGS,
@@ -17,7 +17,7 @@ from coterie.kafka.connection import (
     LIST_GROUPS,
     METADATA,
     Address,
-    ApiRange,
+    ApiVersionRange,
     UnsupportedApiError,
 )
 from coterie.kafka.coordinator_finder import MOVED, CoordinatorFinder
@@ -115,7 +115,7 @@ class GroupAdmin:
 
         :raises WorldError: when a broker of the cluster does not respond, or refuses the request.
         """
-        metadata = await self._servers.ask(
+        metadata = await self._servers.ask_any_server(
             METADATA, {"topics": (), "allow_auto_topic_creation": False, **_WITHOUT_OPERATIONS}, self._server_timeout_s
         )
         groups: list[ListedGroup] = []
@@ -129,37 +129,37 @@ class GroupAdmin:
             except TimeoutError:
                 raise WorldError(f"the broker at {address} did not respond within {self._timeout_s:g} s") from None
             if response.error_code != ErrorCode.none:
-                raise _refused(f"list the groups of the broker at {address}", response.error_code)
-            groups += map(_listed_group, response.groups)
+                raise _make_refusal_error(f"list the groups of the broker at {address}", response.error_code)
+            groups += map(_to_listed_group, response.groups)
         return sorted(groups, key=lambda group: group.group_id)
 
-    async def describe(self, group_id: GroupId) -> GroupDescription | ClassicGroup | None:
+    async def describe_group(self, group_id: GroupId) -> GroupDescription | ClassicGroup | None:
         """The connect group or classic group ``group_id``; None if there is no such group.
 
         :raises WorldError: when the group's coordinator cannot be found, does not respond or refuses the request.
         """
         try:
-            return await self._describe_connect(group_id) or await self._describe_classic(group_id)
+            return await self._describe_connect_group(group_id) or await self._describe_classic_group(group_id)
         except UnsupportedApiError:  # a broker without connect groups
-            return await self._describe_classic(group_id)
+            return await self._describe_classic_group(group_id)
 
-    async def configs(self, group_id: GroupId) -> list[GroupConfig]:
+    async def group_configs(self, group_id: GroupId) -> list[GroupConfig]:
         """The configs that can be set on a group, sorted by name; also for a group that does not exist.
 
         :raises WorldError: when no broker responds, or the broker refuses the request.
         """
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configuration_keys": None}
-        response = await self._servers.ask(
+        response = await self._servers.ask_any_server(
             DESCRIBE_CONFIGS,
             {"resources": (resource,), "include_synonyms": False, "include_documentation": True},
             self._server_timeout_s,
         )
         (result,) = response.results
         if result.error_code != ErrorCode.none:
-            raise _refused(f"read the configs of group {group_id}", result.error_code, result.error_message)
-        return sorted(map(_group_config, result.configs), key=lambda config: config.name)
+            raise _make_refusal_error(f"read the configs of group {group_id}", result.error_code, result.error_message)
+        return sorted(map(_to_group_config, result.configs), key=lambda config: config.name)
 
-    async def alter_configs(self, group_id: GroupId, changes: Mapping[str, str | None]) -> None:
+    async def alter_group_configs(self, group_id: GroupId, changes: Mapping[str, str | None]) -> None:
         """Set configs of a group, which need not exist; None deletes a config, so that the broker's value counts again.
         If one change is invalid, the broker makes none.
 
@@ -170,12 +170,14 @@ class GroupAdmin:
             for name, value in sorted(changes.items())
         ]
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configs": configs}
-        response = await self._servers.ask(
+        response = await self._servers.ask_any_server(
             INCREMENTAL_ALTER_CONFIGS, {"resources": (resource,), "validate_only": False}, self._server_timeout_s
         )
         (result,) = response.responses
         if result.error_code != ErrorCode.none:
-            raise _refused(f"change the configs of group {group_id}", result.error_code, result.error_message)
+            raise _make_refusal_error(
+                f"change the configs of group {group_id}", result.error_code, result.error_message
+            )
 
     async def remove_member(self, group_id: GroupId, member_id: MemberId, instance_id: InstanceId | None) -> None:
         """Remove a member from its group, with LeaveGroup.
@@ -184,18 +186,18 @@ class GroupAdmin:
         """
         member = {"member_id": member_id, "group_instance_id": instance_id, "reason": _REASON}
         response = await self._ask_coordinator(
-            LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, _leave_error
+            LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, _leave_error_code
         )
-        if (error := _leave_error(response)) != ErrorCode.none:
-            raise _refused(f"remove member {member_id} of group {group_id}", error)
+        if (error := _leave_error_code(response)) != ErrorCode.none:
+            raise _make_refusal_error(f"remove member {member_id} of group {group_id}", error)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    async def _describe_connect(self, group_id: GroupId) -> GroupDescription | None:
+    async def _describe_connect_group(self, group_id: GroupId) -> GroupDescription | None:
         """The connect group ``group_id``; None if there is none.
 
         :raises UnsupportedApiError: when the coordinator does not serve connect groups.
-        :raises WorldError: as :meth:`describe`.
+        :raises WorldError: as :meth:`describe_group`.
         """
         entity = await self._ask_coordinator(
             CONNECT_GROUP_DESCRIBE,
@@ -204,7 +206,7 @@ class GroupAdmin:
             lambda response: response.groups[0].error_code,
         )
         try:
-            response = describe_response(entity)
+            response = to_describe_response(entity)
         except (WireError, ValueError) as error:
             raise WorldError(
                 f"the coordinator of group {group_id} has sent an invalid description of the group: {error}; check "
@@ -214,12 +216,12 @@ class GroupAdmin:
             case ConnectErrorCode.NONE | ConnectErrorCode.GROUP_ID_NOT_FOUND:
                 return response.description
             case error_code:
-                raise _refused(f"describe group {group_id}", error_code, response.message)
+                raise _make_refusal_error(f"describe group {group_id}", error_code, response.message)
 
-    async def _describe_classic(self, group_id: GroupId) -> ClassicGroup | None:
+    async def _describe_classic_group(self, group_id: GroupId) -> ClassicGroup | None:
         """The classic group ``group_id``; None if there is none.
 
-        :raises WorldError: as :meth:`describe`.
+        :raises WorldError: as :meth:`describe_group`.
         """
         response = await self._ask_coordinator(
             DESCRIBE_GROUPS,
@@ -229,7 +231,7 @@ class GroupAdmin:
         )
         (group,) = response.groups
         if group.error_code != ErrorCode.none:
-            raise _refused(f"describe group {group_id}", group.error_code)
+            raise _make_refusal_error(f"describe group {group_id}", group.error_code)
         if group.group_state == _DEAD:
             return None
         return ClassicGroup(
@@ -248,13 +250,13 @@ class GroupAdmin:
         )
 
     async def _ask_coordinator(
-        self, api: ApiRange, group_id: GroupId, values: Values, error_of: Callable[[Any], int]
+        self, api: ApiVersionRange, group_id: GroupId, values: Values, error_of: Callable[[Any], int]
     ) -> Any:
         """Send a request to the group's coordinator and return the response. While the response has an error code of
         ``_RETRIED``, the coordinator is searched for again, and the request is repeated, until the time limit.
         ``error_of`` returns the error code of a response.
 
-        :raises WorldError: as :meth:`describe`.
+        :raises WorldError: as :meth:`describe_group`.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -278,7 +280,7 @@ class GroupAdmin:
         """
         while isinstance(found := await self._finder.find(group_id, self._server_timeout_s), ErrorCode):
             if found not in _RETRIED:
-                raise _refused(f"find the coordinator of group {group_id}", found)
+                raise _make_refusal_error(f"find the coordinator of group {group_id}", found)
             await asyncio.sleep(_RETRY_INTERVAL_S)
         return found
 
@@ -286,7 +288,7 @@ class GroupAdmin:
 _WITHOUT_OPERATIONS = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}
 
 
-def _listed_group(struct: Any) -> ListedGroup:
+def _to_listed_group(struct: Any) -> ListedGroup:
     return ListedGroup(
         group_id=GroupId(struct.group_id),
         type=getattr(struct, "group_type", "").lower(),
@@ -295,7 +297,7 @@ def _listed_group(struct: Any) -> ListedGroup:
     )
 
 
-def _group_config(struct: Any) -> GroupConfig:
+def _to_group_config(struct: Any) -> GroupConfig:
     return GroupConfig(
         name=struct.name,
         value=struct.value or "",
@@ -304,7 +306,7 @@ def _group_config(struct: Any) -> GroupConfig:
     )
 
 
-def _leave_error(response: Any) -> ErrorCode:
+def _leave_error_code(response: Any) -> ErrorCode:
     """The error code of a LeaveGroup response for one member: that of the whole request or, if this is NONE, that of
     the member."""
     error: ErrorCode = response.error_code
@@ -313,7 +315,7 @@ def _leave_error(response: Any) -> ErrorCode:
     return error
 
 
-def _refused(action: str, error: ErrorCode | ConnectErrorCode, message: str | None = None) -> WorldError:
+def _make_refusal_error(action: str, error: ErrorCode | ConnectErrorCode, message: str | None = None) -> WorldError:
     """Build the error for a request that the broker refuses. Its text contains ``action`` (what the request was to do),
     the error code's name and the broker's message."""
     name = error.name.upper()

@@ -81,7 +81,7 @@ class LeaderTopicLog:
         :raises WorldError: when the brokers do not respond within ``CALL_TIMEOUT_S``, or do not allow this worker to
             use the transactional id; or after :meth:`close`.
         """
-        await self._run(lambda: self.open_blocking(max(transaction_timeout_ms, TRANSACTION_TIMEOUT_MIN_MS)))
+        await self._run_on_thread(lambda: self.open_blocking(max(transaction_timeout_ms, TRANSACTION_TIMEOUT_MIN_MS)))
 
     async def append(self, records: Sequence[NewTopicRecord]) -> int:
         """Append ``records`` in one transaction, and wait until it is committed. Returns the offset after the last one.
@@ -91,7 +91,7 @@ class LeaderTopicLog:
         :raises WorldError: when the records could not be written, when it is unknown whether they were written, or
             after :meth:`close`. The log must be opened again.
         """
-        last_offset = await self._run(lambda: self.append_blocking(records))
+        last_offset = await self._run_on_thread(lambda: self.append_blocking(records))
         self._on_committed(last_offset)
         return last_offset + 1
 
@@ -113,7 +113,7 @@ class LeaderTopicLog:
         producer = Producer(
             {
                 **self._client_config,
-                **self._log.settings(),
+                **self._log.handle_settings(),
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": transaction_timeout_ms,
                 "linger.ms": 0,
@@ -121,14 +121,14 @@ class LeaderTopicLog:
             }
         )
         try:
-            self._repeat(producer.init_transactions)
+            self._repeat_until_success(producer.init_transactions)
         except KafkaException as error:
-            _discard(producer)
-            if _error_of(error).code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            _discard_producer(producer)
+            if _librdkafka_error_of(error).code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                 raise WorldError(missing_right_message(self._transactional_id)) from None
             raise WorldError(
-                f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: {_text(error)}; "
-                "check that the brokers run"
+                f"cannot open topic {self._topic} with transactional.id={self._transactional_id}: "
+                f"{_error_text(error)}; check that the brokers run"
             ) from None
         self._producer = producer
 
@@ -147,7 +147,7 @@ class LeaderTopicLog:
             )
         assert records, "a transaction has records"
         try:
-            offset = self._send(producer, records)
+            offset = self._send_in_transaction(producer, records)
             self.commit_blocking(producer)
         except WorldError:
             self._drop_producer()
@@ -155,7 +155,7 @@ class LeaderTopicLog:
         self._log.on_response()
         return offset
 
-    def _send(self, producer: Producer, records: Sequence[NewTopicRecord]) -> int:
+    def _send_in_transaction(self, producer: Producer, records: Sequence[NewTopicRecord]) -> int:
         """Begin a transaction and send ``records``; returns the offset of the last one.
 
         :raises WriterFencedError: when another worker has opened the log after this worker, or the transaction has
@@ -178,13 +178,13 @@ class LeaderTopicLog:
             producer.begin_transaction()
             for record in records:
                 producer.produce(self._topic, value=record.value, key=record.key, on_delivery=on_delivery)
-            self._repeat(lambda timeout_s: _flush(producer, timeout_s))
+            self._repeat_until_success(lambda timeout_s: _flush_producer(producer, timeout_s))
         except (KafkaException, BufferError, SystemError) as error:
-            errors.insert(0, _error_of(error))
+            errors.insert(0, _librdkafka_error_of(error))
         if not errors:
             return max(offsets)
         if any(error.code() in _FENCED for error in errors):
-            raise self._fenced(errors[0])
+            raise self._make_fenced_error(errors[0])
         raise WorldError(f"cannot write to topic {self._topic}: {errors[0].str()}; check that the brokers run")
 
     def commit_blocking(self, producer: Producer) -> None:
@@ -193,15 +193,15 @@ class LeaderTopicLog:
         :raises WorldError: when the commit has failed, or its result is unknown.
         """
         try:
-            self._repeat(producer.commit_transaction)
+            self._repeat_until_success(producer.commit_transaction)
         except KafkaException as error:
             # Also if this producer is fenced: an earlier attempt may have succeeded, with its response lost.
             raise WorldError(
-                f"it is unknown whether the records were written to topic {self._topic}: {_text(error)}; before "
+                f"it is unknown whether the records were written to topic {self._topic}: {_error_text(error)}; before "
                 "you repeat a change, read whether it has taken effect"
             ) from None
 
-    def _fenced(self, error: KafkaError) -> WriterFencedError:
+    def _make_fenced_error(self, error: KafkaError) -> WriterFencedError:
         """The exception for an append that the brokers have refused because another worker has opened the log, or
         because the transaction has timed out."""
         return WriterFencedError(
@@ -209,7 +209,7 @@ class LeaderTopicLog:
             f"transaction has timed out: {error.str()}"
         )
 
-    def _repeat(self, call: Callable[[float], object]) -> None:
+    def _repeat_until_success(self, call: Callable[[float], object]) -> None:
         """Call ``call`` with a short timeout until it returns.
 
         :raises KafkaException: the last error, when ``call`` has not succeeded within ``CALL_TIMEOUT_S``, when the log
@@ -220,17 +220,21 @@ class LeaderTopicLog:
             try:
                 call(CALL_STEP_S)
             except KafkaException as error:
-                if not _error_of(error).retriable() or self._closing.is_set() or time.monotonic() > deadline_s:
+                if (
+                    not _librdkafka_error_of(error).retriable()
+                    or self._closing.is_set()
+                    or time.monotonic() > deadline_s
+                ):
                     raise
             else:
                 return
 
     def _drop_producer(self) -> None:
         if self._producer is not None:
-            _discard(self._producer)
+            _discard_producer(self._producer)
             self._producer = None
 
-    async def _run(self, call: Callable[[], ResultT]) -> ResultT:
+    async def _run_on_thread(self, call: Callable[[], ResultT]) -> ResultT:
         """Run a blocking call on the log's thread; return the result.
 
         :raises WorldError: after :meth:`close`.
@@ -240,7 +244,7 @@ class LeaderTopicLog:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _flush(producer: Producer, timeout_s: float) -> None:
+def _flush_producer(producer: Producer, timeout_s: float) -> None:
     """Wait until all records are delivered or have failed.
 
     :raises KafkaException: with a retriable error, after ``timeout_s``.
@@ -249,7 +253,7 @@ def _flush(producer: Producer, timeout_s: float) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records are not delivered", False, True, False))
 
 
-def _discard(producer: Producer) -> None:
+def _discard_producer(producer: Producer) -> None:
     """Drop the producer's undelivered records. librdkafka ends the producer's threads when Python drops the last
     reference to the producer. An open transaction stays open: the next producer with this transactional id aborts the
     transaction, or the brokers do when it times out."""
@@ -259,7 +263,7 @@ def _discard(producer: Producer) -> None:
         producer.flush(0)
 
 
-def _error_of(error: KafkaException | BufferError | SystemError) -> KafkaError:
+def _librdkafka_error_of(error: KafkaException | BufferError | SystemError) -> KafkaError:
     """The error of librdkafka in an exception; for an exception without one, an error with the code ``_FAIL`` and the
     exception's text. A fatal error that librdkafka reports while it calls back raises a SystemError, whose cause is the
     fatal error."""
@@ -270,5 +274,5 @@ def _error_of(error: KafkaException | BufferError | SystemError) -> KafkaError:
     return reason if isinstance(reason, KafkaError) else KafkaError(KafkaError._FAIL, str(reason))
 
 
-def _text(error: KafkaException) -> str:
-    return _error_of(error).str()
+def _error_text(error: KafkaException) -> str:
+    return _librdkafka_error_of(error).str()

@@ -34,7 +34,7 @@ class TopicReader:
         self._consumer = Consumer(
             {
                 **client_config,
-                **self._log.settings(),
+                **self._log.handle_settings(),
                 # A consumer must set a group id. This consumer joins no group: its partitions are assigned explicitly,
                 # and it commits nothing.
                 "group.id": f"{client_config['client.id']}-follower",
@@ -66,7 +66,7 @@ class TopicReader:
         """
         if self._closed:
             raise WorldError(f"the reader of topic {self._topic} is closed, because this worker is shutting down")
-        messages = await asyncio.get_running_loop().run_in_executor(self._thread, self._poll)
+        messages = await asyncio.get_running_loop().run_in_executor(self._thread, self._poll_messages)
         return [record for message in messages if (record := self._to_record(message)) is not None]
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class TopicReader:
         await asyncio.shield(consumer_closed)
         self._thread.shutdown()
 
-    def _poll(self) -> list[Message]:
+    def _poll_messages(self) -> list[Message]:
         """On the reader's thread: the messages that have arrived; waits for the first one for ``POLL_TIMEOUT_S``."""
         if self._closed:
             return []

@@ -81,7 +81,7 @@ class Topics:
         self._producer = Producer(
             {
                 **self._client_config,
-                **self._log.settings(),
+                **self._log.handle_settings(),
                 "acks": "all",
                 # As in Connect. One request in flight keeps the order of the records when one has to be sent again.
                 "enable.idempotence": False,
@@ -127,7 +127,7 @@ class Topics:
         """The topic of ``log`` as the group's leader writes it, with this transactional id. The topic must have one
         partition."""
         leader_log = LeaderTopicLog(
-            self._client_config, log.topic, transactional_id, on_committed=log.on_own_transaction
+            self._client_config, log.topic, transactional_id, on_committed=log.on_own_transaction_committed
         )
         self._logs.append(leader_log)
         return leader_log
@@ -219,7 +219,7 @@ class Topics:
         except KafkaException as error:
             raise self.to_world_error(f"cannot find the end of topic {topic}", error) from None
 
-    def on_delivered(self) -> None:
+    def on_record_delivered(self) -> None:
         """Must be called on the producer's thread for each record that is durable: if a failure to reach the brokers
         was logged, this logs that they can be reached again."""
         self._log.on_response()
@@ -341,7 +341,7 @@ class TopicLog:
         self._own_transaction_offset: int | None = None
         """The offset of the last record of this worker's last committed transaction."""
 
-    def on_own_transaction(self, last_offset: int) -> None:
+    def on_own_transaction_committed(self, last_offset: int) -> None:
         """Store, for :meth:`end_offset`, that this worker has committed a transaction whose last record has the offset
         ``last_offset``."""
         self._own_transaction_offset = last_offset
@@ -403,16 +403,16 @@ class TopicLog:
 
     async def follow(self) -> AsyncGenerator[LogProgress, None]:
         """Read the topic from its beginning, without end. Yields a `LogProgress` with the next new records, or for an
-        advance of the position without a record (a transaction marker). ``is_at_end`` is True in exactly one of them:
-        when the reader has reached the end that the topic had when the reader was opened. While no broker responds,
-        nothing is yielded.
+        advance of the position without a record (a transaction marker). ``completes_first_read`` is True in exactly one
+        of them: when the reader has reached the end that the topic had when the reader was opened. While no broker
+        responds, nothing is yielded.
 
         :raises WorldError: when records that follow those already yielded were deleted, or the log was closed.
         """
         reader = self._topics.open_reader(self.topic, self._partition_count)
         self._readers.add(reader)
         try:
-            end_offsets = await self._end_offsets()
+            end_offsets = await self._end_offsets_with_retries()
             has_reached_end, last_position = False, LogPosition(0)
             while True:
                 records = await reader.next_records()
@@ -421,7 +421,7 @@ class TopicLog:
                     reader.positions[number] >= end for number, end in end_offsets.items()
                 )
                 if records or position > last_position or is_at_end:
-                    yield LogProgress(records=records, position=position, is_at_end=is_at_end)
+                    yield LogProgress(records=records, position=position, completes_first_read=is_at_end)
                 has_reached_end, last_position = has_reached_end or is_at_end, position
         finally:
             self._readers.discard(reader)
@@ -433,7 +433,7 @@ class TopicLog:
         for reader in list(self._readers):
             await reader.close()
 
-    async def _end_offsets(self) -> Mapping[int, int]:
+    async def _end_offsets_with_retries(self) -> Mapping[int, int]:
         """The current end offsets, by partition; retries every second until the brokers respond."""
         while True:
             try:
@@ -461,7 +461,7 @@ class TopicLog:
                 )
                 loop.call_soon_threadsafe(complete_delivery, failure)
             else:
-                self._topics.on_delivered()
+                self._topics.on_record_delivered()
                 loop.call_soon_threadsafe(complete_delivery, offset)
 
         return on_delivery_report

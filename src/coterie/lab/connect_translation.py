@@ -18,7 +18,7 @@ def to_coordinator_request(
         case member.HeartbeatRequest():
             return groups.Heartbeat(
                 reply_to=reply_to,
-                connection=connection,
+                connection_number=connection,
                 client_id=client_id,
                 client_host="/127.0.0.1",
                 member_id=request.member_id,
@@ -50,7 +50,7 @@ def to_coordinator_request(
                 member_id=request.member_id,
                 member_epoch=request.member_epoch,
                 group_epoch=request.group_epoch,
-                error=request.error,
+                assignor_error=request.assignor_error,
                 target=request.target,
             )
         case member.DescribeRequest():
@@ -67,13 +67,13 @@ def to_worker_response(response: groups.Response) -> member.Response:
             return member.DescribeResponse(
                 error=response.error,
                 message=response.message,
-                description=_description(response) if is_described else None,
+                description=_to_group_description(response) if is_described else None,
             )
         case groups.ChangeResponse():
             raise AssertionError("a worker receives a ChangeResponse, but no worker sends a request with this response")
 
 
-def _description(response: groups.DescribeGroupResponse) -> GroupDescription:
+def _to_group_description(response: groups.DescribeGroupResponse) -> GroupDescription:
     """The description of the group in ``response``."""
     return GroupDescription(
         state=response.state.value,
@@ -101,20 +101,20 @@ def _description(response: groups.DescribeGroupResponse) -> GroupDescription:
                 assigned=one.assigned,
                 pending=one.pending,
                 target=one.target,
-                awaited=one.awaited,
+                awaited=one.awaited_jobs_by_holder,
             )
             for one in response.members
         ),
         departed=tuple(
             DepartedDescription(
-                member_id=one.departed.member_id,
-                instance_id=one.departed.instance_id,
-                url=one.departed.url,
-                jobs=one.departed.jobs,
+                member_id=one.departed_member.member_id,
+                instance_id=one.departed_member.instance_id,
+                url=one.departed_member.url,
+                jobs=one.departed_member.jobs,
                 delay_left_ms=one.delay_left_ms,
-                held_left_ms=one.held_left_ms,
+                held_left_ms=one.jobs_may_run_for_ms,
             )
-            for one in response.departed
+            for one in response.departed_members
         ),
         unplaceable=response.unplaceable,
     )

@@ -23,13 +23,13 @@ class Steps:
     """The functions that the simulator and the scenarios call for every event of a machine. Each one changes the
     machine's state and returns its output."""
 
-    def step_group(
+    def step_classic_group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
     ) -> Output[group_messages.Record, group_messages.Effect]:
         """Let the coordinator of the classic group ``group`` handle ``event``; returns the records and the effects."""
         return group_machine.step(group, event, now_ms=now_ms)
 
-    def step_member(
+    def step_classic_member(
         self, member: Member, event: member_messages.Event, *, now_ms: int
     ) -> Output[None, member_messages.Effect]:
         """Let ``member``, a worker's member of a classic group, handle ``event``; returns the effects."""

@@ -69,8 +69,11 @@ def to_member_response(response: object) -> member.Response:
                 protocol=response.protocol or "",
                 leader=response.leader,
                 member_id=response.member_id,
-                members={joined_member.member_id: joined_member.metadata for joined_member in response.members} or None,
-                instance_ids={
+                metadata_by_member={
+                    joined_member.member_id: joined_member.metadata for joined_member in response.members
+                }
+                or None,
+                instance_id_by_member={
                     joined_member.member_id: joined_member.instance_id
                     for joined_member in response.members
                     if joined_member.instance_id is not None

@@ -14,11 +14,11 @@ from coterie.member.events import RequestId
 class LeadershipCheck:
     """The herder has ordered `ConfirmLeadership`, and no heartbeat has confirmed it yet."""
 
-    token: int
+    order_token: int
     """Identifies the order; the member returns it in `LeadershipConfirmed`."""
-    ordered_at: RequestId
+    ordered_at_request_id: RequestId
     """An id that no request has: exactly the requests that were sent after the order have greater ids."""
 
-    def covers(self, request_id: RequestId) -> bool:
+    def was_sent_after_order(self, request_id: RequestId) -> bool:
         """Whether the request ``request_id`` was sent after the herder had ordered this check."""
-        return request_id > self.ordered_at
+        return request_id > self.ordered_at_request_id

@@ -16,7 +16,7 @@ from coterie.nouns.target_assignments import GroupSnapshot
 # -- values of requests ------------------------------------------------------------------------------------------------
 
 
-class Reason(IntEnum):
+class AssignorChangeReason(IntEnum):
     """Why a member changed the metadata of an assignor. Every value but NONE requests a new target assignment."""
 
     NONE = 0
@@ -35,19 +35,19 @@ member stays in the group, and has this member epoch until it returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignor:
+class SupportedAssignor:
     """One assignor that a member supports, with the member's metadata for it (K848C, "Assignor")."""
 
     name: str
     minimum_version: int
     maximum_version: int
-    reason: int = Reason.NONE
+    reason: int = AssignorChangeReason.NONE
     version: int
     metadata: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class ConfiguredJobs:
     """All jobs that are configured, as the group's leader has read them from the config topic."""
 
     config_offset: ConfigOffset
@@ -71,7 +71,7 @@ class AssignmentToMember:
     and that is not in ``jobs`` is revoked."""
 
     jobs: Jobs
-    job_epochs: Mapping[GroupEpoch, Jobs]
+    jobs_by_epoch: Mapping[GroupEpoch, Jobs]
     assignment_epoch: GroupEpoch
     config_offset: ConfigOffset
     """How far the worker must have read the config topic before it starts these jobs."""

@@ -222,12 +222,12 @@ class UpdateAssignor:
     the metadata and the reason in its next heartbeat, at once if it can. Only in a connect group."""
 
     name: str
-    version: int
+    metadata_version: int
     """The version of ``metadata``."""
     metadata: bytes
     reason: int = 0
-    """Why the assignor asks for a new target assignment: see `nouns.connect_groups.Reason`. 0: it does not ask; a
-    reason that was not accepted yet is then kept."""
+    """Why the assignor asks for a new target assignment: see `nouns.connect_groups.AssignorChangeReason`. 0: it does
+    not ask; a reason that was not accepted yet is then kept."""
 
 
 # -- from one process of a worker to the next -------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Assigned:
     """The URL of the leader's REST listener."""
     config_offset: ConfigOffset
     """How far the config log has to be read before the assigned jobs may start."""
-    token: object
+    protocol_details: object
     """What the protocol adds: in a classic group a `RoundResult` with the protocol, the leader's error and the
     delay; in a connect group :class:`AssignmentDetails`."""
 
@@ -359,9 +359,9 @@ class AssignmentDetails:
     """The number of the leader's appointment."""
     assignment_epoch: GroupEpoch
     """The assignment epoch of the target assignment that ``jobs`` are a part of."""
-    job_epochs: Mapping[GroupEpoch, Jobs]
+    jobs_by_epoch: Mapping[GroupEpoch, Jobs]
     """The jobs, by the assignment epoch in which each was assigned to this worker."""
-    version: int = 0
+    metadata_version: int = 0
     """The version of ``metadata``."""
     metadata: bytes = b""
     """The assignor's message to this worker."""
@@ -393,7 +393,7 @@ class GroupDescribed:
 class MembershipSuspended:
     """The member sends no further request (`SuspendMembership`): this process may replace itself."""
 
-    place: ConnectPlaceHandover | None
+    handover: ConnectPlaceHandover | None
     """The membership for the next process; None if this worker is not a member now: the next process joins with a new
     member id."""
 

@@ -13,7 +13,7 @@ class TargetState(StrEnum):
     """No task runs, and the connector has no task configs (KIP-875)."""
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """The actual state of a connector or task (status topic). ``DESTROYED`` is written as a tombstone."""
 
     UNASSIGNED = "UNASSIGNED"

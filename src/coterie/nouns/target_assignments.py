@@ -33,7 +33,7 @@ class SnapshotMember:
     version: int = 0
     """The version of ``metadata``."""
     reason: int = 0
-    """Why the member changed the metadata: see `nouns.connect_groups.Reason`."""
+    """Why the member changed the metadata: see `nouns.connect_groups.AssignorChangeReason`."""
     metadata: bytes = b""
     """The member's metadata for the selected assignor."""
     claims: Jobs | None = None

@@ -16,8 +16,8 @@ from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     basic_credentials,
-    certificate_name,
     client_address,
+    client_certificate_name,
     parse_forwarded_caller,
 )
 from coterie.rest.cross_origin import CrossOriginRules
@@ -58,12 +58,12 @@ class AccessGate:
         self._rules = rules
         self._passwords = _PasswordChecks()
 
-    async def serve_options(self, request: Request, allowed_methods: Sequence[str]) -> Response:
+    async def serve_options_request(self, request: Request, allowed_methods: Sequence[str]) -> Response:
         """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
 
         :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
         """
-        await self._caller(request)
+        await self._identify_caller(request)
         return PlainTextResponse(", ".join(allowed_methods), headers={"Allow": ",".join(allowed_methods)})
 
     async def serve(
@@ -77,24 +77,24 @@ class AccessGate:
             response.
         """
         if endpoint.method == "GET":
-            media_types.check_accept(request, endpoint.media_type)
-            await self._check(request, endpoint)
+            media_types.check_accept_header(request, endpoint.response_media_type)
+            await self._check_access(request, endpoint)
             return await handler(request)
-        entry = audit.Entry.of(request, endpoint)
+        entry = audit.Entry.from_request(request, endpoint)
         try:
             # As in Connect, before the log-in.
-            media_types.check_content_type(request, reads_body=endpoint.request is not None)
-            media_types.check_accept(request, endpoint.media_type)
-            await self._check(request, endpoint)
-            await entry.read_name(request)
+            media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
+            media_types.check_accept_header(request, endpoint.response_media_type)
+            await self._check_access(request, endpoint)
+            await entry.read_connector_name(request)
             response = await handler(request)
         except Exception as error:
             entry.write(request, error_response(request, error))
             raise
         entry.write(request, response)
-        return audit.marked(request, response)
+        return audit.set_audited_header(request, response)
 
-    async def _check(self, request: Request, endpoint: Endpoint) -> None:
+    async def _check_access(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context.
 
         :raises ForeignOriginError: when the request would change something and comes from a page of another address,
@@ -103,30 +103,30 @@ class AccessGate:
         :raises RoleMissingError: when the user may not use the endpoint.
         """
         if endpoint.method != "GET":
-            csrf.check_mutation(request, self._rules.cross_origin)
+            csrf.check_mutation_origin(request, self._rules.cross_origin)
         if endpoint.role is Role.WORKER:
             # Its handler verifies the signature of the request, as in Connect.
             context_of(request).caller = Caller(user=None, role=Role.WORKER, address=client_address(request))
             return
         if endpoint.operation is Operation.DESCRIBE_HEALTH and self._rules.health_is_open:
             return
-        caller = await self._caller(request)
+        caller = await self._identify_caller(request)
         if not caller.role.includes(endpoint.role):
             raise RoleMissingError(
                 f"User {caller.user} has the role {caller.role}; this request ({endpoint.operation}) needs the role "
                 f"{endpoint.role}"
             )
 
-    async def _caller(self, request: Request) -> Caller:
+    async def _identify_caller(self, request: Request) -> Caller:
         """The caller of the request, which is kept in the request's context.
 
         :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
         """
-        caller = await self._forwarded_caller(request) or await self._own_caller(request)
+        caller = await self._verified_forwarded_caller(request) or await self._identify_direct_caller(request)
         context_of(request).caller = caller
         return caller
 
-    async def _forwarded_caller(self, request: Request) -> Caller | None:
+    async def _verified_forwarded_caller(self, request: Request) -> Caller | None:
         """The caller that another worker names in the headers of a request that it forwards; None when the headers name
         no caller, or their signature is not valid."""
         forwarded = await parse_forwarded_caller(request)
@@ -135,7 +135,7 @@ class AccessGate:
         answer = await self._worker.ask(VerifySignature(signature=forwarded.signature))
         return forwarded.caller if isinstance(answer, SignatureCheck) and answer.is_valid else None
 
-    async def _own_caller(self, request: Request) -> Caller:
+    async def _identify_direct_caller(self, request: Request) -> Caller:
         """The caller of a request that a client has sent to this worker itself. If users need not log in, the caller
         has no name and the role ADMIN. Otherwise it is the user whose name and password the request contains, or
         without these the user in the client certificate.
@@ -148,7 +148,7 @@ class AccessGate:
         users = self._rules.users.value
         authorization = request.headers.get("authorization")
         if authorization is None:
-            name = certificate_name(request)
+            name = client_certificate_name(request)
             user = users.get(name) if name is not None else None
             if name is None or user is None:
                 raise NotLoggedInError(NOT_LOGGED_IN)
@@ -158,7 +158,7 @@ class AccessGate:
             raise NotLoggedInError(NOT_LOGGED_IN)
         name, password = credentials
         user = users.get(name)
-        if not await self._passwords.is_right(user, password) or user is None:
+        if not await self._passwords.is_right_password(user, password) or user is None:
             raise NotLoggedInError(NOT_LOGGED_IN)
         return Caller(user=name, role=user.role, address=address)
 
@@ -174,16 +174,16 @@ class _PasswordChecks:
         self._hashing = asyncio.Semaphore(_CONCURRENT_HASHES_MAX)
         self._hash_of_unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
 
-    async def is_right(self, user: RestUser | None, password: str) -> bool:
+    async def is_right_password(self, user: RestUser | None, password: str) -> bool:
         """Whether ``password`` is the password of ``user``. Takes as long for an unknown user (None) as for a wrong
         password, so that a client cannot find out which users exist."""
-        stored = self._hash_of_unknown_user if user is None or user.password is None else user.password
+        stored = self._hash_of_unknown_user if user is None or user.password_hash is None else user.password_hash
         digest = hmac.digest(self._secret, password.encode(), "sha256")
         right = self._digest_by_hash.get(stored)
         if right is not None and hmac.compare_digest(right, digest):
             return True
         async with self._hashing:
-            matches = await asyncio.to_thread(stored.matches, password)
+            matches = await asyncio.to_thread(stored.matches_password, password)
         if matches:
             if len(self._digest_by_hash) >= _REMEMBERED_PASSWORDS_MAX:
                 self._digest_by_hash.clear()

@@ -53,17 +53,17 @@ class Entry:
     """The parameters in the path and the query: ``connector``, ``task``, ``worker``, ``includeTasks``, …"""
 
     @classmethod
-    def of(cls, request: Request, endpoint: Endpoint) -> Self:
+    def from_request(cls, request: Request, endpoint: Endpoint) -> Self:
         """The entry of ``request``, which is for ``endpoint``."""
-        values = {name: query_value(request, name) for name in endpoint.query}
+        values = {name: query_value(request, name) for name in endpoint.type_by_query_parameter}
         in_query = {name: value for name, value in values.items() if value is not None}
         return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})
 
-    async def read_name(self, request: Request) -> None:
+    async def read_connector_name(self, request: Request) -> None:
         """For the creation of a connector, add the connector's name to :attr:`parameters`: the name is in the body, and
         not in the path as for other operations."""
         if self.operation is Operation.CREATE_CONNECTOR:
-            name = _masked_json(await bodies.read_body(request)).get("name")
+            name = _parse_masked_json(await bodies.read_body(request)).get("name")
             if isinstance(name, str):
                 self.parameters["connector"] = name
 
@@ -81,20 +81,20 @@ class Entry:
             "operation": self.operation.value,
             **self.parameters,
         }
-        body = _masked_json(bytes(response.body))
+        body = _parse_masked_json(bytes(response.body))
         if context.replaced_config is not None:
             line["before"] = masked_config(context.replaced_config)
         if response.status_code < 400:
-            line |= self._after(request, body)
+            line |= self._after_field(request, body)
         line["status"] = response.status_code
         if response.status_code >= 400:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
 
-    def _after(self, request: Request, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _after_field(self, request: Request, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field ``after`` of the line of a request that was performed; empty when the line has none."""
-        request_body = _masked_json(context_of(request).body or b"")
+        request_body = _parse_masked_json(context_of(request).body or b"")
         if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
             config = response_body["config"]  # Of another form than a config if another program leads the group.
             if self.operation is Operation.CREATE_CONNECTOR and isinstance(config, dict):
@@ -106,7 +106,7 @@ class Entry:
         return {} if field is None else {"after": {field: request_body.get(field)}}
 
 
-def marked(request: Request, response: Response) -> Response:
+def set_audited_header(request: Request, response: Response) -> Response:
     """Return ``response``: with :data:`AUDITED_HEADER` if another worker has forwarded ``request`` and the audit log
     contains the line of the request, otherwise without this header. Every response must pass this function: ``access``
     calls it for the responses of handlers, ``app`` for those to exceptions."""
@@ -123,15 +123,15 @@ def keep_replaced_config(request: Request, answer: Answer) -> None:
         context_of(request).replaced_config = answer.replaced_config
 
 
-def _masked_json(body: bytes) -> Mapping[str, Any]:
+def _parse_masked_json(body: bytes) -> Mapping[str, Any]:
     """The JSON object in ``body``, without its secret values; empty when there is none."""
     try:
-        document = json.loads(body, object_hook=_masked)
+        document = json.loads(body, object_hook=_mask_fields)
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
 
-def _masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _mask_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The ``fields`` of one JSON object without its secret values."""
     return {**fields, **masked_config({key: value for key, value in fields.items() if isinstance(value, str)})}

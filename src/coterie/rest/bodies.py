@@ -73,7 +73,7 @@ def parse_new_connector(body: bytes) -> NewConnector:
     :raises UnreadableBodyError: when the body is not such JSON, has an unknown field, or an unknown ``initial_state``.
     :raises BadRequestError: when a value of the config is null, or ``initial_offsets`` is an empty list.
     """
-    fields = _as_object(_parse_json(body), "a connector")
+    fields = _as_json_object(_parse_json(body), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
         known = "a connector has name, config, initial_state and initial_offsets"
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": {known}')
@@ -96,7 +96,7 @@ def _parse_initial_offsets(body: bytes) -> OffsetChange | None:
     :raises UnreadableBodyError: when they have another structure.
     :raises BadRequestError: when the list is empty.
     """
-    initial_offsets = _as_object(_parse_json(body, keeps_number_text=False), "a connector").get("initial_offsets")
+    initial_offsets = _as_json_object(_parse_json(body, keeps_number_text=False), "a connector").get("initial_offsets")
     if initial_offsets is None:
         return None
     return OffsetChange(offsets=_as_offsets(initial_offsets, "initial_offsets"))
@@ -108,7 +108,7 @@ def parse_offsets(body: bytes) -> tuple[ConnectorOffset, ...]:
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when it contains no offset.
     """
-    fields = _as_object(_parse_json(body, keeps_number_text=False), "offsets")
+    fields = _as_json_object(_parse_json(body, keeps_number_text=False), "offsets")
     if unknown := sorted(fields.keys() - {"offsets"}):
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": the body has only the field offsets')
     return _as_offsets(fields.get("offsets"), "offsets")
@@ -134,7 +134,7 @@ def parse_config_patch(body: bytes, name: str) -> Mapping[str, str | None]:
     if "name" in patch and patch["name"] is None:
         message = 'Missing required configuration "name" which has no default value.'
         raise BadRequestError(invalid_config_message({"name": [message]}))
-    _check_name(patch, name)
+    _check_connector_name(patch, name)
     return patch
 
 
@@ -143,7 +143,7 @@ def parse_config_with_nulls(body: bytes) -> Mapping[str, str | None]:
 
     :raises UnreadableBodyError: when the body is not such JSON.
     """
-    fields = _as_object(_parse_json(body), "a config")
+    fields = _as_json_object(_parse_json(body), "a config")
     return {key: None if value is None else _as_text(value, key) for key, value in fields.items()}
 
 
@@ -164,11 +164,11 @@ def with_connector_name(config: Mapping[str, str], name: str) -> Mapping[str, st
 
     :raises BadRequestError: when the value of ``name`` in ``config`` is another name.
     """
-    _check_name(config, name)
+    _check_connector_name(config, name)
     return {**config, "name": name}
 
 
-def _check_name(config: Mapping[str, str | None], name: str) -> None:
+def _check_connector_name(config: Mapping[str, str | None], name: str) -> None:
     """Check that the key ``name`` of ``config`` is missing or null, or has the value ``name``, the connector's name in
     the URL.
 
@@ -192,7 +192,7 @@ def _parse_json(body: bytes, *, keeps_number_text: bool = True) -> object:
     # Numbers in configs keep their text: Connect converts them to strings without interpreting the value.
     to_int, to_float = (_NumberText, _NumberText) if keeps_number_text else (int, float)
     try:
-        parsed = json.loads(body, parse_int=to_int, parse_float=to_float, parse_constant=_refuse_constant)
+        parsed = json.loads(body, parse_int=to_int, parse_float=to_float, parse_constant=_refuse_non_json_constant)
         json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON but not text.
     except UnicodeEncodeError:
         raise UnreadableBodyError(
@@ -211,12 +211,12 @@ class _NumberText(str):
     __slots__ = ()
 
 
-def _refuse_constant(constant: str) -> object:
+def _refuse_non_json_constant(constant: str) -> object:
     """:raises ValueError: always. Python's parser calls this for ``NaN`` and ``Infinity``, which are not JSON."""
     raise ValueError(f"{constant} is not JSON")
 
 
-def _as_object(parsed: object, description: str) -> Mapping[str, object]:
+def _as_json_object(parsed: object, description: str) -> Mapping[str, object]:
     """Return ``parsed`` if it is a JSON object. ``description`` is the name of the value in the error.
 
     :raises UnreadableBodyError: when ``parsed`` is not an object.
@@ -239,11 +239,11 @@ def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
         raise UnreadableBodyError(f'Cannot read "{name}": the value is not a JSON array')
     offsets: list[ConnectorOffset] = []
     for item in parsed:
-        fields = _as_object(item, "an offset")
+        fields = _as_json_object(item, "an offset")
         if unknown := sorted(fields.keys() - {"partition", "offset"}):
             raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": an offset has partition and offset')
         partition, offset = (
-            None if (value := fields.get(key)) is None else _as_object(value, f'"{key}" of an offset')
+            None if (value := fields.get(key)) is None else _as_json_object(value, f'"{key}" of an offset')
             for key in ("partition", "offset")
         )
         offsets.append(ConnectorOffset(partition=partition, offset=offset))
@@ -256,7 +256,7 @@ def _as_config(parsed: object) -> Mapping[str, str]:
     :raises UnreadableBodyError: when ``parsed`` is not an object, or a value is an object or an array.
     :raises BadRequestError: when a value is null.
     """
-    fields = _as_object(parsed, "a config")
+    fields = _as_json_object(parsed, "a config")
     if null_keys := [key for key, value in fields.items() if value is None]:
         message = "Null value can not be supplied as the configuration value."
         raise BadRequestError(invalid_config_message({key: [f"{key}: {message}"] for key in null_keys}))

@@ -53,7 +53,7 @@ def client_address(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
 
 
-def certificate_name(request: Request) -> str | None:
+def client_certificate_name(request: Request) -> str | None:
     """The name in the client certificate of the request's connection (:func:`coterie.config.tls.distinguished_name`);
     None without a certificate."""
     return getattr(request.state, CLIENT_CERTIFICATE_NAME, None)
@@ -71,7 +71,7 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
     return (user, password) if colon else None
 
 
-async def name_caller(request: httpx.Request, caller: Caller, sign: Sign) -> None:
+async def add_caller_headers(request: httpx.Request, caller: Caller, sign: Sign) -> None:
     """Add the headers that name ``caller``, with their signature by ``sign``, to ``request``, which this worker is
     going to send to another one. Adds no header when ``sign`` returns None."""
     now_ms = str(time.time_ns() // 1_000_000)

@@ -26,7 +26,7 @@ class CrossOriginRules:
         """Whether pages of ``origin`` may read responses."""
         return "*" in self.allowed_origins or origin in self.allowed_origins
 
-    def allows(self, origin: str, method: str) -> bool:
+    def allows_request(self, origin: str, method: str) -> bool:
         """Whether pages of ``origin`` may send requests of ``method``."""
         return self.allows_origin(origin) and method in self.allowed_methods
 

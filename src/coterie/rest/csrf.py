@@ -18,7 +18,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 """The port of a URL without a port, by scheme."""
 
 
-def check_mutation(request: Request, rules: CrossOriginRules) -> None:
+def check_mutation_origin(request: Request, rules: CrossOriginRules) -> None:
     """Check that ``request``, which may change something, comes from no page of another address.
 
     :raises ForeignOriginError: when an ``Origin`` header has another scheme, host or port than the request was sent to,
@@ -27,7 +27,7 @@ def check_mutation(request: Request, rules: CrossOriginRules) -> None:
     own_origin = _parse_origin(f"{request.scope['scheme']}://{request.headers.get('host', '')}")
     for origin in request.headers.getlist("origin"):
         is_own = own_origin is not None and _parse_origin(origin) == own_origin
-        if not is_own and not rules.allows(origin, request.method):
+        if not is_own and not rules.allows_request(origin, request.method):
             raise ForeignOriginError(
                 f"HTTP 403 Forbidden: the request comes from a page of {origin}. Only a page from this worker's own "
                 "address, or of an origin and with a method that access.control.allow.origin and "

@@ -100,7 +100,7 @@ class AnsweredBy(StrEnum):
     """The worker to which the connector or task is assigned, or the worker that the path names."""
 
 
-class Listeners(StrEnum):
+class ServingListeners(StrEnum):
     """The listeners that serve an endpoint when the key ``admin.listeners`` is set; otherwise ``listeners`` serve
     all."""
 
@@ -126,17 +126,18 @@ class Endpoint:
     operation: Operation
     role: Role
     answered_by: AnsweredBy
-    listeners: Listeners = Listeners.MAIN
-    query: Mapping[str, Any] = field(default_factory=dict)
+    listeners: ServingListeners = ServingListeners.MAIN
+    type_by_query_parameter: Mapping[str, Any] = field(default_factory=dict)
     """The type of each parameter in the query, by name. Unknown parameters are ignored."""
-    request: Any = None
+    request_body_type: Any = None
     """The type of the request's JSON body, as pydantic describes it in a schema; None: no body. Bodies are parsed by
     :mod:`coterie.rest.bodies`, as Connect parses them."""
-    response: Any = None
-    """The type of the body of a response to a request that succeeded; the form is as for ``request``. None: no body."""
-    media_type: str = JSON
+    response_body_type: Any = None
+    """The type of the body of a response to a request that succeeded; the form is as for ``request_body_type``. None:
+    no body."""
+    response_media_type: str = JSON
     """The media type of the body of a success. The bodies of errors are JSON, or a text."""
-    statuses: tuple[int, ...] = (200,)
+    success_statuses: tuple[int, ...] = (200,)
     """The HTTP statuses of a success; none if every request is refused."""
 
 
@@ -153,7 +154,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_SERVER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.Server,
+        response_body_type=models.Server,
     ),
     Endpoint(
         method="GET",
@@ -161,7 +162,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_HEALTH,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.Health,
+        response_body_type=models.Health,
     ),
     Endpoint(
         method="GET",
@@ -169,9 +170,9 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_METRICS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        listeners=Listeners.BOTH,
-        response=str,
-        media_type=TEXT,
+        listeners=ServingListeners.BOTH,
+        response_body_type=str,
+        response_media_type=TEXT,
     ),
     Endpoint(
         method="GET",
@@ -179,7 +180,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_API,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.JsonObject,
+        response_body_type=models.JsonObject,
     ),
     # -- connectors ---------------------------------------------------------------------------------------------------
     Endpoint(
@@ -188,8 +189,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_CONNECTORS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        query={"expand": list[str]},
-        response=list[str] | dict[str, models.ExpandedConnector],
+        type_by_query_parameter={"expand": list[str]},
+        response_body_type=list[str] | dict[str, models.ExpandedConnector],
     ),
     Endpoint(
         method="POST",
@@ -197,9 +198,9 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.CREATE_CONNECTOR,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
-        request=models.NewConnector,
-        response=models.Connector,
-        statuses=(201,),
+        request_body_type=models.NewConnector,
+        response_body_type=models.Connector,
+        success_statuses=(201,),
     ),
     Endpoint(
         method="GET",
@@ -207,7 +208,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_CONNECTOR,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.Connector,
+        response_body_type=models.Connector,
     ),
     Endpoint(
         method="DELETE",
@@ -215,7 +216,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DELETE_CONNECTOR,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
-        statuses=(204,),
+        success_statuses=(204,),
     ),
     Endpoint(
         method="GET",
@@ -223,7 +224,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_CONFIG,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.Config,
+        response_body_type=models.Config,
     ),
     Endpoint(
         method="PUT",
@@ -231,9 +232,9 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.PUT_CONFIG,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
-        request=models.WrittenConfig,
-        response=models.Connector,
-        statuses=(200, 201),
+        request_body_type=models.WrittenConfig,
+        response_body_type=models.Connector,
+        success_statuses=(200, 201),
     ),
     Endpoint(
         method="PATCH",
@@ -241,8 +242,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.PATCH_CONFIG,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
-        request=models.ConfigPatch,
-        response=models.Connector,
+        request_body_type=models.ConfigPatch,
+        response_body_type=models.Connector,
     ),
     Endpoint(
         method="GET",
@@ -250,7 +251,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_STATUS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.ConnectorStatus,
+        response_body_type=models.ConnectorStatus,
     ),
     Endpoint(
         method="GET",
@@ -258,7 +259,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_TOPICS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=dict[str, models.ActiveTopics],
+        response_body_type=dict[str, models.ActiveTopics],
     ),
     Endpoint(
         method="PUT",
@@ -266,7 +267,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESET_TOPICS,
         role=Role.OPERATE,
         answered_by=AnsweredBy.ANY_WORKER,
-        statuses=(202,),
+        success_statuses=(202,),
     ),
     Endpoint(
         method="GET",
@@ -274,7 +275,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_TASKS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=list[models.Task],
+        response_body_type=list[models.Task],
     ),
     Endpoint(
         method="GET",
@@ -282,7 +283,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_TASK_STATUS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.TaskStatus,
+        response_body_type=models.TaskStatus,
     ),
     Endpoint(
         method="PUT",
@@ -290,7 +291,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.PAUSE_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.ANY_WORKER,
-        statuses=(202,),
+        success_statuses=(202,),
     ),
     Endpoint(
         method="PUT",
@@ -298,7 +299,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESUME_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.ANY_WORKER,
-        statuses=(202,),
+        success_statuses=(202,),
     ),
     Endpoint(
         method="PUT",
@@ -306,7 +307,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.STOP_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.LEADER,
-        statuses=(204,),
+        success_statuses=(204,),
     ),
     Endpoint(
         method="POST",
@@ -314,9 +315,9 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESTART_CONNECTOR,
         role=Role.OPERATE,
         answered_by=AnsweredBy.LEADER,
-        query={"includeTasks": str, "onlyFailed": str},
-        response=models.ConnectorStatus,
-        statuses=(202, 204),
+        type_by_query_parameter={"includeTasks": str, "onlyFailed": str},
+        response_body_type=models.ConnectorStatus,
+        success_statuses=(202, 204),
     ),
     Endpoint(
         method="POST",
@@ -324,7 +325,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESTART_TASK,
         role=Role.OPERATE,
         answered_by=AnsweredBy.OWNER,
-        statuses=(204,),
+        success_statuses=(204,),
     ),
     # -- plug-ins -----------------------------------------------------------------------------------------------------
     Endpoint(
@@ -333,8 +334,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_PLUGINS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        query={"connectorsOnly": str},
-        response=list[models.Plugin],
+        type_by_query_parameter={"connectorsOnly": str},
+        response_body_type=list[models.Plugin],
     ),
     Endpoint(
         method="GET",
@@ -342,8 +343,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_PLUGIN,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        query={"version": str},
-        response=list[models.ConfigKey],
+        type_by_query_parameter={"version": str},
+        response_body_type=list[models.ConfigKey],
     ),
     Endpoint(
         method="PUT",
@@ -351,8 +352,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.VALIDATE_CONFIG,
         role=Role.ADMIN,
         answered_by=AnsweredBy.ANY_WORKER,
-        request=models.ConfigToValidate,
-        response=models.ConfigInfos,
+        request_body_type=models.ConfigToValidate,
+        response_body_type=models.ConfigInfos,
     ),
     Endpoint(
         method="GET",
@@ -360,7 +361,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_OFFSETS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.Offsets,
+        response_body_type=models.Offsets,
     ),
     Endpoint(
         method="PATCH",
@@ -368,8 +369,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.CHANGE_OFFSETS,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
-        request=models.Offsets,
-        response=models.Message,
+        request_body_type=models.Offsets,
+        response_body_type=models.Message,
     ),
     Endpoint(
         method="DELETE",
@@ -377,7 +378,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESET_OFFSETS,
         role=Role.ADMIN,
         answered_by=AnsweredBy.LEADER,
-        response=models.Message,
+        response_body_type=models.Message,
     ),
     # -- loggers ------------------------------------------------------------------------------------------------------
     Endpoint(
@@ -386,8 +387,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.LIST_LOGGERS,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        listeners=Listeners.ADMIN,
-        response=dict[str, models.Logger],
+        listeners=ServingListeners.ADMIN,
+        response_body_type=dict[str, models.Logger],
     ),
     Endpoint(
         method="GET",
@@ -395,8 +396,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_LOGGER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        listeners=Listeners.ADMIN,
-        response=models.Logger,
+        listeners=ServingListeners.ADMIN,
+        response_body_type=models.Logger,
     ),
     Endpoint(
         method="PUT",
@@ -404,11 +405,11 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.SET_LOGGER_LEVEL,
         role=Role.ADMIN,
         answered_by=AnsweredBy.ANY_WORKER,
-        listeners=Listeners.ADMIN,
-        query={"scope": str},
-        request=models.NewLoggerLevel,
-        response=list[str],
-        statuses=(200, 204),
+        listeners=ServingListeners.ADMIN,
+        type_by_query_parameter={"scope": str},
+        request_body_type=models.NewLoggerLevel,
+        response_body_type=list[str],
+        success_statuses=(200, 204),
     ),
     # -- requests of other workers ------------------------------------------------------------------------------------
     Endpoint(
@@ -417,8 +418,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.PUT_TASK_CONFIGS,
         role=Role.WORKER,
         answered_by=AnsweredBy.LEADER,
-        request=list[models.WrittenConfig],
-        statuses=(204,),
+        request_body_type=list[models.WrittenConfig],
+        success_statuses=(204,),
     ),
     Endpoint(
         method="PUT",
@@ -426,7 +427,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.FENCE_TASKS,
         role=Role.WORKER,
         answered_by=AnsweredBy.ANY_WORKER,
-        statuses=(),
+        success_statuses=(),
     ),
     # -- Coterie's own paths ------------------------------------------------------------------------------------------
     Endpoint(
@@ -435,7 +436,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_WORKER,
         role=Role.READ,
         answered_by=AnsweredBy.ANY_WORKER,
-        response=models.JsonObject,
+        response_body_type=models.JsonObject,
     ),
     Endpoint(
         method="GET",
@@ -443,7 +444,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DESCRIBE_GROUP,
         role=Role.READ,
         answered_by=AnsweredBy.LEADER,
-        response=models.JsonObject,
+        response_body_type=models.JsonObject,
     ),
     Endpoint(
         method="POST",
@@ -451,8 +452,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.DRAIN_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
-        response=models.OrderedWorker,
-        statuses=(202,),
+        response_body_type=models.OrderedWorker,
+        success_statuses=(202,),
     ),
     Endpoint(
         method="DELETE",
@@ -460,8 +461,8 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.UNCORDON_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
-        response=models.OrderedWorker,
-        statuses=(202,),
+        response_body_type=models.OrderedWorker,
+        success_statuses=(202,),
     ),
     Endpoint(
         method="POST",
@@ -469,12 +470,12 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESTART_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
-        response=models.OrderedWorker,
-        statuses=(202,),
+        response_body_type=models.OrderedWorker,
+        success_statuses=(202,),
     ),
 )
 """All endpoints. Where two paths match a request, the first is used."""
-MAIN_ENDPOINTS: Sequence[Endpoint] = tuple(one for one in ENDPOINTS if one.listeners is not Listeners.ADMIN)
+MAIN_ENDPOINTS: Sequence[Endpoint] = tuple(one for one in ENDPOINTS if one.listeners is not ServingListeners.ADMIN)
 """The endpoints of ``listeners`` when the key ``admin.listeners`` is set."""
-ADMIN_ENDPOINTS: Sequence[Endpoint] = tuple(one for one in ENDPOINTS if one.listeners is not Listeners.MAIN)
+ADMIN_ENDPOINTS: Sequence[Endpoint] = tuple(one for one in ENDPOINTS if one.listeners is not ServingListeners.MAIN)
 """The endpoints of ``admin.listeners``."""

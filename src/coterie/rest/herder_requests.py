@@ -38,9 +38,9 @@ class HerderRequests:
 
         :raises ProblemRefusal: when the herder refused the request.
         """
-        return problems.answer_as(await self.worker.ask(herder_request), answer_type)
+        return problems.answer_or_raise(await self.worker.ask(herder_request), answer_type)
 
-    async def describe_in_pieces(
+    async def describe_connectors_in_pieces(
         self, connectors: Sequence[ConnectorName]
     ) -> AsyncIterator[Sequence[tuple[ConnectorInfo, ConnectorStatus | None]]]:
         """The configs and statuses of ``connectors``, in their order, in pieces of :data:`CONNECTORS_PER_PIECE`: to
@@ -85,12 +85,12 @@ class HerderRequests:
         return answer.signature if isinstance(answer, SignedContent) else None
 
 
-def empty_response_with(http_status: int) -> Callable[[Answer], Response]:
+def empty_response_factory(http_status: int) -> Callable[[Answer], Response]:
     """A function that returns an empty response with ``http_status`` for a :class:`Done`, and raises ProblemRefusal
     when the herder refused the request."""
 
     def to_response(answer: Answer) -> Response:
-        problems.answer_as(answer, Done)
+        problems.answer_or_raise(answer, Done)
         return Response(status_code=http_status)
 
     return to_response

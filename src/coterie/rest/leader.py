@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.security import TlsFiles
-from coterie.config.tls import NewestContext, client_context
+from coterie.config.tls import ReloadingClientContext, client_context
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import SigningKey
@@ -20,9 +20,9 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
-from coterie.rest.callers import Sign, name_caller
+from coterie.rest.callers import Sign, add_caller_headers
 from coterie.rest.error_body import error_message
-from coterie.rest.paths import encoded_path, request_segments
+from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.problems import NotLoggedInError, ProblemRefusal
 from coterie.rest.request_context import context_of
 
@@ -63,7 +63,7 @@ def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> h
     default they trust the certificates that the system trusts. The client ignores proxy settings of the environment;
     the caller closes it."""
     return httpx.AsyncClient(
-        verify=client_context(TlsFiles()) if contexts is None else NewestContext(contexts),
+        verify=client_context(TlsFiles()) if contexts is None else ReloadingClientContext(contexts),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},
@@ -141,10 +141,10 @@ async def forward_to_worker(
     may_forward_again = forward_value is None
     query = [(key, value) for key, value in request.query_params.multi_items() if key != FORWARD_PARAMETER]
     query.append((FORWARD_PARAMETER, "true" if may_forward_again else "false"))
-    path = path or encoded_path(request_segments(request))
+    path = path or encoded_path(request_path_segments(request))
     sent_headers = {
         "Content-Type": "application/json",
-        **_selected(request.headers, FORWARDED_REQUEST_HEADERS),
+        **_select_headers(request.headers, FORWARDED_REQUEST_HEADERS),
         **(headers or {}),
     }
     try:
@@ -153,30 +153,30 @@ async def forward_to_worker(
         forwarded = http_client.build_request(request.method, url, content=body, headers=sent_headers, timeout=timeout)
         context = context_of(request)
         assert context.caller is not None, "the access of the request was checked"
-        await name_caller(forwarded, context.caller, sign)
+        await add_caller_headers(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise RequestNotSentError(_forwarding_failure(error)) from error
+        raise RequestNotSentError(_forwarding_error(error)) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise WorldError(_forwarding_failure(error)) from error
+        raise WorldError(_forwarding_error(error)) from error
     except httpx.HTTPError as error:
-        raise ResponseMissingError(_forwarding_failure(error)) from error
+        raise ResponseMissingError(_forwarding_error(error)) from error
     if response.status_code == 401 and "WWW-Authenticate" not in response.headers:
         # Kafka Connect's workers omit the header, without which no browser asks for a password.
         raise NotLoggedInError(response.text)
     return Response(
         response.content,
         status_code=response.status_code,
-        headers=_selected(response.headers, FORWARDED_RESPONSE_HEADERS),
+        headers=_select_headers(response.headers, FORWARDED_RESPONSE_HEADERS),
     )
 
 
-def _selected(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def _select_headers(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Those of ``headers`` whose names are in ``names``, without regard to case."""
     return {name: headers[name] for name in names if name in headers}
 
 
-def _forwarding_failure(error: Exception) -> str:
+def _forwarding_error(error: Exception) -> str:
     """Connect's message for a request that could not be forwarded."""
     return f"IO Error trying to forward REST request: {_error_text(error)}"
 

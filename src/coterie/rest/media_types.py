@@ -31,7 +31,7 @@ def check_content_type(request: Request, *, reads_body: bool) -> None:
     )
 
 
-def check_accept(request: Request, media_type: str) -> None:
+def check_accept_header(request: Request, media_type: str) -> None:
     """Check that the client accepts ``media_type``, which has no parameters.
 
     :raises HTTPException: with status 406, when the ``Accept`` headers have no range that contains ``media_type``.

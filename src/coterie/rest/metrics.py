@@ -19,17 +19,17 @@ from coterie.herder.status_records import Status
 from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 
 GROUP_LABEL = "kafka_connect_cluster_id"
 """The label with the id of the worker's group, which every metric has: dashboards select a Connect cluster by it."""
 COUNTED_STATES = (
-    State.DESTROYED,
-    State.FAILED,
-    State.PAUSED,
-    State.RESTARTING,
-    State.RUNNING,
-    State.UNASSIGNED,
+    JobState.DESTROYED,
+    JobState.FAILED,
+    JobState.PAUSED,
+    JobState.RESTARTING,
+    JobState.RUNNING,
+    JobState.UNASSIGNED,
 )
 """The states of tasks that Connect counts for each connector."""
 
@@ -48,7 +48,7 @@ class WorkerSnapshot:
     """The longest stall of the event loop so far, in ms."""
     lost_threads_max: int
     """The value of ``plugin.lost.threads.max``."""
-    worker: WorkerView
+    worker_view: WorkerView
     connector_types: Mapping[ConnectorName, str]
     """``source``, ``sink`` or ``unknown``, for each connector that is assigned to the worker and still exists."""
     connector_statuses: Mapping[ConnectorName, Status]
@@ -79,7 +79,7 @@ class _WorkerCollector(Collector):
         yield from self._rebalance_metrics()
         yield from self._connector_metrics()
         yield from self._task_metrics()
-        yield from self._own_metrics()
+        yield from self._coterie_metrics()
 
     # -- Connect's metrics --------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class _WorkerCollector(Collector):
         )
 
     def _worker_metrics(self) -> Iterator[Metric]:
-        worker = self._snapshot.worker
+        worker = self._snapshot.worker_view
         yield self._gauge(
             "kafka_connect_connect_worker_metrics_connector_count",
             "The number of connectors that are assigned to the worker",
@@ -112,7 +112,7 @@ class _WorkerCollector(Collector):
 
     def _task_counts(self) -> Iterator[Metric]:
         """The number of tasks of each connector on this worker, and of those in each state."""
-        tasks = [view.task for view in self._snapshot.worker.tasks]
+        tasks = [view.task for view in self._snapshot.worker_view.tasks]
         totals = Counter(task.connector for task in tasks)
         statuses = self._snapshot.task_statuses
         counts = Counter((task.connector, statuses[task].state) for task in tasks if task in statuses)
@@ -132,7 +132,7 @@ class _WorkerCollector(Collector):
             )
 
     def _rebalance_metrics(self) -> Iterator[Metric]:
-        worker = self._snapshot.worker
+        worker = self._snapshot.worker_view
         prefix = "kafka_connect_connect_worker_rebalance_metrics"
         yield self._gauge(
             f"{prefix}_connect_protocol_info",
@@ -196,8 +196,8 @@ class _WorkerCollector(Collector):
 
     # -- Coterie's own metrics ----------------------------------------------------------------------------------------
 
-    def _own_metrics(self) -> Iterator[Metric]:
-        snapshot, worker = self._snapshot, self._snapshot.worker
+    def _coterie_metrics(self) -> Iterator[Metric]:
+        snapshot, worker = self._snapshot, self._snapshot.worker_view
         yield self._gauge(
             "coterie_plugin_lost_threads",
             "The number of the worker's threads that hang in plug-ins now",

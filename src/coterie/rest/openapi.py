@@ -50,14 +50,14 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
         "tags": [endpoint.path.split("/")[1] or "worker"],
         "description": f"Role: {endpoint.role}. Answered by: {endpoint.answered_by.replace('_', ' ')}.",
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, schemas)],
-        "responses": {str(status): _response(endpoint, status, schemas) for status in endpoint.statuses},
+        "responses": {str(status): _response(endpoint, status, schemas) for status in endpoint.success_statuses},
     }
     operation["responses"]["default"] = {
         "description": "The request was refused. A request without a log-in gets a text.",
         "content": {JSON: {"schema": {"anyOf": [_schema(models.Error, schemas), {"type": "string"}]}}},
     }
-    if endpoint.request is not None:
-        content = {JSON: {"schema": _schema(endpoint.request, schemas)}}
+    if endpoint.request_body_type is not None:
+        content = {JSON: {"schema": _schema(endpoint.request_body_type, schemas)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -79,17 +79,17 @@ def _query_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> list[dict[
     """The parameters in the query of ``endpoint``."""
     return [
         {"name": name, "in": "query", "required": False, "schema": _schema(type_, schemas)}
-        for name, type_ in endpoint.query.items()
+        for name, type_ in endpoint.type_by_query_parameter.items()
     ]
 
 
 def _response(endpoint: Endpoint, status: int, schemas: dict[str, Any]) -> dict[str, Any]:
     """The response of a success with this ``status``."""
-    if endpoint.response is None or status == 204:
+    if endpoint.response_body_type is None or status == 204:
         return {"description": "Success"}
     return {
         "description": "Success",
-        "content": {endpoint.media_type: {"schema": _schema(endpoint.response, schemas)}},
+        "content": {endpoint.response_media_type: {"schema": _schema(endpoint.response_body_type, schemas)}},
     }
 
 

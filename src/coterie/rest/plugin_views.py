@@ -20,22 +20,24 @@ def plugins_json(plugins: Iterable[Plugin]) -> list[Json]:
     ]
 
 
-def keys_json(keys: Iterable[ConfigKey]) -> list[Json]:
+def config_keys_json(keys: Iterable[ConfigKey]) -> list[Json]:
     """The JSON of ``GET /connector-plugins/{plugin}/config``."""
-    return [_key_json(key) for key in keys]
+    return [_config_key_json(key) for key in keys]
 
 
 def config_infos_json(infos: ConfigInfos) -> Json:
     """The JSON of ``PUT /connector-plugins/{plugin}/config/validate``."""
     return {
-        "name": infos.name,
+        "name": infos.connector_class,
         "error_count": infos.error_count,
         "groups": list(infos.groups),
-        "configs": [{"definition": _key_json(info.key), "value": _value_json(info)} for info in infos.configs],
+        "configs": [
+            {"definition": _config_key_json(info.key), "value": _config_value_json(info)} for info in infos.configs
+        ],
     }
 
 
-def _key_json(key: ConfigKey) -> Json:
+def _config_key_json(key: ConfigKey) -> Json:
     """``key``, the definition of a config key, as JSON. The field ``order_in_group`` has this name in Kafka Connect 4.3
     too."""
     return {
@@ -53,7 +55,7 @@ def _key_json(key: ConfigKey) -> Json:
     }
 
 
-def _value_json(info: ConfigInfo) -> Json:
+def _config_value_json(info: ConfigInfo) -> Json:
     return {
         "name": info.key.name,
         "value": info.value,

@@ -109,7 +109,7 @@ class BodyTooLargeError(HttpRefusal):
     status = 413
 
 
-def answer_as(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
+def answer_or_raise(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
     """``answer``, the herder's response, which is of the type ``answer_type`` unless the herder refused the request.
 
     :raises ProblemRefusal: when ``answer`` is a :class:`RequestRefused`.
@@ -120,7 +120,7 @@ def answer_as(answer: Answer, answer_type: type[AnswerT]) -> AnswerT:
     return answer
 
 
-def error_json(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_json_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """A response with ``status``, Connect's error body and further ``headers``."""
     return JSONResponse({"error_code": status, "message": message}, status_code=status, headers=headers)
 
@@ -135,14 +135,14 @@ def error_response(request: Request, error: Exception) -> Response:
             headers = {"WWW-Authenticate": 'Basic realm="Kafka Connect", charset="UTF-8"'}
             return Response(str(error), status_code=status, media_type=media_type, headers=headers)
         case HttpRefusal(status=status):
-            return error_json(status, str(error), RETRY_LATER if status == 503 else None)
+            return error_json_response(status, str(error), RETRY_LATER if status == 503 else None)
         case WorldError():
-            return error_json(500, str(error))
+            return error_json_response(500, str(error))
         case HTTPException(status_code=status):
-            return error_json(status, f"HTTP {status} {http.HTTPStatus(status).phrase}", error.headers)
+            return error_json_response(status, f"HTTP {status} {http.HTTPStatus(status).phrase}", error.headers)
         case _:
             # The server logs the error with its trace; the response does not disclose internal details.
-            return error_json(500, "Internal Server Error; see the worker's log")
+            return error_json_response(500, "Internal Server Error; see the worker's log")
 
 
 HANDLED_EXCEPTIONS: tuple[type[Exception], ...] = (HttpRefusal, WorldError, HTTPException, Exception)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from coterie.rest.access import AccessGate
 from coterie.rest.endpoints import Endpoint, Operation
-from coterie.rest.paths import PathTemplate, request_segments
+from coterie.rest.paths import PathTemplate, request_path_segments
 
 Handler = Callable[[Request], Awaitable[Response]]
 """Handles the requests of one endpoint. It raises the exceptions for which `problems.error_response` makes
@@ -80,7 +80,7 @@ class EndpointRoutes(BaseRoute):
         :raises HttpRefusal: when the path or the request's media type is invalid, the caller may not use the endpoint,
             or the handler refuses the request.
         """
-        segments = request_segments(request)
+        segments = request_path_segments(request)
         for template, endpoints in self._endpoints_by_path.items():
             if (path_params := template.match(segments)) is not None:
                 request.scope["path_params"] = path_params
@@ -98,7 +98,7 @@ class EndpointRoutes(BaseRoute):
         """
         allowed = _allowed_methods(endpoints)
         if request.method == "OPTIONS":
-            return await self._gate.serve_options(request, allowed)
+            return await self._gate.serve_options_request(request, allowed)
         served = endpoints.get("GET" if request.method == "HEAD" else request.method)
         if served is None:
             raise HTTPException(405, headers={"Allow": ",".join(allowed)})

@@ -19,15 +19,16 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coterie.config.reloaded_files import ReloadedFiles
-from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls, host_in_url
+from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls, format_host_for_url
 from coterie.config.tls import distinguished_name, server_context
 from coterie.nouns.errors import WorldError
-from coterie.rest.problems import RETRY_LATER, error_json
+from coterie.rest.problems import RETRY_LATER, error_json_response
 
 logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 CLIENT_CERTIFICATE_NAME = "client_certificate_name"
-"""The key of a request's state that contains the name in the client's certificate; see :func:`serve_while`."""
+"""The key of a request's state that contains the name in the client's certificate; see
+:func:`serve_while_work_runs`."""
 
 
 CONNECTIONS_MAX = 512
@@ -63,7 +64,7 @@ class BoundListener:
         """The scheme, the address and the port, for log lines."""
         host = self.socket.getsockname()[0]
         scheme = RestScheme.HTTP if self.tls is None else RestScheme.HTTPS
-        return f"{scheme.value}://{host_in_url(host)}:{self.port}"
+        return f"{scheme.value}://{format_host_for_url(host)}:{self.port}"
 
 
 @contextlib.contextmanager
@@ -131,13 +132,13 @@ def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
 
 
 class RequestIntake:
-    """The servers of one worker's listeners, which :func:`serve_while` adds. Before a worker ends, it closes them
-    (:meth:`close`), so that it receives no further request."""
+    """The servers of one worker's listeners, which :func:`serve_while_work_runs` adds. Before a worker ends, it closes
+    them (:meth:`close`), so that it receives no further request."""
 
     def __init__(self) -> None:
         self._servers: list[uvicorn.Server] = []
 
-    def add(self, servers: Sequence[uvicorn.Server]) -> None:
+    def add_servers(self, servers: Sequence[uvicorn.Server]) -> None:
         """Add ``servers`` to those whose listeners :meth:`close` closes."""
         self._servers += servers
 
@@ -156,7 +157,7 @@ class RequestIntake:
                 await asyncio.wait(tasks)
 
 
-async def serve_while(
+async def serve_while_work_runs(
     app: Starlette,
     listeners: Sequence[BoundListener],
     work: Awaitable[ResultT],
@@ -176,7 +177,7 @@ async def serve_while(
     """
     servers = [_make_server(app, listener) for listener in listeners]
     if intake is not None:
-        intake.add(servers)
+        intake.add_servers(servers)
     async with asyncio.TaskGroup() as group:
         certificates = [listener.tls for listener in listeners if listener.tls is not None]
         watching = [group.create_task(files.run()) for files in (*certificates, *reloaded_files)]
@@ -198,8 +199,8 @@ async def serve_while(
 def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
     """uvicorn's server of ``app`` for one listener."""
     config = uvicorn.Config(
-        _LimitedRequests(app, listener.url),
-        http=_WorkerProtocol,
+        _RequestLimiter(app, listener.url),
+        http=_RestConnectionProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -221,7 +222,7 @@ def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
     return _ServerWithoutSignals(config)
 
 
-class _LimitedRequests:
+class _RequestLimiter:
     """Responds with 503 to each request that arrives while ``app`` handles :data:`REQUESTS_MAX` requests. Such requests
     are logged, with one line in :data:`REFUSALS_LOG_INTERVAL_S`; ``listener_url`` is the listener's name in it."""
 
@@ -237,7 +238,7 @@ class _LimitedRequests:
         if self._running >= REQUESTS_MAX:
             self._log_refusal()
             message = f"This listener handles {REQUESTS_MAX} requests, the maximum; send the request again later"
-            await error_json(503, message, RETRY_LATER)(scope, receive, send)
+            await error_json_response(503, message, RETRY_LATER)(scope, receive, send)
             return
         self._running += 1
         try:
@@ -263,7 +264,7 @@ class _LimitedRequests:
         self._unlogged_refusals, self._logged_at_s = 0, now_s
 
 
-class _WorkerProtocol(H11Protocol):
+class _RestConnectionProtocol(H11Protocol):
     """One connection. Puts the name in the client's certificate into the state of each request.
 
     A connection is closed when its client sends nothing, or reads nothing of a response, for :data:`CLIENT_TIMEOUT_S`.
@@ -271,8 +272,8 @@ class _WorkerProtocol(H11Protocol):
     itself has a time limit only between two requests.
     """
 
-    connections: set["_WorkerProtocol"]  # type: ignore[assignment]
-    _waits_since_s: float | None = None
+    connections: set["_RestConnectionProtocol"]  # type: ignore[assignment]
+    _waits_for_client_since_s: float | None = None
     """The time, by the event loop's clock, since which the connection waits for its client: to send the rest of a
     request, or to read the rest of the last response. None while only this worker has something to do."""
     _unsent_size_bytes = 0
@@ -280,11 +281,11 @@ class _WorkerProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._note_waiting)
+        self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._update_client_wait)
         name = distinguished_name(transport.get_extra_info("peercert"))
         if name is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
-        self._note_waiting()
+        self._update_client_wait()
         if len(self.connections) > CONNECTIONS_MAX:
             self._abort_longest_waiting()
 
@@ -294,22 +295,22 @@ class _WorkerProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._note_waiting()
+        self._update_client_wait()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()  # Begins the next request, if the client has sent it already.
-        self._note_waiting()
+        self._update_client_wait()
 
-    def _note_waiting(self) -> None:
+    def _update_client_wait(self) -> None:
         """Note whether the connection waits for its client, and start the time limit if it does. A connection that is
         being closed waits for its client to read the rest of a response. No time limit runs while this worker has
         paused reading: the client cannot send then."""
         self._unset_keepalive_if_required()
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing():
-            self._waits_since_s = None
+            self._waits_for_client_since_s = None
             return
-        if self._waits_since_s is None:
-            self._waits_since_s = self.loop.time()
+        if self._waits_for_client_since_s is None:
+            self._waits_for_client_since_s = self.loop.time()
         if not self.flow.read_paused:
             self._start_time_limit()
 
@@ -332,10 +333,10 @@ class _WorkerProtocol(H11Protocol):
     def _abort_longest_waiting(self) -> None:
         """Abort the connection that has waited longest for its client. This connection is new and is kept. Does nothing
         if no other connection waits."""
-        waiting = [one for one in self.connections if one is not self and one._waits_since_s is not None]
+        waiting = [one for one in self.connections if one is not self and one._waits_for_client_since_s is not None]
         if waiting:
-            longest = min(waiting, key=lambda one: one._waits_since_s or 0.0)
-            longest._waits_since_s = None
+            longest = min(waiting, key=lambda one: one._waits_for_client_since_s or 0.0)
+            longest._waits_for_client_since_s = None
             longest.transport.abort()
 
 

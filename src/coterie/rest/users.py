@@ -33,12 +33,12 @@ class PasswordHash:
     digest: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, password: str) -> Self:
+    def from_password(cls, password: str) -> Self:
         """The hash of ``password`` with a fresh salt. Takes about 40 ms."""
         salt = secrets.token_bytes(_SALT_SIZE_BYTES)
         return cls(salt=salt, digest=_scrypt(password, salt))
 
-    def matches(self, password: str) -> bool:
+    def matches_password(self, password: str) -> bool:
         """Whether this is the hash of ``password``. Takes about 40 ms, whatever the password."""
         return hmac.compare_digest(_scrypt(password, self.salt), self.digest)
 
@@ -49,7 +49,7 @@ class RestUser:
 
     role: Role
     """One of :data:`USER_ROLES`."""
-    password: PasswordHash | None
+    password_hash: PasswordHash | None
     """None: the user has no password, and logs in with a client certificate that has the user's name."""
 
 
@@ -66,7 +66,7 @@ def read_users(path: Path) -> Users:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != 1:
             raise WorldError(f"the users in {path} have version {document['version']}; this Coterie reads version 1")
-        return {name: _decode(user) for name, user in document["users"].items()}
+        return {name: _decode_user(user) for name, user in document["users"].items()}
     except OSError as error:
         raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
@@ -81,26 +81,26 @@ def write_users(path: Path, users: Users) -> None:
 
     :raises WorldError: the file cannot be written.
     """
-    document = {"version": 1, "users": {name: _encode(user) for name, user in sorted(users.items())}}
+    document = {"version": 1, "users": {name: _encode_user(user) for name, user in sorted(users.items())}}
     try:
         replace_private_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         raise WorldError(f"the users in {path} cannot be written: {error.strerror}") from error
 
 
-def _encode(user: RestUser) -> Mapping[str, str]:
+def _encode_user(user: RestUser) -> Mapping[str, str]:
     """A user as JSON values."""
-    if user.password is None:
+    if user.password_hash is None:
         return {"role": user.role.value}
     return {
         "role": user.role.value,
-        "salt": base64.b64encode(user.password.salt).decode(),
-        "scrypt": base64.b64encode(user.password.digest).decode(),
+        "salt": base64.b64encode(user.password_hash.salt).decode(),
+        "scrypt": base64.b64encode(user.password_hash.digest).decode(),
     }
 
 
-def _decode(encoded: Mapping[str, str]) -> RestUser:
-    """The user in ``encoded``, JSON values that :func:`_encode` made.
+def _decode_user(encoded: Mapping[str, str]) -> RestUser:
+    """The user in ``encoded``, JSON values that :func:`_encode_user` made.
 
     :raises KeyError: when the role or the salt is missing.
     :raises ValueError: when ``encoded`` contains a role that no user can have, or salt or hash are not base64.
@@ -109,9 +109,9 @@ def _decode(encoded: Mapping[str, str]) -> RestUser:
     if role not in USER_ROLES:
         raise ValueError(f"{role} is not a user's role")
     if "scrypt" not in encoded:
-        return RestUser(role=role, password=None)
+        return RestUser(role=role, password_hash=None)
     salt, digest = base64.b64decode(encoded["salt"]), base64.b64decode(encoded["scrypt"])
-    return RestUser(role=role, password=PasswordHash(salt=salt, digest=digest))
+    return RestUser(role=role, password_hash=PasswordHash(salt=salt, digest=digest))
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:

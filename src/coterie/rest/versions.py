@@ -14,7 +14,7 @@ _VERSION = re.compile("0|[1-9][0-9]{0,18}")
 
 def etag_headers(info: ConnectorInfo) -> dict[str, str]:
     """The header ``ETag`` of a response that contains the connector's config; none if its version is not known."""
-    return {} if info.version is None else {"ETag": f'"{info.version}"'}
+    return {} if info.config_version is None else {"ETag": f'"{info.config_version}"'}
 
 
 def if_match_of(request: Request) -> IfMatch | None:
@@ -25,6 +25,6 @@ def if_match_of(request: Request) -> IfMatch | None:
         return None
     value = ",".join(lines)
     if value.strip() == "*":
-        return IfMatch(versions=None)
+        return IfMatch(config_versions=None)
     tags = _ENTITY_TAG.findall(value)
-    return IfMatch(versions=frozenset(int(tag) for weak, tag in tags if not weak and _VERSION.fullmatch(tag)))
+    return IfMatch(config_versions=frozenset(int(tag) for weak, tag in tags if not weak and _VERSION.fullmatch(tag)))

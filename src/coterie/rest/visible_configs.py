@@ -18,6 +18,6 @@ def visible_config(request: Request, config: Mapping[str, str]) -> Mapping[str, 
     return config if caller is not None and caller.role is Role.ADMIN else masked_config(config)
 
 
-def visible_info(request: Request, info: ConnectorInfo) -> ConnectorInfo:
+def with_visible_config(request: Request, info: ConnectorInfo) -> ConnectorInfo:
     """``info`` with its config as the caller of ``request`` may see it (:func:`visible_config`)."""
     return replace(info, config=visible_config(request, info.config))

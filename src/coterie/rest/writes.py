@@ -29,7 +29,7 @@ from starlette.responses import Response
 
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Problem, RequestRefused, timed_out
+from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.writes import Write, WriteAttempt
 from coterie.rest.callers import Sign
 from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
@@ -64,7 +64,7 @@ async def perform_write(
     while True:
         answer = await worker.ask(write, attempt)
         if not isinstance(answer, RequestRefused) or answer.problem is not Problem.NOT_LEADER:
-            return to_response(_with_uncertain_outcome(answer, attempt))
+            return to_response(_answer_or_outcome_unknown(answer, attempt))
         last_response: Response | None = None
         try:
             response = await forward_to_worker(
@@ -73,7 +73,7 @@ async def perform_write(
                 body,
                 answer,
                 sign,
-                headers=_headers(attempt),
+                headers=_attempt_headers(attempt),
                 timeout_s=attempt.time_left_ms / 1000 + RESPONSE_MARGIN_S,
             )
             if response.status_code != 503:
@@ -88,12 +88,12 @@ async def perform_write(
             if last_response is not None and not attempt.is_repeat:
                 return last_response
             activity = f"sending the request to the leader at {answer.redirect_url}: {failure}"
-            return to_response(_with_uncertain_outcome(timed_out(activity), attempt))
+            return to_response(_answer_or_outcome_unknown(timeout_refusal(activity), attempt))
         await asyncio.sleep(RETRY_PAUSE_S)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
 
-def _with_uncertain_outcome(answer: Answer, last: WriteAttempt) -> Answer:
+def _answer_or_outcome_unknown(answer: Answer, last: WriteAttempt) -> Answer:
     """The client's response to a write: ``answer``, the response to its attempt ``last``; or OUTCOME_UNKNOWN, if an
     earlier attempt may have taken effect, and ``answer`` only means that the last attempt has not."""
     if not last.is_repeat or not isinstance(answer, RequestRefused):
@@ -123,7 +123,7 @@ def _first_attempt(request: Request, time_limit_ms: int) -> WriteAttempt:
     )
 
 
-def _headers(attempt: WriteAttempt) -> dict[str, str]:
+def _attempt_headers(attempt: WriteAttempt) -> dict[str, str]:
     """The headers that describe ``attempt`` to the leader."""
     headers = {_REQUEST_ID: attempt.id, _TIME_LEFT: str(attempt.time_left_ms)}
     return {**headers, _REPEATED: "true"} if attempt.is_repeat else headers

@@ -32,11 +32,11 @@ def read_arrow_batches(rows: DataFrame, *, is_small: bool) -> Iterator[pa.Record
     arrow_rdd = rows._jdf.toArrowBatchRdd(ARROW_BATCH_ROWS_MAX, "UTC", True, False)
     socket_info = session._jvm.PythonRDD.toLocalIteratorAndServe(arrow_rdd, True)
     schema = to_arrow_schema(rows.schema, timezone="UTC")
-    for message in _local_iterator_from_socket(socket_info, FramedBytes()):
+    for message in _local_iterator_from_socket(socket_info, FramedBytesSerializer()):
         yield pa.ipc.read_record_batch(message, schema)
 
 
-class FramedBytes(FramedSerializer):
+class FramedBytesSerializer(FramedSerializer):
     """PySpark's serializer for a stream of messages that are bytes: each message is unchanged, after its length."""
 
     def dumps(self, obj: Any) -> bytes:

@@ -8,11 +8,11 @@ reads no clock.
 | ``LostCall`` | has exceeded its time limit, and its thread has not ended | removed: the call has returned late |
 
 A plug-in may block without end, and Python cannot end a thread. So two limits are independent: how many calls of a
-queue run at once, and how long a call may take. A call counts as running for :data:`COUNTED_AGE_MAX_S` only. This time
-is halved for each ``concurrent_max`` calls of the queue that have exceeded it and have not returned, down to
-:data:`COUNTED_AGE_MIN_S`. So ``n`` calls that hang delay the other calls of their queue by less than
-``2 * COUNTED_AGE_MAX_S + COUNTED_AGE_MIN_S * n / concurrent_max``: 40 starts that hang delay the next one by 2.5 s.
-While many calls are slow and none hangs, the limit becomes one of the rate at which calls start.
+queue run at once, and how long a call may take. A call counts as running for :data:`COUNTED_AS_RUNNING_MAX_S` only.
+This time is halved for each ``concurrent_max`` calls of the queue that have exceeded it and have not returned, down to
+:data:`COUNTED_AS_RUNNING_MIN_S`. So ``n`` calls that hang delay the other calls of their queue by less than ``2 *
+COUNTED_AS_RUNNING_MAX_S + COUNTED_AS_RUNNING_MIN_S * n / concurrent_max``: 40 starts that hang delay the next one by
+2.5 s. While many calls are slow and none hangs, the limit becomes one of the rate at which calls start.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NewType, TypeAlias
 
-COUNTED_AGE_MAX_S = 1
+COUNTED_AS_RUNNING_MAX_S = 1
 """How long after its start a call counts as one of the running calls of its queue, in seconds, while none hangs."""
-COUNTED_AGE_MIN_S = 0.1
+COUNTED_AS_RUNNING_MIN_S = 0.1
 """How long after its start, at least, a call counts as one of the running calls of its queue, in seconds, however many
 calls of the queue hang."""
 
@@ -37,18 +37,19 @@ class CallQueue:
 
     name: str
     concurrent_max: int
-    """Maximum number of calls that run at once, not counting those that have run for long (:func:`counted_age_s`)."""
+    """Maximum number of calls that run at once, not counting those that have run for long
+    (:func:`time_counted_as_running_s`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class CallStage:
     """A part of a running call: what the plug-in does in it, and the time limit for it."""
 
     name: str
     """The name of the stage in error messages, such as ``validate``."""
     began_at_s: float
     """The monotonic second in which the stage began."""
-    ends_at_s: float | None
+    deadline_s: float | None
     """The monotonic second at which the time limit of the stage is over; None means that only the whole call has a time
     limit."""
 
@@ -58,7 +59,7 @@ class WaitingCall:
     """State of a call that waits until fewer calls of its queue run."""
 
     queue: CallQueue
-    ends_at_s: float | None
+    deadline_s: float | None
     """The monotonic second at which the time limit of the whole call is over; None means without limit."""
 
 
@@ -67,18 +68,18 @@ class RunningCall:
     """State of a call that a thread runs, and whose time limit is not over."""
 
     queue: CallQueue
-    counts_until_s: float
+    counts_as_running_until_s: float
     """The monotonic second until which the call counts as one of the running calls of its queue."""
-    ends_at_s: float | None
+    deadline_s: float | None
     """The monotonic second at which the time limit of the whole call is over; None means without limit."""
-    stages: tuple[Stage, ...] = ()
+    open_stages: tuple[CallStage, ...] = ()
     """The stages that have begun and not ended, the innermost last. Empty while the call runs Coterie's own code, which
     has its own time limits."""
 
     @property
-    def is_lost_at_s(self) -> float | None:
+    def becomes_lost_at_s(self) -> float | None:
         """The monotonic second from which the call is lost; None while it has no time limit."""
-        limits = (self.ends_at_s, self.stages[-1].ends_at_s if self.stages else None)
+        limits = (self.deadline_s, self.open_stages[-1].deadline_s if self.open_stages else None)
         return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -98,16 +99,18 @@ class ExpiredCall:
     """A call whose time limit is over."""
 
     call_id: CallId
-    stage: Stage | None
+    stage: CallStage | None
     """The innermost stage; None if the call was in no stage, or still waited."""
     has_stage_expired: bool
     """Whether the time limit of the stage is over. Otherwise that of the whole call is over."""
 
 
-def counted_age_s(queue: CallQueue, *, hanging_count: int) -> float:
+def time_counted_as_running_s(queue: CallQueue, *, hanging_count: int) -> float:
     """How long after its start a call counts as one of the running calls of ``queue``, in seconds, when
     ``hanging_count`` calls of the queue have not returned in that time."""
-    return max(COUNTED_AGE_MAX_S / 2.0 ** min(hanging_count // queue.concurrent_max, 64), COUNTED_AGE_MIN_S)
+    return max(
+        COUNTED_AS_RUNNING_MAX_S / 2.0 ** min(hanging_count // queue.concurrent_max, 64), COUNTED_AS_RUNNING_MIN_S
+    )
 
 
 class CallLedger:
@@ -124,16 +127,16 @@ class CallLedger:
         return sum(isinstance(state, LostCall) for state in self._states.values())
 
     def add(self, queue: CallQueue, *, ends_at_s: float | None = None) -> CallId:
-        """Add a waiting call, and return its id. ``ends_at_s``: :attr:`WaitingCall.ends_at_s`."""
+        """Add a waiting call, and return its id. ``deadline_s``: :attr:`WaitingCall.deadline_s`."""
         call_id = CallId(self._calls_added)
         self._calls_added += 1
-        self._states[call_id] = WaitingCall(queue=queue, ends_at_s=ends_at_s)
+        self._states[call_id] = WaitingCall(queue=queue, deadline_s=ends_at_s)
         return call_id
 
-    def start_calls(self, now_s: float) -> list[CallId]:
+    def mark_next_calls_running(self, now_s: float) -> list[CallId]:
         """Change the calls that may start from waiting to running, and return their ids, the oldest first. The caller
         must start a thread for each."""
-        running_by_queue = Counter(call.queue for call in self._counted_calls(now_s))
+        running_by_queue = Counter(call.queue for call in self._calls_counted_as_running(now_s))
         started_by_queue = Counter(
             call.queue for call in self._states.values() if isinstance(call, RunningCall | LostCall)
         )
@@ -144,20 +147,21 @@ class CallLedger:
                 running_by_queue[state.queue] += 1
                 self._states[call_id] = RunningCall(
                     queue=state.queue,
-                    counts_until_s=now_s + counted_age_s(state.queue, hanging_count=hanging_by_queue[state.queue]),
-                    ends_at_s=state.ends_at_s,
+                    counts_as_running_until_s=now_s
+                    + time_counted_as_running_s(state.queue, hanging_count=hanging_by_queue[state.queue]),
+                    deadline_s=state.deadline_s,
                 )
                 started.append(call_id)
         return started
 
-    def begin_stage(self, call_id: CallId, stage: Stage) -> bool:
+    def begin_stage(self, call_id: CallId, stage: CallStage) -> bool:
         """Begin ``stage`` in a running call; an outer stage has no time limit meanwhile. If the outer stage has no time
         limit, ``stage`` has none either. Returns False, without a change, when the call is lost."""
         match self._states[call_id]:
-            case RunningCall(stages=stages) as state:
-                if stages and stages[-1].ends_at_s is None:
-                    stage = replace(stage, ends_at_s=None)
-                self._states[call_id] = replace(state, stages=(*stages, stage))
+            case RunningCall(open_stages=stages) as state:
+                if stages and stages[-1].deadline_s is None:
+                    stage = replace(stage, deadline_s=None)
+                self._states[call_id] = replace(state, open_stages=(*stages, stage))
                 return True
             case _:
                 return False
@@ -166,21 +170,21 @@ class CallLedger:
         """End the innermost stage of a running call. The stage around it, if there is one and it has a time limit,
         begins again: its time limit is over at ``outer_ends_at_s``. Does nothing when the call is lost."""
         match self._states[call_id]:
-            case RunningCall(stages=(*outermost, outer, _)) as state:
-                if outer.ends_at_s is not None:
-                    outer = replace(outer, began_at_s=now_s, ends_at_s=outer_ends_at_s)
-                self._states[call_id] = replace(state, stages=(*outermost, outer))
+            case RunningCall(open_stages=(*outermost, outer, _)) as state:
+                if outer.deadline_s is not None:
+                    outer = replace(outer, began_at_s=now_s, deadline_s=outer_ends_at_s)
+                self._states[call_id] = replace(state, open_stages=(*outermost, outer))
             case RunningCall() as state:
-                self._states[call_id] = replace(state, stages=())
+                self._states[call_id] = replace(state, open_stages=())
             case _:
                 pass
 
-    def limit(self, call_id: CallId, ends_at_s: float) -> None:
-        """Shorten the time limit of a waiting or running call: it is over at ``ends_at_s``, unless it is over earlier.
+    def shorten_time_limit(self, call_id: CallId, ends_at_s: float) -> None:
+        """Shorten the time limit of a waiting or running call: it is over at ``deadline_s``, unless it is over earlier.
         Does nothing for a call that is lost or has returned."""
         match self._states.get(call_id):
-            case (WaitingCall() | RunningCall()) as state if state.ends_at_s is None or ends_at_s < state.ends_at_s:
-                self._states[call_id] = replace(state, ends_at_s=ends_at_s)
+            case (WaitingCall() | RunningCall()) as state if state.deadline_s is None or ends_at_s < state.deadline_s:
+                self._states[call_id] = replace(state, deadline_s=ends_at_s)
             case _:
                 pass
 
@@ -190,52 +194,56 @@ class CallLedger:
         expired = []
         for call_id, state in list(self._states.items()):
             match state:
-                case WaitingCall() if state.ends_at_s is not None and now_s >= state.ends_at_s:
+                case WaitingCall() if state.deadline_s is not None and now_s >= state.deadline_s:
                     del self._states[call_id]
                     expired.append(ExpiredCall(call_id=call_id, stage=None, has_stage_expired=False))
-                case RunningCall() if state.is_lost_at_s is not None and now_s >= state.is_lost_at_s:
+                case RunningCall() if state.becomes_lost_at_s is not None and now_s >= state.becomes_lost_at_s:
                     self._states[call_id] = LostCall(queue=state.queue)
-                    stage = state.stages[-1] if state.stages else None
-                    stage_ends_at_s = None if stage is None else stage.ends_at_s
+                    stage = state.open_stages[-1] if state.open_stages else None
+                    stage_ends_at_s = None if stage is None else stage.deadline_s
                     has_stage_expired = stage_ends_at_s is not None and now_s >= stage_ends_at_s
                     expired.append(ExpiredCall(call_id=call_id, stage=stage, has_stage_expired=has_stage_expired))
                 case _:
                     pass
         return expired
 
-    def end(self, call_id: CallId) -> bool:
+    def remove_call(self, call_id: CallId) -> bool:
         """Remove a call that has returned or will never run. Returns whether its result counts: False for a lost
         call."""
         return not isinstance(self._states.pop(call_id), LostCall)
 
-    def remove_waiting(self) -> list[CallId]:
+    def remove_waiting_calls(self) -> list[CallId]:
         """Remove all waiting calls, which are never run then, and return their ids."""
         waiting = [call_id for call_id, state in self._states.items() if isinstance(state, WaitingCall)]
         for call_id in waiting:
             del self._states[call_id]
         return waiting
 
-    def running(self) -> list[CallId]:
+    def running_call_ids(self) -> list[CallId]:
         """The ids of the calls that run and are not lost, the oldest first."""
         return [call_id for call_id, state in self._states.items() if isinstance(state, RunningCall)]
 
-    def next_due_s(self, now_s: float) -> float | None:
-        """The monotonic second at which :meth:`expire_calls` or :meth:`start_calls` next has something to do, if no
-        other method is called before; None: never."""
+    def next_change_at_s(self, now_s: float) -> float | None:
+        """The monotonic second at which :meth:`expire_calls` or :meth:`mark_next_calls_running` next has something to
+        do, if no other method is called before; None: never."""
         limits: list[float | None] = []
         for state in self._states.values():
             match state:
-                case WaitingCall(ends_at_s=ends_at_s) | RunningCall(is_lost_at_s=ends_at_s):
+                case WaitingCall(deadline_s=ends_at_s) | RunningCall(becomes_lost_at_s=ends_at_s):
                     limits.append(ends_at_s)
                 case LostCall():
                     pass
         queues_with_waiting = {state.queue for state in self._states.values() if isinstance(state, WaitingCall)}
-        limits += [call.counts_until_s for call in self._counted_calls(now_s) if call.queue in queues_with_waiting]
+        limits += [
+            call.counts_as_running_until_s
+            for call in self._calls_counted_as_running(now_s)
+            if call.queue in queues_with_waiting
+        ]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _counted_calls(self, now_s: float) -> Iterator[RunningCall]:
+    def _calls_counted_as_running(self, now_s: float) -> Iterator[RunningCall]:
         """The running calls that count against the limits of their queues at the monotonic second ``now_s``: those that
-        have not run for long (:attr:`RunningCall.counts_until_s`)."""
+        have not run for long (:attr:`RunningCall.counts_as_running_until_s`)."""
         for state in self._states.values():
-            if isinstance(state, RunningCall) and now_s < state.counts_until_s:
+            if isinstance(state, RunningCall) and now_s < state.counts_as_running_until_s:
                 yield state

@@ -149,7 +149,7 @@ def take_over_checkpoint(
     try:
         own_entry = _create_start_entry(task_folder)
         while True:
-            _exchange_until_held(task_folder, own_entry, check=check, may_exchange=may_exchange)
+            _exchange_names_until_held(task_folder, own_entry, check=check, may_exchange=may_exchange)
             if (held_checkpoint := open_checkpoint_if_held(own_entry)) is not None:
                 return held_checkpoint
     except OSError as error:
@@ -227,7 +227,7 @@ def was_task_started(task_folder: Path) -> bool:
         return False
 
 
-def last_batch_id(log_folder: Path) -> int | None:
+def last_batch_id_in_log(log_folder: Path) -> int | None:
     """The highest batch number in ``log_folder``, which is the folder ``offsets`` (planned batches) or ``commits``
     (committed batches) of a checkpoint; None when the folder contains no batch or does not exist."""
     try:
@@ -238,8 +238,8 @@ def last_batch_id(log_folder: Path) -> int | None:
 
 def find_batch_in_flight(checkpoint: Path) -> int | None:
     """The number of the last planned batch of ``checkpoint`` if that batch is not committed, else None."""
-    last_planned = last_batch_id(checkpoint / "offsets")
-    return None if last_planned == last_batch_id(checkpoint / "commits") else last_planned
+    last_planned = last_batch_id_in_log(checkpoint / "offsets")
+    return None if last_planned == last_batch_id_in_log(checkpoint / "commits") else last_planned
 
 
 def remove_temporary_files(checkpoint: Path) -> None:
@@ -278,7 +278,7 @@ def _create_start_entry(folder: Path) -> Path:
             reservation.unlink()
 
 
-def _exchange_until_held(folder: Path, own_entry: Path, *, check: Callable[[], None], may_exchange: bool) -> None:
+def _exchange_names_until_held(folder: Path, own_entry: Path, *, check: Callable[[], None], may_exchange: bool) -> None:
     """Exchange ``own_entry``, this start's plain file, with the checkpoint directory in ``folder``, the task's folder,
     until ``own_entry`` is that directory. ``check`` and ``may_exchange``: see :func:`take_over_checkpoint`.
 
@@ -363,11 +363,11 @@ def _take_over_by_rename(folder: Path, own_entry: Path) -> None:
         for close_request in folder.glob(".close-*"):
             old_path = folder / close_request.name.removeprefix(".close-")
             if is_checkpoint_taken_over(old_path):
-                _close_old_path(old_path, checkpoint=own_entry)
+                _put_file_at_old_path(old_path, checkpoint=own_entry)
                 close_request.unlink()
 
 
-def _close_old_path(path: Path, *, checkpoint: Path) -> None:
+def _put_file_at_old_path(path: Path, *, checkpoint: Path) -> None:
     """Create a plain file at ``path``. If an old query has created its folder there again, the folder's files are first
     moved into ``checkpoint``, the checkpoint's new path."""
     while not path.is_file():

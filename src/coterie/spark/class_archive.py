@@ -49,12 +49,12 @@ def with_archive_option(settings: Mapping[str, str], java_home: Path, environmen
         # The archive only saves time: a worker starts without it.
         return dict(settings)
     return {
-        **({DEFAULT_JAVA_OPTIONS_KEY: java_path_option("SharedArchiveFile", archive)} if is_usable else {}),
+        **({DEFAULT_JAVA_OPTIONS_KEY: jvm_option_with_path("SharedArchiveFile", archive)} if is_usable else {}),
         **settings,
     }
 
 
-def java_path_option(name: str, path: Path) -> str:
+def jvm_option_with_path(name: str, path: Path) -> str:
     """The Java option ``-XX:name=path``, quoted for a list of options in Spark's settings: the path can contain
     spaces."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')

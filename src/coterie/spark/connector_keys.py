@@ -28,10 +28,10 @@ from coterie.spark.plugins import (
     ConfiguredSink,
     ConfiguredSource,
     connector_type,
+    definition_with_form_order,
     sink_class_key,
     source_by_name,
     source_class_key,
-    with_form_order,
 )
 from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, METADATA_MAX_AGE_KEY
 
@@ -136,7 +136,7 @@ CLASS_KEY_BY_VERSION_KEY: Mapping[str, str] = {
 """By the key for the version of a plug-in: the key that names the plug-in."""
 
 
-def _check_transaction_boundary(value: str) -> str | None:
+def _transaction_boundary_error(value: str) -> str | None:
     """A validator of ``transaction.boundary``: None for one of Connect's three values, in upper or lower case, else the
     error message."""
     if value.upper() in ("INTERVAL", "POLL", "CONNECTOR"):
@@ -150,20 +150,20 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
     accepted."""
     common = (
         *(
-            _ignored_key(version_key, Type.STRING, f"There is one version of the class that {class_key} names")
+            _make_ignored_key(version_key, Type.STRING, f"There is one version of the class that {class_key} names")
             for version_key, class_key in CLASS_KEY_BY_VERSION_KEY.items()
         ),
-        _ignored_key(
+        _make_ignored_key(
             "tasks.max.enforce", Type.BOOLEAN, "A connector never has more than tasks.max tasks", default="true"
         ),
         *(
-            _ignored_key(
+            _make_ignored_key(
                 f"{side}.converter", Type.CLASS, f"The connector reads and writes no {side}s", validator=CONVERTER_NAMES
             )
             for side in ("key", "value")
         ),
-        _ignored_key("header.converter", Type.CLASS, "Headers are bytes", validator=HEADER_CONVERTER_NAMES),
-        _ignored_key(
+        _make_ignored_key("header.converter", Type.CLASS, "Headers are bytes", validator=HEADER_CONVERTER_NAMES),
+        _make_ignored_key(
             "config.action.reload",
             Type.STRING,
             "No config provider reports that a value has changed",
@@ -172,26 +172,26 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
         ),
     )
     of_sources = (
-        _ignored_key("topic.creation.groups", Type.LIST, "Use topic.creation.default.* instead", default=""),
-        _ignored_key(
+        _make_ignored_key("topic.creation.groups", Type.LIST, "Use topic.creation.default.* instead", default=""),
+        _make_ignored_key(
             "transaction.boundary",
             Type.STRING,
             "Each batch is one transaction",
             default="poll",
-            validator=_check_transaction_boundary,
+            validator=_transaction_boundary_error,
         ),
-        _ignored_key(
+        _make_ignored_key(
             "transaction.boundary.interval.ms",
             Type.LONG,
             "Each batch is one transaction; trigger.interval.ms sets the interval",
             validator=at_least(0),
         ),
-        _ignored_key("offsets.storage.topic", Type.STRING, "The positions are in the checkpoint"),
+        _make_ignored_key("offsets.storage.topic", Type.STRING, "The positions are in the checkpoint"),
     )
-    return with_form_order((*common, *(of_sources if is_source_connector else ())))
+    return definition_with_form_order((*common, *(of_sources if is_source_connector else ())))
 
 
-def _ignored_key(
+def _make_ignored_key(
     name: str, type_: Type, reason: str, *, default: str | None = None, validator: Validator | None = None
 ) -> ConfigKey:
     """A key without effect. ``reason``: why it has none, as the end of its documentation."""
@@ -224,8 +224,8 @@ def connector_definition(
     type_ = connector_type(config)
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
     sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()
-    ends = with_form_order((*source_keys, *sink_keys))
-    known = common_definition() + transforms.definition(config) + ends
+    ends = definition_with_form_order((*source_keys, *sink_keys))
+    known = common_definition() + transforms.transforms_definition(config) + ends
     known_names = {key.name for key in known.keys}
     ignored = ignored_keys(is_source_connector=type_ == "source")
-    return known + with_form_order(key for key in ignored.keys if key.name not in known_names)
+    return known + definition_with_form_order(key for key in ignored.keys if key.name not in known_names)

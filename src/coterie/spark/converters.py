@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Importance, Type, Width, not_blank
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, error_value
+from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, error_column_value
 from coterie.spark.columns import to_ddl
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
@@ -51,7 +51,7 @@ _FLAT_COLUMN_PREFIX, _ITEMS_COLUMN_PREFIX, _CORRUPT_RECORD_COLUMN = "coterie_fla
 """Names of columns that exist only while JSON is parsed. The first two are prefixes: ``key`` or ``value`` follows."""
 
 
-def definition(config: PrefixedConfig, side: str) -> ConfigDef:
+def converter_definition(config: PrefixedConfig, side: str) -> ConfigDef:
     """The config keys of the converter of ``side`` (``key`` or ``value``): ``<side>.converter`` and, if ``config``
     chooses the JsonConverter, the keys for JSON. The names are without the prefix of ``config``, such as
     ``source.``."""
@@ -68,13 +68,13 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
             display_name=f"{side.capitalize()} converter",
         )
     ]
-    converter_class = config.config.get(config.full_key(keys[0].name), "").strip()
+    converter_class = config.config.get(config.user_key(keys[0].name), "").strip()
     if FORMAT_BY_CONVERTER_CLASS.get(converter_class) is Format.JSON:
-        keys += _json_keys(side)
+        keys += _json_converter_keys(side)
     return ConfigDef(tuple(keys))
 
 
-def _json_keys(side: str) -> list[ConfigKey]:
+def _json_converter_keys(side: str) -> list[ConfigKey]:
     return [
         ConfigKey(
             name=f"{side}.schema",
@@ -104,10 +104,10 @@ def _json_keys(side: str) -> list[ConfigKey]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converter:
-    """Converts the bytes in the column ``side`` of records, which also have the columns ``topic``, ``partition`` and
-    ``offset``."""
+    """Converts the bytes in the column ``record_side`` of records, which also have the columns ``topic``, ``partition``
+    and ``offset``."""
 
-    side: str
+    record_side: str
     """The part of the record that is converted: ``key`` or ``value``."""
     format: Format
     columns_ddl: str = ""
@@ -121,12 +121,12 @@ class Converter:
 
         :raises ConfigError: when a value is not valid, or a JsonConverter has no columns; the error names the key.
         """
-        own_definition = definition(config, side)
+        own_definition = converter_definition(config, side)
         format_ = FORMAT_BY_CONVERTER_CLASS[config.required_value(own_definition, f"{side}.converter", str)]
         if format_ is not Format.JSON:
-            return cls(side=side, format=format_)
+            return cls(record_side=side, format=format_)
         return cls(
-            side=side,
+            record_side=side,
             format=format_,
             columns_ddl=config.required_value(_required_schema_definition(own_definition, side), f"{side}.schema", str),
             has_schema_envelope=config.required_value(own_definition, f"{side}.converter.schemas.enable", bool),
@@ -140,7 +140,7 @@ class Converter:
         try:
             self.data_type()
         except PySparkException as error:
-            raise config.config_error(f"{self.side}.schema", first_message_line(error)) from error
+            raise config.make_config_error(f"{self.record_side}.schema", first_message_line(error)) from error
 
     def data_type(self) -> DataType:
         """The type of the converted column: for JSON a struct, whose fields are all nullable.
@@ -157,7 +157,7 @@ class Converter:
                 return BinaryType()
 
     def convert(self, records: DataFrame) -> DataFrame:
-        """``records`` with the column ``side`` converted; a null stays null.
+        """``records`` with the column ``record_side`` converted; a null stays null.
 
         Only JSON can fail to convert. If ``records`` have the column :data:`ERROR_COLUMN`, a record that does not
         convert gets a null in the converted column and an error in :data:`ERROR_COLUMN`. Otherwise such a record fails
@@ -168,7 +168,7 @@ class Converter:
                 return self._convert_json(records)
             case Format.STRING:
                 # As Java decodes it: bytes that are not valid UTF-8 are replaced.
-                return records.withColumn(self.side, F.make_valid_utf8(F.col(self.side).cast("string")))
+                return records.withColumn(self.record_side, F.make_valid_utf8(F.col(self.record_side).cast("string")))
             case Format.BYTES:
                 return records
 
@@ -180,7 +180,7 @@ class Converter:
         and an empty text would become a null. A text whose only closing brace is its last character has nothing after
         its object. Such a text is parsed alone, which is faster by a quarter.
         """
-        text = F.col(self.side).cast("string")
+        text = F.col(self.record_side).cast("string")
         item_type = self.data_type()
         if self.has_schema_envelope:
             item_type = StructType([StructField("schema", StringType()), StructField("payload", item_type)])
@@ -198,15 +198,15 @@ class Converter:
         # Two steps: in one step the text would be parsed again for each use of the parsed value.
         rows = records.withColumns(
             {
-                _FLAT_COLUMN_PREFIX + self.side: F.when(
+                _FLAT_COLUMN_PREFIX + self.record_side: F.when(
                     prevents_pushdown & is_flat, F.from_json(text, flat_type, options)
                 ),
-                _ITEMS_COLUMN_PREFIX + self.side: F.when(
+                _ITEMS_COLUMN_PREFIX + self.record_side: F.when(
                     prevents_pushdown & ~is_flat, F.from_json(wrapped, items_type, options)
                 ),
             }
         )
-        flat, items = F.col(_FLAT_COLUMN_PREFIX + self.side), F.col(_ITEMS_COLUMN_PREFIX + self.side)
+        flat, items = F.col(_FLAT_COLUMN_PREFIX + self.record_side), F.col(_ITEMS_COLUMN_PREFIX + self.record_side)
         is_one_item = items[_CORRUPT_RECORD_COLUMN].isNull() & items["end"] & (F.size(items["items"]) == 1)
         is_good = F.when(flat.isNotNull(), flat[_CORRUPT_RECORD_COLUMN].isNull()).otherwise(
             is_one_item
@@ -217,15 +217,15 @@ class Converter:
             # A record without the fields schema and payload is not an envelope: it is bad, and not a null.
             is_good &= value.isNull() | value["payload"].isNotNull() | _has_all_keys(text, ("schema", "payload"))
             value = value["payload"]
-        is_null = F.col(self.side).isNull()
+        is_null = F.col(self.record_side).isNull()
         if ERROR_COLUMN in records.columns:
             is_bad = ~is_null & ~F.coalesce(is_good, F.lit(False))
-            error = error_value(f"{self.side.upper()}_CONVERTER", self.format.value, self._error_message).cast(
-                ERROR_TYPE
-            )
+            error = error_column_value(
+                f"{self.record_side.upper()}_CONVERTER", self.format.value, self._error_message
+            ).cast(ERROR_TYPE)
             columns = {
                 ERROR_COLUMN: F.coalesce(F.col(ERROR_COLUMN), F.when(is_bad, error)),
-                self.side: F.when(~is_null & is_good, value),
+                self.record_side: F.when(~is_null & is_good, value),
             }
         else:
             converted = (
@@ -233,8 +233,10 @@ class Converter:
                 .when(is_good, value)
                 .otherwise(F.raise_error(self._error_with_position()).cast(self.data_type()))
             )
-            columns = {self.side: converted}
-        return rows.withColumns(columns).drop(_FLAT_COLUMN_PREFIX + self.side, _ITEMS_COLUMN_PREFIX + self.side)
+            columns = {self.record_side: converted}
+        return rows.withColumns(columns).drop(
+            _FLAT_COLUMN_PREFIX + self.record_side, _ITEMS_COLUMN_PREFIX + self.record_side
+        )
 
     def _error_with_position(self) -> Column:
         """The record's topic, partition and offset, followed by the error message for a record that does not
@@ -253,7 +255,7 @@ class Converter:
     def _error_message(self) -> str:
         """The error message for a record that does not convert."""
         envelope = ' in {"schema": ..., "payload": ...}' if self.has_schema_envelope else ""
-        return f"the record's {self.side} is not JSON with the columns of {self.side}.schema{envelope}"
+        return f"the record's {self.record_side} is not JSON with the columns of {self.record_side}.schema{envelope}"
 
 
 def _has_all_keys(text: Column, names: tuple[str, ...]) -> Column:
@@ -268,7 +270,7 @@ def _has_all_keys(text: Column, names: tuple[str, ...]) -> Column:
 def keys_to_infer(config: PrefixedConfig, side: str) -> list[str]:
     """A list with the schema key of ``side`` if its converter is the JsonConverter and ``config`` does not set the key;
     else empty. The key has no prefix."""
-    own_definition, key = definition(config, side), f"{side}.schema"
+    own_definition, key = converter_definition(config, side), f"{side}.schema"
     return (
         [key]
         if any(config_key.name == key for config_key in own_definition.keys)
@@ -284,16 +286,16 @@ def infer_columns_ddl(config: PrefixedConfig, side: str, records: DataFrame) -> 
         and no record has a payload.
     :raises PySparkException, Py4JJavaError: when Spark cannot read the records.
     """
-    key, spark = config.full_key(f"{side}.schema"), records.sparkSession
+    key, spark = config.user_key(f"{side}.schema"), records.sparkSession
     texts = records.select(F.col(side).cast("string")).where(F.col(side).isNotNull())
     java: Any = spark._jvm
     as_strings = getattr(texts._jdf, "as")(java.org.apache.spark.sql.Encoders.STRING())
     inferred_type = DataFrame(spark._jsparkSession.read().json(as_strings), spark).schema
     enable_key = f"{side}.converter.schemas.enable"
-    if config.required_value(definition(config, side), enable_key, bool):
+    if config.required_value(converter_definition(config, side), enable_key, bool):
         payload = inferred_type["payload"].dataType if "payload" in inferred_type.names else None
         if payload is None and set(inferred_type.names) - {"_corrupt_record"}:
-            message = f"The {side}s of records have no payload: set {config.full_key(enable_key)}=false, or {key}"
+            message = f"The {side}s of records have no payload: set {config.user_key(enable_key)}=false, or {key}"
             raise ConfigError({key: [message]})
         inferred_type = payload if isinstance(payload, StructType) else StructType()
     valid_fields = [field for field in inferred_type.fields if field.name != "_corrupt_record"]
@@ -318,5 +320,5 @@ def find_schema_errors(config: PrefixedConfig, side: str) -> dict[str, list[str]
     try:
         Converter.of(config, side).check_columns(config)
     except ConfigError as error:
-        return error.listed
+        return error.errors_as_lists
     return {}

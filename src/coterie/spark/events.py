@@ -75,7 +75,7 @@ class EventQueue:
             report_indexes.append(index)
         return report_indexes[-1] if len(report_indexes) >= UNREAD_REPORTS_MAX else None
 
-    def drop_events_of(self, task: ConnectorTaskId) -> None:
+    def drop_events_of_task(self, task: ConnectorTaskId) -> None:
         """Drop all unread events of ``task``: they are about a run that has ended."""
         with self._lock:
             self._unread = deque(event for event in self._unread if _task_of(event) != task)

@@ -30,17 +30,18 @@ name the file, the error in the file and the value."""
 
 
 @contextmanager
-def secrets_hidden() -> Iterator[None]:
-    """Raises the exceptions of the block without the values of references to secrets (:func:`without_secrets`)."""
+def hide_secrets_in_exceptions() -> Iterator[None]:
+    """Raises the exceptions of the block without the values of references to secrets
+    (:func:`exception_without_secrets`)."""
     try:
         yield
     except Exception as error:
-        if (shown_error := without_secrets(error)) is error:
+        if (shown_error := exception_without_secrets(error)) is error:
             raise
         raise shown_error from None
 
 
-def without_secrets(error: Exception) -> Exception:
+def exception_without_secrets(error: Exception) -> Exception:
     """``error`` itself if neither it nor its causes quote the value of a reference to a secret; else an exception with
     the same message, in which these values are hidden, and without causes. This exception is of the same class for a
     ConfigError, and for an exception of Coterie whose only argument is its message; else it is a RuntimeError that

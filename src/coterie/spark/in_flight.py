@@ -20,7 +20,11 @@ from coterie.spark.bad_records.keys import (
     NoDeadLetters,
     error_tolerance_of,
 )
-from coterie.spark.bad_records.queue import LEDGER_TOPIC_KEY, dead_letter_identity, dead_letter_topic_settings
+from coterie.spark.bad_records.queue import (
+    LEDGER_TOPIC_KEY,
+    dead_letter_destination_identity,
+    dead_letter_topic_settings,
+)
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.plugins import ConfiguredSink, ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.prefixed_config import SINK_PREFIX, SOURCE_PREFIX
@@ -43,21 +47,21 @@ def config_for_batch_in_flight(
 
     :raises ConfigError: when a value is not valid; the error names the key.
     """
-    source = _EndInBothConfigs(
-        newest=configured_source(newest_config, worker_kafka_properties),
-        former=configured_source(former_manifest.config, worker_kafka_properties),
-        prefix=SOURCE_PREFIX,
+    source = _SourceOrSinkInBothConfigs(
+        in_newest_config=configured_source(newest_config, worker_kafka_properties),
+        in_former_config=configured_source(former_manifest.config, worker_kafka_properties),
+        config_key_prefix=SOURCE_PREFIX,
     )
-    sink = _EndInBothConfigs(
-        newest=configured_sink(newest_config, worker_kafka_properties),
-        former=configured_sink(former_manifest.config, worker_kafka_properties),
-        prefix=SINK_PREFIX,
+    sink = _SourceOrSinkInBothConfigs(
+        in_newest_config=configured_sink(newest_config, worker_kafka_properties),
+        in_former_config=configured_sink(former_manifest.config, worker_kafka_properties),
+        config_key_prefix=SINK_PREFIX,
     )
-    is_same_source_place = former_manifest.split.is_within(existing_partitions)
+    is_same_source_place = former_manifest.split.is_within_partitions(existing_partitions)
     is_same_sink_place = sink_identity(newest_config, worker_kafka_properties) == sink_identity(
         former_manifest.config, worker_kafka_properties
     )
-    uses_newest_dead_letters = _may_use_newest_dead_letters(newest_config, former_manifest.config, sink)
+    uses_newest_dead_letters = _may_write_to_newest_destination(newest_config, former_manifest.config, sink)
     dead_letter_config = newest_config if uses_newest_dead_letters else former_manifest.config
     batch_config = {
         **{
@@ -68,7 +72,9 @@ def config_for_batch_in_flight(
         **{key: value for key, value in dead_letter_config.items() if _is_dead_letter_key(key)},
     }
     destination = _dead_letter_destination(dead_letter_config)
-    if isinstance(destination, DeadLetterTopic) and not isinstance(destination, sink.former.plugin.atomic_dead_letters):
+    if isinstance(destination, DeadLetterTopic) and not isinstance(
+        destination, sink.in_former_config.plugin.atomic_dead_letters
+    ):
         # The dead letter queue reads these keys from the complete config, whatever the class of the sink is.
         batch_config = {
             key: value
@@ -78,14 +84,14 @@ def config_for_batch_in_flight(
         batch_config |= (
             dead_letter_topic_settings(newest_config)
             if uses_newest_dead_letters
-            else _former_topic_settings(newest_config, former_manifest.config)
+            else _former_dead_letter_settings(newest_config, former_manifest.config)
         )
     return {
         **batch_config,
         **source.values_for_batch(is_same_place=is_same_source_place),
         **sink.values_for_batch(is_same_place=is_same_sink_place),
-        "connector.class": source.former.plugin.__name__,
-        "sink.class": sink.former.plugin.__name__,
+        "connector.class": source.in_former_config.plugin.__name__,
+        "sink.class": sink.in_former_config.plugin.__name__,
     }
 
 
@@ -93,38 +99,38 @@ EndT = TypeVar("EndT", ConfiguredSource, ConfiguredSink)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _EndInBothConfigs(Generic[EndT]):
+class _SourceOrSinkInBothConfigs(Generic[EndT]):
     """One end of a connector (its source or its sink), as the connector's newest config defines it, and as the config
     of a former checkpoint generation defines it."""
 
-    newest: EndT
-    former: EndT
-    prefix: str
+    in_newest_config: EndT
+    in_former_config: EndT
+    config_key_prefix: str
     """The prefix of the keys of this end: ``source.`` or ``sink.``."""
 
     @property
     def is_same_plugin(self) -> bool:
         """Whether both configs name the same class of source (or, for a sink, of sink)."""
-        return self.newest.plugin is self.former.plugin
+        return self.in_newest_config.plugin is self.in_former_config.plugin
 
     def may_own_key(self, key: str) -> bool:
         """Whether ``key`` of the newest config may be a key of this end. The config for the batch takes such keys only
         from :meth:`values_for_batch`."""
-        if key in _CLASS_KEYS or key.startswith(self.prefix):
+        if key in _CLASS_KEYS or key.startswith(self.config_key_prefix):
             return True
         names = {
             defined_key.name
-            for connector_end in (self.newest, self.former)
-            for defined_key in _end_definition(connector_end).keys
+            for connector_end in (self.in_newest_config, self.in_former_config)
+            for defined_key in _source_or_sink_definition(connector_end).keys
         }
         key_prefixes = tuple(
             key_prefix
-            for connector_end in (self.newest, self.former)
+            for connector_end in (self.in_newest_config, self.in_former_config)
             for key_prefix in connector_end.plugin.free_key_prefixes
             if key_prefix
         )
         # In the config that this module returns, connector.class names the source.
-        may_lack_prefix = self.prefix == SOURCE_PREFIX or self.newest.config.is_prefix_optional
+        may_lack_prefix = self.config_key_prefix == SOURCE_PREFIX or self.in_newest_config.config.is_prefix_optional
         return may_lack_prefix and (key in names or key.startswith(key_prefixes))
 
     def values_for_batch(self, *, is_same_place: bool) -> dict[str, str]:
@@ -135,20 +141,25 @@ class _EndInBothConfigs(Generic[EndT]):
         newest values, except that the identity keys have their former values. Otherwise all values are the former ones:
         the newest password belongs to another place.
         """
-        values = _set_values(self.former)
+        values = _values_set_in_config(self.in_former_config)
         if self.is_same_plugin and (
-            is_same_place or _connection_values(self.former) == _connection_values(self.newest)
+            is_same_place or _connection_values(self.in_former_config) == _connection_values(self.in_newest_config)
         ):
-            former_values, newest_values = _identity_values(self.former), _identity_values(self.newest)
+            former_values, newest_values = (
+                _identity_values(self.in_former_config),
+                _identity_values(self.in_newest_config),
+            )
             changed_names = {name for name in former_values if former_values[name] != newest_values[name]}
             unchanged_values = {
-                name: value for name, value in _set_values(self.newest).items() if name not in changed_names
+                name: value
+                for name, value in _values_set_in_config(self.in_newest_config).items()
+                if name not in changed_names
             }
             values = unchanged_values | {name: value for name, value in values.items() if name in changed_names}
-        return {self.prefix + name: value for name, value in values.items()}
+        return {self.config_key_prefix + name: value for name, value in values.items()}
 
 
-def _end_definition(connector_end: ConfiguredSource | ConfiguredSink) -> ConfigDef:
+def _source_or_sink_definition(connector_end: ConfiguredSource | ConfiguredSink) -> ConfigDef:
     """The definition of the keys of ``connector_end``, with names without the prefix."""
     return connector_end.plugin.definition(connector_end.config)
 
@@ -156,28 +167,32 @@ def _end_definition(connector_end: ConfiguredSource | ConfiguredSink) -> ConfigD
 def _identity_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
     """The values of the source's or sink's :attr:`Source.identity_keys`, by key without the prefix: those that the
     config sets, else the defaults."""
-    return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.identity_keys)
+    return connector_end.config.effective_values(
+        _source_or_sink_definition(connector_end), connector_end.plugin.identity_keys
+    )
 
 
 def _connection_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str | None]:
     """The values of the source's or sink's :attr:`Source.connection_keys`, by key without the prefix: those that the
     config sets, else the defaults."""
-    return connector_end.config.effective_values(_end_definition(connector_end), connector_end.plugin.connection_keys)
+    return connector_end.config.effective_values(
+        _source_or_sink_definition(connector_end), connector_end.plugin.connection_keys
+    )
 
 
-def _set_values(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str]:
+def _values_set_in_config(connector_end: ConfiguredSource | ConfiguredSink) -> dict[str, str]:
     """The values that the config sets for the connector's source or sink, by key without the prefix."""
     config = connector_end.config.config
     keys = {
-        defined_key.name: connector_end.config.full_key(defined_key.name)
-        for defined_key in _end_definition(connector_end).keys
+        defined_key.name: connector_end.config.user_key(defined_key.name)
+        for defined_key in _source_or_sink_definition(connector_end).keys
     }
     values = {name: config[key] for name, key in keys.items() if key in config}
     for key_prefix in connector_end.plugin.free_key_prefixes:
         if key_prefix:  # PythonSource, which is never re-split, accepts any key.
             values |= {
                 key_prefix + name_rest: value
-                for name_rest, value in connector_end.config.values_under(key_prefix).items()
+                for name_rest, value in connector_end.config.values_under_prefix(key_prefix).items()
             }
     return values
 
@@ -186,8 +201,8 @@ def _is_dead_letter_key(key: str) -> bool:
     return key == TOLERANCE_KEY or key.startswith(DEAD_LETTER_KEY_PREFIX)
 
 
-def _may_use_newest_dead_letters(
-    newest_config: Mapping[str, str], former_config: Mapping[str, str], sink: _EndInBothConfigs[ConfiguredSink]
+def _may_write_to_newest_destination(
+    newest_config: Mapping[str, str], former_config: Mapping[str, str], sink: _SourceOrSinkInBothConfigs[ConfiguredSink]
 ) -> bool:
     """Whether bad rows of the batch may be written to the dead letter destination of ``newest_config``: only when no
     bad row of the batch can have been written before to another destination, with ``former_config``."""
@@ -199,17 +214,17 @@ def _may_use_newest_dead_letters(
         return sink.is_same_plugin or not isinstance(newest_destination, DeadLetterTable)
     # A sink that writes the dead letters in the same transaction has written good and bad rows together, or neither.
     are_both_atomic = all(
-        isinstance(destination, sink.former.plugin.atomic_dead_letters)
+        isinstance(destination, sink.in_former_config.plugin.atomic_dead_letters)
         for destination in (former_destination, newest_destination)
     )
     return sink.is_same_plugin and (
         are_both_atomic
-        or dead_letter_identity(former_destination, former_config)
-        == dead_letter_identity(newest_destination, newest_config)
+        or dead_letter_destination_identity(former_destination, former_config)
+        == dead_letter_destination_identity(newest_destination, newest_config)
     )
 
 
-def _former_topic_settings(newest_config: Mapping[str, str], former_config: Mapping[str, str]) -> dict[str, str]:
+def _former_dead_letter_settings(newest_config: Mapping[str, str], former_config: Mapping[str, str]) -> dict[str, str]:
     """The values with which the dead letter queue writes to the topic of ``former_config``, by key. These are the
     newest values, which may have a newer password, with the former ledger topic; or all former values, if the newest
     ones are for another cluster or the newest destination is not a topic."""

@@ -88,13 +88,14 @@ def _fetch_jar(
     client: httpx.Client, jar: Jar, folder: Path, repository_url: str, on_bytes: Callable[[Jar, int], None]
 ) -> None:
     """Fetch one jar; see :func:`fetch_jars`. ``repository_url`` ends without a slash."""
-    shown_url = _without_password(repository_url)
+    shown_url = _url_without_credentials(repository_url)
     digest, size_bytes = hashlib.sha256(), 0
     with _open_download_file(folder, jar) as download:
         try:
-            with client.stream("GET", f"{repository_url}/{jar.path}") as response:
+            with client.stream("GET", f"{repository_url}/{jar.path_in_repository}") as response:
                 if response.status_code != httpx.codes.OK:
-                    reason = f"it returned {response.status_code} {response.reason_phrase} for {jar.path}".rstrip()
+                    status = f"{response.status_code} {response.reason_phrase}".rstrip()
+                    reason = f"it returned {status} for {jar.path_in_repository}"
                     raise WorldError(_fetch_failure_message(jar, folder, shown_url, reason))
                 for chunk in response.iter_bytes():
                     size_bytes += len(chunk)
@@ -103,24 +104,24 @@ def _fetch_jar(
                             _wrong_file_message(jar, shown_url, f"it has more than {jar.size_bytes} bytes")
                         )
                     digest.update(chunk)
-                    download.file.write(chunk)
+                    download.temporary_file.write(chunk)
                     on_bytes(jar, len(chunk))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise WorldError(_fetch_failure_message(jar, folder, shown_url, reason)) from error
         if (sha256 := digest.hexdigest()) != jar.sha256:
             raise WorldError(_wrong_file_message(jar, shown_url, f"its SHA-256 is {sha256} instead of {jar.sha256}"))
-        download.file.flush()
-        os.fsync(download.file.fileno())
-        download.path.replace(folder / jar.file_name)
+        download.temporary_file.flush()
+        os.fsync(download.temporary_file.fileno())
+        download.temporary_path.replace(folder / jar.file_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarDownload:
     """The temporary file of a jar while it is fetched."""
 
-    file: BinaryIO
-    path: Path
+    temporary_file: BinaryIO
+    temporary_path: Path
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def _open_download_file(folder: Path, jar: Jar) -> Iterator[JarDownload]:
                 if os.fstat(descriptor).st_nlink == 0:
                     continue
                 os.fchmod(descriptor, 0o644)
-                yield JarDownload(file=file, path=Path(name))
+                yield JarDownload(temporary_file=file, temporary_path=Path(name))
                 return
         finally:
             with suppress(FileNotFoundError):
@@ -171,7 +172,7 @@ def _wrong_file_message(jar: Jar, shown_url: str, difference: str) -> str:
     )
 
 
-def _without_password(url: str) -> str:
+def _url_without_credentials(url: str) -> str:
     """``url`` without its user name and password."""
     url_parts = urlsplit(url)
     return url_parts._replace(netloc=url_parts.netloc.rpartition("@")[2]).geturl()

@@ -30,27 +30,27 @@ log = logging.getLogger(__name__)
 class Jar:
     """A jar of a fixed version, size and SHA-256, as ``jars.toml`` contains it."""
 
-    group: str
+    maven_group: str
     artifact: str
     version: str
     size_bytes: int
     sha256: str
-    class_name: str | None
+    identifying_class_name: str | None
     """A class that only this jar contains: a JVM that can load the class has the jar. None for a jar that is not
     checked, because the check of the package's other jars is sufficient."""
 
     @property
     def coordinates(self) -> str:
-        return f"{self.group}:{self.artifact}:{self.version}"
+        return f"{self.maven_group}:{self.artifact}:{self.version}"
 
     @property
     def file_name(self) -> str:
         return f"{self.artifact}-{self.version}.jar"
 
     @property
-    def path(self) -> str:
+    def path_in_repository(self) -> str:
         """The path of the jar in a Maven repository, relative to the repository's URL."""
-        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
+        return f"{self.maven_group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class JarPackage:
     needed_for: str
     """The features of a worker that need these jars."""
     jars: tuple[Jar, ...]
-    settings: Mapping[str, str]
+    spark_settings: Mapping[str, str]
     """Spark settings that a session with these jars needs."""
 
 
@@ -77,16 +77,18 @@ def jar_packages() -> Mapping[str, JarPackage]:
             size_bytes, sha256 = jar["size_bytes"], jar["sha256"]
             jars.append(
                 Jar(
-                    group=group,
+                    maven_group=group,
                     artifact=artifact,
                     version=version,
                     size_bytes=size_bytes,
                     sha256=sha256,
-                    class_name=jar.get("class"),
+                    identifying_class_name=jar.get("class"),
                 )
             )
         settings = package.get("settings", {})
-        package_by_name[name] = JarPackage(name=name, needed_for=package["serves"], jars=tuple(jars), settings=settings)
+        package_by_name[name] = JarPackage(
+            name=name, needed_for=package["serves"], jars=tuple(jars), spark_settings=settings
+        )
     return package_by_name
 
 
@@ -149,9 +151,9 @@ def is_version_of(jar: Jar, path: Path) -> bool:
     return re.fullmatch(rf"{re.escape(jar.artifact)}-\d.*\.jar", path.name) is not None
 
 
-def jar_settings(folder: Path, user_settings: Mapping[str, str]) -> dict[str, str]:
+def spark_settings_for_jars(folder: Path, user_settings: Mapping[str, str]) -> dict[str, str]:
     """The Spark settings that add the jars in ``folder`` to Spark, and the settings that complete packages of jars need
-    (:attr:`JarPackage.settings`).
+    (:attr:`JarPackage.spark_settings`).
 
     ``user_settings``: the user's ``spark.*`` settings. If these name jars themselves (:data:`USER_JAR_KEYS`), the
     result is empty and a warning is logged. It is also empty when ``folder`` contains no jar or does not exist.
@@ -178,7 +180,7 @@ def jar_settings(folder: Path, user_settings: Mapping[str, str]) -> dict[str, st
     settings: dict[str, str] = {}
     for package in jar_packages().values():
         if found_jars.has_package(package):
-            settings |= package.settings
+            settings |= package.spark_settings
     if user_settings.get("spark.master", "local").startswith("local"):
         # Executors run in this JVM. spark.jars would copy each jar into their folder at the first job.
         return settings | {"spark.driver.extraClassPath": os.pathsep.join(map(str, found_jars.used))}
@@ -192,10 +194,13 @@ def missing_package_message(spark: "SparkSession", name: str) -> str | None:
     """A message that names the jars of the package ``name`` that the JVM of ``spark`` does not have, and what to do;
     None when no jar is missing.
 
-    A jar is tested by loading its :attr:`Jar.class_name`, so jars that a user has added in another way are found too.
+    A jar is tested by loading its :attr:`Jar.identifying_class_name`, so jars that a user has added in another way are
+    found too.
     """
     missing_jars = [
-        jar for jar in jar_packages()[name].jars if jar.class_name and not _has_class(spark, jar.class_name)
+        jar
+        for jar in jar_packages()[name].jars
+        if jar.identifying_class_name and not _jvm_has_class(spark, jar.identifying_class_name)
     ]
     if not missing_jars:
         return None
@@ -212,7 +217,7 @@ def missing_package_messages(spark: "SparkSession") -> dict[str, str]:
     return {name: message for name in jar_packages() if (message := missing_package_message(spark, name)) is not None}
 
 
-def _has_class(spark: "SparkSession", name: str) -> bool:
+def _jvm_has_class(spark: "SparkSession", name: str) -> bool:
     """Whether the JVM of ``spark`` can load the Java class ``name``."""
     jvm = spark._jvm
     assert jvm is not None, "a session in this process has a JVM"

@@ -15,7 +15,7 @@ def read_logger_levels(spark: SparkSession) -> dict[str, LoggerLevel]:
     :raises WorldError: when the JVM does not answer.
     """
     try:
-        context = _context(spark)
+        context = _log4j_context(spark)
         configured = {
             entry.getKey() or ROOT: LoggerLevel(entry.getValue().getLevel().name())
             for entry in context.getConfiguration().getLoggers().entrySet()
@@ -33,7 +33,7 @@ def set_logger_level(spark: SparkSession, name: str, level: LoggerLevel) -> None
     """
     log4j_name = "" if name == ROOT else name
     try:
-        context = _context(spark)
+        context = _log4j_context(spark)
         log4j = spark.sparkContext._gateway.jvm.org.apache.logging.log4j  # type: ignore[union-attr]
         context.getLogger(log4j_name)
         java_level = log4j.Level.getLevel(level.value)
@@ -47,7 +47,7 @@ def set_logger_level(spark: SparkSession, name: str, level: LoggerLevel) -> None
         raise WorldError(f"The level of logger {name} of Spark's JVM cannot be set: {error}") from error
 
 
-def _context(spark: SparkSession) -> Any:
+def _log4j_context(spark: SparkSession) -> Any:
     """Log4j's context of all loggers."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None

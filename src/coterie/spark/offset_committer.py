@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 READ_CALLS = CallQueue(name="group offsets", concurrent_max=4)
 """The calls that read the offsets of one task from its source."""
 READ_TIMEOUT_S = 5
-"""How long, in seconds, :meth:`OffsetCommitter.commit_changed` waits for the sources that it has asked for offsets. A
-later call takes the offsets of a source that needs longer."""
+"""How long, in seconds, :meth:`OffsetCommitter.commit_changed_offsets` waits for the sources that it has asked for
+offsets. A later call takes the offsets of a source that needs longer."""
 
 PendingOffsets: TypeAlias = Mapping[ConnectorName, Mapping[ConnectorTaskId, GroupOffsets]]
 """Offsets to be committed, by connector and task."""
@@ -66,19 +66,19 @@ class OffsetCommitter:
         succeeds."""
         self._interval_ms = interval_ms
         self._last_queries: dict[ConnectorTaskId, TaskQuery] = {}
-        """The queries that ran at the last call of :meth:`commit_changed`. The offsets of a query that has ended since
-        then are committed once more."""
+        """The queries that ran at the last call of :meth:`commit_changed_offsets`. The offsets of a query that has
+        ended since then are committed once more."""
         self._committed_offsets: dict[ConnectorTaskId, GroupOffsets] = {}
         """The offsets that were committed last for each running task."""
         self._failing_connectors: set[ConnectorName] = set()
         """Connectors whose last commit failed. Only the first failure is logged, until a commit succeeds."""
 
     def run_until_closing(self, closing: threading.Event) -> None:
-        """Call :meth:`commit_changed` every ``interval_ms``, first after ``interval_ms``, until ``closing`` is set.
-        Errors are logged. Runs on a separate thread."""
+        """Call :meth:`commit_changed_offsets` every ``interval_ms``, first after ``interval_ms``, until ``closing`` is
+        set. Errors are logged. Runs on a separate thread."""
         while not closing.wait(self._interval_ms / 1000):
             try:
-                self.commit_changed(closing)
+                self.commit_changed_offsets(closing)
             except (Py4JError, OSError) as error:
                 # The JVM is ending: the thread that waits for its exit reports that.
                 log.debug("Committing offsets to consumer groups failed: %s", error)
@@ -87,7 +87,7 @@ class OffsetCommitter:
                     "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue"
                 )
 
-    def commit_changed(self, closing: threading.Event) -> None:
+    def commit_changed_offsets(self, closing: threading.Event) -> None:
         """Commit the offsets of each task that differ from the offsets committed last for it; so a commit that failed
         is tried again by the next call. After a cluster has not responded to one commit, its other offsets wait for the
         next call. No commit begins once ``closing`` is set.
@@ -96,7 +96,7 @@ class OffsetCommitter:
         """
         running_queries = {query.task: query for query in self._running_queries()}
         pending: defaultdict[ConnectorName, dict[ConnectorTaskId, GroupOffsets]] = defaultdict(dict)
-        for task, offsets in self._read_offsets_of({**self._last_queries, **running_queries}, closing).items():
+        for task, offsets in self._read_offsets_by_task({**self._last_queries, **running_queries}, closing).items():
             if offsets.next_offsets and offsets != self._committed_offsets.get(task):
                 pending[task.connector][task] = offsets
         self._last_queries = running_queries
@@ -104,13 +104,15 @@ class OffsetCommitter:
             task: offsets for task, offsets in self._committed_offsets.items() if task in running_queries
         }
         unreachable_servers: set[str] = set()
-        for client, connectors in self._pending_by_client(pending).items():
+        for client, connectors in self._pending_offsets_by_client(pending).items():
             properties = dict(client)
             servers = properties.get(BOOTSTRAP_SERVERS, "")
             if servers not in unreachable_servers and not self._commit_to_cluster(properties, connectors, closing):
                 unreachable_servers.add(servers)
 
-    def _pending_by_client(self, pending: PendingOffsets) -> Mapping[frozenset[tuple[str, str]], PendingOffsets]:
+    def _pending_offsets_by_client(
+        self, pending: PendingOffsets
+    ) -> Mapping[frozenset[tuple[str, str]], PendingOffsets]:
         """``pending``, grouped by the properties of the Kafka client that commits the offsets. Connectors whose last
         commit failed come last, so that they do not delay the other connectors of their cluster each time."""
         pending_by_client: defaultdict[
@@ -123,7 +125,7 @@ class OffsetCommitter:
             ] = pending[connector]
         return pending_by_client
 
-    def _read_offsets_of(
+    def _read_offsets_by_task(
         self, queries: Mapping[ConnectorTaskId, TaskQuery], closing: threading.Event
     ) -> Mapping[ConnectorTaskId, GroupOffsets]:
         """Ask the sources of ``queries`` for the offsets that they have read, and return those that have arrived, by
@@ -136,7 +138,10 @@ class OffsetCommitter:
         for task, query in queries.items():
             if isinstance(query.source, HasGroupOffsets) and task not in self._read_calls:
                 self._read_calls[task] = self._calls.submit(
-                    READ_CALLS, f"task {task}", partial(self._read_offsets, query, query.source), stage="group_offsets"
+                    READ_CALLS,
+                    f"task {task}",
+                    partial(self._read_checkpoint_offsets, query, query.source),
+                    stage="group_offsets",
                 )
         futures.wait([call.future for call in self._read_calls.values()], READ_TIMEOUT_S)
         offsets_by_task: dict[ConnectorTaskId, GroupOffsets] = {}
@@ -163,7 +168,7 @@ class OffsetCommitter:
                     )  # fmt: skip
         return offsets_by_task
 
-    def _read_offsets(self, query: TaskQuery, source: HasGroupOffsets) -> GroupOffsets | None:
+    def _read_checkpoint_offsets(self, query: TaskQuery, source: HasGroupOffsets) -> GroupOffsets | None:
         """The offsets that the query of ``source`` has read. None when another start has taken over the checkpoint, or
         the checkpoint cannot be read."""
         if query.is_checkpoint_lost:
@@ -191,7 +196,7 @@ class OffsetCommitter:
                     if closing.is_set():
                         return True
                     try:
-                        self._commit_connector(admin, connector, tasks)
+                        self._commit_offsets_of_connector(admin, connector, tasks)
                     except CoterieError as error:
                         self._log_first_failure(connector, tasks, error)
                         if isinstance(error, UnreachableError):
@@ -201,7 +206,7 @@ class OffsetCommitter:
                 self._log_first_failure(connector, tasks, error)
         return True
 
-    def _commit_connector(
+    def _commit_offsets_of_connector(
         self, admin: KafkaAdmin, connector: ConnectorName, tasks: Mapping[ConnectorTaskId, GroupOffsets]
     ) -> None:
         """Commit the offsets of tasks of one connector in one request: all tasks of a connector have one group.

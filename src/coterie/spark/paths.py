@@ -8,7 +8,7 @@ SINK_GROUP = "Sink"
 """The group, in a form, of the config keys of sinks."""
 
 
-def check_local_path(value: str) -> str | None:
+def local_path_error(value: str) -> str | None:
     """A validator: None for an absolute path or a URI ``file:///…``, else the error message. Sources and sinks of files
     access them only by this machine's file system."""
     if not value.strip():
@@ -21,6 +21,6 @@ def check_local_path(value: str) -> str | None:
     return None
 
 
-def to_path(value: str) -> Path:
-    """The path of a value that :func:`check_local_path` has accepted."""
+def path_of_config_value(value: str) -> Path:
+    """The path of a value that :func:`local_path_error` has accepted."""
     return Path(value.removeprefix("file://"))

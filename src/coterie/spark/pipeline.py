@@ -119,8 +119,8 @@ def task_configs(
     :raises ConfigError: when the connector's source is missing or unknown.
     """
     source = configured_source(resolved_config, {})
-    inferred = source.config.by_user_key(manifest.inferred_values)
-    split = stored_split(manifest.split, source, config)
+    inferred = source.config.values_by_user_key(manifest.inferred_values)
+    split = split_to_store(manifest.split, source, config)
     return [
         {
             **inferred,
@@ -138,12 +138,12 @@ def task_configs(
     ]
 
 
-def stored_split(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
-    """``split`` as it is stored: with digests (:meth:`Split.with_digests`) if a value that identifies the input of
-    ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
-    keys = (source.config.full_key(name) for name in source.plugin.identity_keys)
+def split_to_store(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
+    """``split`` as it is stored: with digests (:meth:`Split.with_partition_name_digests`) if a value that identifies
+    the input of ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
+    keys = (source.config.user_key(name) for name in source.plugin.identity_keys)
     has_references = any(config.get(key) != source.config.config.get(key) for key in keys)
-    return split.with_digests() if has_references else split
+    return split.with_partition_name_digests() if has_references else split
 
 
 def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:

@@ -17,8 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, ExpiredCall, Stage
-from coterie.spark.failures import secrets_hidden
+from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, CallStage, ExpiredCall
+from coterie.spark.failures import hide_secrets_in_exceptions
 from coterie.spark.fence import FencedError
 
 log = logging.getLogger(__name__)
@@ -54,10 +54,10 @@ class PluginCall:
         self.on_abandon = on_abandon
         self._calls = calls
 
-    def end_within(self, timeout_s: float) -> None:
+    def abandon_after(self, timeout_s: float) -> None:
         """The result of the call is no longer needed: abandon the call ``timeout_s`` seconds from now, unless it
         returns before or its time limit is over before. Never waits."""
-        self._calls.limit(self, time.monotonic() + timeout_s)
+        self._calls.shorten_time_limit(self, time.monotonic() + timeout_s)
 
     @property
     def has_ended(self) -> bool:
@@ -65,7 +65,7 @@ class PluginCall:
         return self.future.done() and (self.thread is None or not self.thread.is_alive())
 
     @contextmanager
-    def stage(self, name: str, *, has_time_limit: bool = True) -> Iterator[None]:
+    def enter_stage(self, name: str, *, has_time_limit: bool = True) -> Iterator[None]:
         """Context manager: the block is the stage ``name`` of this call (:func:`plugin_stage`). If ``has_time_limit``
         is False, only the time limit of the whole call applies in the stage, and in stages within it.
 
@@ -137,7 +137,7 @@ class PluginCalls:
             exception. It must not wait, and raise no exception.
         """
         if stage is not None:
-            function = _in_stage(stage, function, has_time_limit=timeout_s is None)
+            function = _wrap_in_stage(stage, function, has_time_limit=timeout_s is None)
         call = PluginCall(self, subject, function, on_abandon)
         ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -165,7 +165,7 @@ class PluginCalls:
         """Refuse further calls, and let those fail that still wait. Running calls continue."""
         with self._changed:
             self._is_closed = True
-            waiting = [self._call_by_id.pop(call_id) for call_id in self._ledger.remove_waiting()]
+            waiting = [self._call_by_id.pop(call_id) for call_id in self._ledger.remove_waiting_calls()]
             self._changed.notify_all()
         for call in waiting:
             if call.future.set_running_or_notify_cancel():
@@ -176,9 +176,9 @@ class PluginCalls:
         still run then are abandoned: their threads end with the process. Logs all calls that have not returned."""
         with self._changed:
             assert self._is_closed
-            self._changed.wait_for(lambda: not self._ledger.running(), timeout_s)
-            for call_id in self._ledger.running():
-                self._ledger.limit(call_id, time.monotonic())
+            self._changed.wait_for(lambda: not self._ledger.running_call_ids(), timeout_s)
+            for call_id in self._ledger.running_call_ids():
+                self._ledger.shorten_time_limit(call_id, time.monotonic())
             self._changed.notify_all()
         if self._timer_thread is not None:
             self._timer_thread.join()
@@ -193,11 +193,11 @@ class PluginCalls:
 
     # -- called by PluginCall and by threads --------------------------------------------------------------------------
 
-    def limit(self, call: PluginCall, ends_at_s: float) -> None:
-        """Shorten the time limit of ``call`` (:meth:`CallLedger.limit`)."""
+    def shorten_time_limit(self, call: PluginCall, ends_at_s: float) -> None:
+        """Shorten the time limit of ``call`` (:meth:`CallLedger.shorten_time_limit`)."""
         with self._changed:
             if call.call_id is not None:
-                self._ledger.limit(call.call_id, ends_at_s)
+                self._ledger.shorten_time_limit(call.call_id, ends_at_s)
                 self._changed.notify_all()
 
     def begin_stage(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
@@ -209,7 +209,7 @@ class PluginCalls:
         with self._changed:
             now_s = time.monotonic()
             ends_at_s = now_s + self.timeout_ms / 1000 if has_time_limit else None
-            stage = Stage(name=name, began_at_s=now_s, ends_at_s=ends_at_s)
+            stage = CallStage(name=name, began_at_s=now_s, deadline_s=ends_at_s)
             if not self._ledger.begin_stage(call.call_id, stage):
                 raise FencedError
             self._changed.notify_all()
@@ -224,17 +224,19 @@ class PluginCalls:
 
     def _start_calls(self) -> None:
         """Start a thread for each call that may start. The caller holds the lock."""
-        for call_id in self._ledger.start_calls(time.monotonic()):
+        for call_id in self._ledger.mark_next_calls_running(time.monotonic()):
             call = self._call_by_id[call_id]
             if not call.future.set_running_or_notify_cancel():
-                self._ledger.end(call_id)
+                self._ledger.remove_call(call_id)
                 del self._call_by_id[call_id]
                 continue
-            call.thread = threading.Thread(target=self._run, args=(call,), name=f"coterie {call.subject}", daemon=True)
+            call.thread = threading.Thread(
+                target=self._run_call, args=(call,), name=f"coterie {call.subject}", daemon=True
+            )
             try:
                 call.thread.start()
             except RuntimeError as error:
-                self._ledger.end(call_id)
+                self._ledger.remove_call(call_id)
                 del self._call_by_id[call_id]
                 call.future.set_exception(
                     WorldError(
@@ -243,7 +245,7 @@ class PluginCalls:
                     )
                 )
 
-    def _run(self, call: PluginCall) -> None:
+    def _run_call(self, call: PluginCall) -> None:
         """Run the function of ``call`` on the present thread. The result of an abandoned call is dropped."""
         _current.call = call
         result: object = None
@@ -254,7 +256,7 @@ class PluginCalls:
             error = as_exception(raised)
         assert call.call_id is not None
         with self._changed:
-            is_needed = self._ledger.end(call.call_id)
+            is_needed = self._ledger.remove_call(call.call_id)
             del self._call_by_id[call.call_id]
             if not self._is_closed:
                 self._start_calls()
@@ -282,9 +284,9 @@ class PluginCalls:
                 if not self._is_closed:
                     self._start_calls()
                 if not abandoned_calls:
-                    if self._is_closed and not self._ledger.running():
+                    if self._is_closed and not self._ledger.running_call_ids():
                         return
-                    due_at_s = self._ledger.next_due_s(now_s)
+                    due_at_s = self._ledger.next_change_at_s(now_s)
                     self._changed.wait(None if due_at_s is None else max(0, due_at_s - now_s))
                     continue
                 self._changed.notify_all()
@@ -293,18 +295,18 @@ class PluginCalls:
                 self._report_lost_count()
             finally:
                 for call, expired in abandoned_calls:
-                    self._abandon(call, expired)
+                    self._abandon_call(call, expired)
 
-    def _abandon(self, call: PluginCall, expired: ExpiredCall) -> None:
+    def _abandon_call(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
         begun, log where its thread is."""
         if call.thread is None:
             message = f"The call for {call.subject} was ended before it began"
         else:
-            message = f"{_timeout_text(call.subject, expired)}{_place_of(call.thread)}"
+            message = f"{_timeout_text(call.subject, expired)}{_code_position_of_thread(call.thread)}"
             if expired.has_stage_expired:
                 message += ". Repair the plug-in, or raise plugin.call.timeout.ms of the workers"
-            log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of(call.thread))
+            log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of_thread(call.thread))
         if call.on_abandon is not None:
             call.on_abandon(message)
         if call.thread is not None or call.future.set_running_or_notify_cancel():
@@ -338,7 +340,7 @@ def plugin_stage(name: str) -> Iterator[None]:
     if (call := _current.call) is None:
         yield
         return
-    with call.stage(name):
+    with call.enter_stage(name):
         yield
 
 
@@ -352,7 +354,7 @@ def clean_up_stage(name: str) -> Iterator[None]:
         yield
 
 
-def in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
+def wrap_in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
     """A function that calls ``function`` in the stage ``name`` (:func:`plugin_stage`)."""
 
     def call_in_stage(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -365,7 +367,7 @@ def in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
 async def result_of(call: PluginCall) -> Any:
     """Await the result of ``call``. Raises its exception, without the values of references to secrets, and those of
     :meth:`PluginCalls.call`."""
-    with secrets_hidden():
+    with hide_secrets_in_exceptions():
         return await asyncio.wrap_future(call.future)
 
 
@@ -385,24 +387,25 @@ def _timeout_text(subject: str, expired: ExpiredCall) -> str:
     return f"The plug-in of {subject} has not returned from {expired.stage.name} after {elapsed_ms:.0f} ms"
 
 
-def _place_of(thread: threading.Thread) -> str:
+def _code_position_of_thread(thread: threading.Thread) -> str:
     """The innermost Python function that ``thread`` runs now, as the end of a sentence; empty if it has ended."""
     frame = sys._current_frames().get(thread.ident or 0)
     return "" if frame is None else f": it is in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
-def _stack_of(thread: threading.Thread) -> str:
+def _stack_of_thread(thread: threading.Thread) -> str:
     """The Python stack of ``thread`` as text; empty if the thread has ended."""
     frame = sys._current_frames().get(thread.ident or 0)
     return "" if frame is None else "".join(traceback.format_stack(frame))
 
 
-def _in_stage(stage: str, function: Callable[[], object], *, has_time_limit: bool) -> Callable[[], object]:
-    """A function that calls ``function`` in the stage ``stage`` of the present call (:meth:`PluginCall.stage`)."""
+def _wrap_in_stage(stage: str, function: Callable[[], object], *, has_time_limit: bool) -> Callable[[], object]:
+    """A function that calls ``function`` in the stage ``stage`` of the present call
+    (:meth:`PluginCall.enter_stage`)."""
 
     def call_in_stage() -> object:
         assert _current.call is not None
-        with _current.call.stage(stage, has_time_limit=has_time_limit):
+        with _current.call.enter_stage(stage, has_time_limit=has_time_limit):
             return function()
 
     return call_in_stage

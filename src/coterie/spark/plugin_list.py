@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 from coterie import __version__
 from coterie.config.definition import ClassNames, ConfigDef, ConfigKey
-from coterie.config.plugins import Plugin, PluginType, find_plugin, in_connects_order, version_error
+from coterie.config.plugins import Plugin, PluginType, find_plugin, sorted_as_in_connect, version_error
 from coterie.nouns.errors import invalid_value_message
 from coterie.spark import converters, serializers
 from coterie.spark.connector_keys import (
@@ -31,7 +31,7 @@ from coterie.spark.smt.registry import ALL_TRANSFORM_TYPES, TYPE_AND_SIDE_BY_NAM
 @cache
 def all_plugins() -> Sequence[Plugin]:
     """All plug-ins of this worker, in Connect's order. Imports the packages of all sources."""
-    return in_connects_order({*_sources(), *_sinks(), *_transforms(), *_predicates(), *_converters()})
+    return sorted_as_in_connect({*_sources(), *_sinks(), *_transforms(), *_predicates(), *_converters()})
 
 
 def plugin_keys(name: str, version_range: str | None) -> Sequence[ConfigKey]:
@@ -69,7 +69,7 @@ def version_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
     return errors
 
 
-def wrong_type_errors(definition: ConfigDef, config: Mapping[str, str]) -> dict[str, list[str]]:
+def wrong_plugin_type_errors(definition: ConfigDef, config: Mapping[str, str]) -> dict[str, list[str]]:
     """An error, by key, for each key of ``definition`` that must name a plug-in of one type, and names one of another
     type."""
     errors: dict[str, list[str]] = {}
@@ -99,7 +99,7 @@ def _sources() -> Iterator[Plugin]:
 
 def _sinks() -> Iterator[Plugin]:
     for name, sink in SINK_BY_CLASS_NAME.items():
-        yield _own_plugin(f"{sink.__module__}.{sink.__qualname__}", PluginType.SINK, (name,))
+        yield _make_built_in_plugin(f"{sink.__module__}.{sink.__qualname__}", PluginType.SINK, (name,))
 
 
 def _transforms() -> Iterator[Plugin]:
@@ -107,12 +107,12 @@ def _transforms() -> Iterator[Plugin]:
         for side, class_name in kind.class_names_by_side().items():
             names = (name for name, named_side in kind.sides_by_name().items() if named_side is side)
             aliases = tuple(name for name in names if name != class_name)
-            yield _own_plugin(class_name, PluginType.TRANSFORMATION, aliases)
+            yield _make_built_in_plugin(class_name, PluginType.TRANSFORMATION, aliases)
 
 
 def _predicates() -> Iterator[Plugin]:
     for kind in PREDICATE_TYPES:
-        yield _own_plugin(kind.class_name, PluginType.PREDICATE, (kind.name,))
+        yield _make_built_in_plugin(kind.class_name, PluginType.PREDICATE, (kind.name,))
 
 
 def _converters() -> Iterator[Plugin]:
@@ -121,10 +121,10 @@ def _converters() -> Iterator[Plugin]:
         (PluginType.HEADER_CONVERTER, HEADER_CONVERTER_NAMES),
     ):
         for class_name in names.values:
-            yield _own_plugin(class_name, type_, (class_name.rpartition(".")[2],))
+            yield _make_built_in_plugin(class_name, type_, (class_name.rpartition(".")[2],))
 
 
-def _own_plugin(class_name: str, type_: PluginType, aliases: tuple[str, ...]) -> Plugin:
+def _make_built_in_plugin(class_name: str, type_: PluginType, aliases: tuple[str, ...]) -> Plugin:
     """A plug-in that is a part of Coterie: its version is Coterie's."""
     return Plugin(class_name=class_name, type=type_, version=__version__, aliases=aliases)
 
@@ -145,6 +145,9 @@ def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
     """The keys of a converter, without the prefix ``value.converter.``, for a source and for a sink."""
     prefix = "value.converter."
     config = PrefixedConfig(config={"value.converter": class_name}, prefix="", is_prefix_optional=True)
-    keys = (*converters.definition(config, "value").keys, *serializers.definition(config, "value").keys)
+    keys = (
+        *converters.converter_definition(config, "value").keys,
+        *serializers.serializer_definition(config, "value").keys,
+    )
     own = {key.name: key for key in keys if key.name.startswith(prefix)}
     return [replace(key, name=name.removeprefix(prefix), group=None) for name, key in own.items()]

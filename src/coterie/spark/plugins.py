@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Importance, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.keys import error_tolerance_of
-from coterie.spark.bad_records.queue import dead_letter_identity
+from coterie.spark.bad_records.queue import dead_letter_destination_identity
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.prefixed_config import SINK_PREFIX, SOURCE_PREFIX, PrefixedConfig
 from coterie.spark.seams import Sink, Source
@@ -100,7 +100,7 @@ class ConfiguredSource:
     plugin: type[Source]
     config: PrefixedConfig
     definition: ConfigDef
-    """The keys of the source, with the names by which the user sets them (:meth:`PrefixedConfig.full_key`). Includes
+    """The keys of the source, with the names by which the user sets them (:meth:`PrefixedConfig.user_key`). Includes
     ``source.class`` if that key chooses the source."""
 
 
@@ -111,7 +111,7 @@ class ConfiguredSink:
     plugin: type[Sink]
     config: PrefixedConfig
     definition: ConfigDef
-    """The keys of the sink, with the names by which the user sets them (:meth:`PrefixedConfig.full_key`). Includes
+    """The keys of the sink, with the names by which the user sets them (:meth:`PrefixedConfig.user_key`). Includes
     ``sink.class`` and ``sink.format`` if these keys choose the sink."""
 
 
@@ -161,8 +161,10 @@ def configured_source(
         worker_kafka_properties=worker_kafka_properties,
     )
     plugin = source_by_name()[name]
-    keys = source_config.with_user_keys(plugin.definition(source_config)).keys
-    return ConfiguredSource(plugin=plugin, config=source_config, definition=with_form_order((*selectors.keys, *keys)))
+    keys = source_config.definition_with_user_keys(plugin.definition(source_config)).keys
+    return ConfiguredSource(
+        plugin=plugin, config=source_config, definition=definition_with_form_order((*selectors.keys, *keys))
+    )
 
 
 def configured_sink(
@@ -196,13 +198,13 @@ def configured_sink(
         is_prefix_optional=is_prefix_optional,
         worker_kafka_properties=worker_kafka_properties,
     )
-    keys = sink_config.with_user_keys(plugin.definition(sink_config)).keys
+    keys = sink_config.definition_with_user_keys(plugin.definition(sink_config)).keys
     # A key of the sink with a selector's name is left out: the selector lists the values of all sinks.
     selector_names = {key.name for key in selectors}
     return ConfiguredSink(
         plugin=plugin,
         config=sink_config,
-        definition=with_form_order((*selectors, *(key for key in keys if key.name not in selector_names))),
+        definition=definition_with_form_order((*selectors, *(key for key in keys if key.name not in selector_names))),
     )
 
 
@@ -223,11 +225,15 @@ def sink_identity(config: Mapping[str, str], worker_kafka_properties: Mapping[st
     return {
         "class": sink.plugin.__name__,
         **sink.config.effective_values(sink.plugin.definition(sink.config), sink.plugin.identity_keys),
-        **({} if tolerance is None or is_atomic else dead_letter_identity(tolerance.dead_letter_destination, config)),
+        **(
+            {}
+            if tolerance is None or is_atomic
+            else dead_letter_destination_identity(tolerance.dead_letter_destination, config)
+        ),
     }
 
 
-def with_form_order(keys: Iterable[ConfigKey]) -> ConfigDef:
+def definition_with_form_order(keys: Iterable[ConfigKey]) -> ConfigDef:
     """A definition of ``keys`` with :attr:`ConfigKey.order`, the order in a form: the given order, numbered from 0 in
     each group."""
     next_order_by_group: Counter[str | None] = Counter()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 
 Positions: TypeAlias = Mapping[str, int]
 """How far the input was read: by key, a whole number. The source defines the meaning of both: for Kafka, the next
@@ -22,14 +22,14 @@ _EMPTY_BATCH_COMMIT = {"nextBatchWatermarkMs": 0}
 """The second line of Spark's file ``commits/N`` for a batch without rows."""
 
 
-def committed_offset(checkpoint: Path) -> str | None:
+def last_committed_source_offset(checkpoint: Path) -> str | None:
     """The source's offset at the end of the last committed batch, as Spark wrote it. None when no batch is committed,
     or the source had no input yet."""
-    batch_id = last_batch_id(checkpoint / "commits")
-    return None if batch_id is None else planned_offset(checkpoint, batch_id)
+    batch_id = last_batch_id_in_log(checkpoint / "commits")
+    return None if batch_id is None else planned_source_offset(checkpoint, batch_id)
 
 
-def planned_offset(checkpoint: Path, batch_id: int) -> str | None:
+def planned_source_offset(checkpoint: Path, batch_id: int) -> str | None:
     """The source's offset at the end of the planned batch ``batch_id``, as Spark wrote it; None when the source had no
     input yet.
 

@@ -37,7 +37,7 @@ class PrefixedConfig:
     worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The worker's own settings for Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""
 
-    def full_key(self, name: str) -> str:
+    def user_key(self, name: str) -> str:
         """The key in ``config`` by which the user has set ``name``, with or without the prefix; if it is not set, the
         key by which the user has to set it. The other methods and the docs call it the user's key."""
         prefixed = self.prefix + name
@@ -47,8 +47,8 @@ class PrefixedConfig:
             return name
         return prefixed if any(key.startswith(self.prefix) for key in self.config) else name
 
-    def with_user_keys(self, definition: ConfigDef) -> ConfigDef:
-        """``definition`` with the user's key (:meth:`full_key`) as the name of each key."""
+    def definition_with_user_keys(self, definition: ConfigDef) -> ConfigDef:
+        """``definition`` with the user's key (:meth:`user_key`) as the name of each key."""
         return ConfigDef(tuple(self._with_user_key(key) for key in definition.keys))
 
     def optional_value(self, definition: ConfigDef, name: str, type_: type[T]) -> T | None:
@@ -70,10 +70,10 @@ class PrefixedConfig:
         for name in names:
             key = self._with_user_key(definition[name])
             text = self.config.get(key.name, key.default)
-            value_by_name[name] = None if text is None else key.normalized(text)
+            value_by_name[name] = None if text is None else key.normalized_value(text)
         return value_by_name
 
-    def values_under(self, prefix: str) -> dict[str, str]:
+    def values_under_prefix(self, prefix: str) -> dict[str, str]:
         """The values of all keys whose name starts with ``prefix``, such as :data:`OPTION_PREFIX`, by the rest of the
         name. If a key is set both with and without :attr:`prefix`, the value of the key with :attr:`prefix` is
         taken."""
@@ -86,29 +86,29 @@ class PrefixedConfig:
             }
         return values
 
-    def by_user_key(self, values: Mapping[str, str]) -> dict[str, str]:
-        """``values``, which are by name without the prefix, by the user's key (:meth:`full_key`)."""
-        return {self.full_key(name): value for name, value in values.items()}
+    def values_by_user_key(self, values: Mapping[str, str]) -> dict[str, str]:
+        """``values``, which are by name without the prefix, by the user's key (:meth:`user_key`)."""
+        return {self.user_key(name): value for name, value in values.items()}
 
     def with_defaults(self, values: Mapping[str, str]) -> "PrefixedConfig":
         """A copy of this object whose config has ``values``, given by name without the prefix, for the keys that the
         config does not set."""
-        return replace(self, config={**self.by_user_key(values), **self.config})
+        return replace(self, config={**self.values_by_user_key(values), **self.config})
 
     def error_by_key(self, name: str, message: str) -> dict[str, list[str]]:
         """A mapping with one entry: under the user's key of ``name``, one error message about the value that the config
         sets. ``message``: what is wrong with the value and what to do."""
-        key = self.full_key(name)
+        key = self.user_key(name)
         return {key: [invalid_value_message(key, self.config.get(key), message)]}
 
-    def config_error(self, name: str, message: str) -> ConfigError:
+    def make_config_error(self, name: str, message: str) -> ConfigError:
         """A ConfigError with the message of :meth:`error_by_key`; the caller raises it."""
         return ConfigError(self.error_by_key(name, message))
 
     def unknown_key_errors(self, definition: ConfigDef, free_key_prefixes: Iterable[str]) -> dict[str, list[str]]:
         """An error, by key, for each set key that starts with :attr:`prefix`, is not in ``definition`` and does not
         continue with one of ``free_key_prefixes``: the user must see a typo. ``definition`` has the user's keys
-        (:meth:`with_user_keys`); ``free_key_prefixes`` are without :attr:`prefix`.
+        (:meth:`definition_with_user_keys`); ``free_key_prefixes`` are without :attr:`prefix`.
 
         Keys without a prefix may belong to another program, so Connect and Coterie both ignore unknown ones.
         """
@@ -121,9 +121,9 @@ class PrefixedConfig:
         }
 
     def _with_user_key(self, key: ConfigKey) -> ConfigKey:
-        """``key`` with the user's key (:meth:`full_key`) as its name, and with the user's keys of its dependents."""
+        """``key`` with the user's key (:meth:`user_key`) as its name, and with the user's keys of its dependents."""
         return replace(
-            key, name=self.full_key(key.name), dependents=tuple(self.full_key(name) for name in key.dependents)
+            key, name=self.user_key(key.name), dependents=tuple(self.user_key(name) for name in key.dependents)
         )
 
 
@@ -131,6 +131,6 @@ def unsupported_option_errors(config: PrefixedConfig, end_name: str) -> dict[str
     """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`), for a source or sink that has no
     options. ``end_name``: the name of the source or sink, with which the messages begin."""
     return {
-        config.full_key(OPTION_PREFIX + option): [f"{end_name} has no options"]
-        for option in config.values_under(OPTION_PREFIX)
+        config.user_key(OPTION_PREFIX + option): [f"{end_name} has no options"]
+        for option in config.values_under_prefix(OPTION_PREFIX)
     }

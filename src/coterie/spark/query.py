@@ -20,14 +20,19 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.error_columns import bad_rows, good_rows
 from coterie.spark.bad_records.report import BadRecordLogReporter
 from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, rows_evaluated_once, summarize_bad_rows
-from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
-from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over, last_batch_id
+from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
+from coterie.spark.checkpoint import (
+    HeldCheckpoint,
+    find_batch_in_flight,
+    is_checkpoint_taken_over,
+    last_batch_id_in_log,
+)
 from coterie.spark.failures import (
     error_message,
+    hide_secrets_in_exceptions,
     java_error_message,
     message_of_raise_error,
     message_with_trace,
-    secrets_hidden,
 )
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
@@ -91,9 +96,9 @@ class TaskQuery:
         :raises OSError: when a file or folder of the checkpoint or of a sink cannot be read or written.
         :raises PySparkException, Py4JError: when Spark does not start the query.
         """
-        self._start_closing_on_error(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
+        self._start_or_close_sinks(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
-    def _start_closing_on_error(self, **trigger: Any) -> StreamingQuery:
+    def _start_or_close_sinks(self, **trigger: Any) -> StreamingQuery:
         """Start the query. ``trigger``: the keyword argument for Spark's ``DataStreamWriter.trigger``, which determines
         when Spark runs batches. Close the sinks if the start fails. Raises the exceptions of :meth:`start`."""
         self.is_server_unreachable = False
@@ -106,7 +111,7 @@ class TaskQuery:
             raise
 
     def _start_with_trigger(self, trigger: dict[str, Any]) -> StreamingQuery:
-        """Start the query with the trigger ``trigger``, as :meth:`_start_closing_on_error`; but do not close the sinks
+        """Start the query with the trigger ``trigger``, as :meth:`_start_or_close_sinks`; but do not close the sinks
         if the start fails."""
         pipeline = self._pipeline
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
@@ -119,7 +124,7 @@ class TaskQuery:
                 with plugin_stage("to_sink_columns"):
                     rows = pipeline.sink.to_sink_columns(rows)
             else:
-                rows = apply_tolerant(rows, pipeline.transforms, pipeline.sink)
+                rows = apply_transforms_tolerantly(rows, pipeline.transforms, pipeline.sink)
         writer = rows.writeStream.foreachBatch(self._process_batch).option(
             "checkpointLocation", str(self.held_checkpoint.path)
         )
@@ -147,7 +152,7 @@ class TaskQuery:
         :raises WorldError: when the query has not ended within ``timeout_s`` seconds; it continues.
         :raises PySparkException: when a batch fails. Also raises the exceptions of :meth:`start`.
         """
-        if not self._start_closing_on_error(availableNow=True).awaitTermination(timeout_s):
+        if not self._start_or_close_sinks(availableNow=True).awaitTermination(timeout_s):
             raise WorldError(f"the query of {self.task} has not ended within {timeout_s} s")
 
     def run_batch_in_flight(self) -> None:
@@ -159,11 +164,11 @@ class TaskQuery:
             later start of the task has taken over in the sink.
         """
         try:
-            query = self._start_closing_on_error(once=True)
+            query = self._start_or_close_sinks(once=True)
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.fence.is_closed:
                     raise FencedError
-                if (timeout_message := self.check_batch_timeout()) is not None:
+                if (timeout_message := self.detect_batch_timeout()) is not None:
                     raise WorldError(timeout_message)
         except Exception as error:
             if self.fence.is_closed:
@@ -177,7 +182,7 @@ class TaskQuery:
                 self._stop_spark_query()
             self._close_sinks()
 
-    def use_pipeline(self, pipeline: Pipeline) -> None:
+    def replace_pipeline(self, pipeline: Pipeline) -> None:
         """Close the sinks, and use ``pipeline``, the task's pipeline with newly resolved references, from the next
         start on."""
         self._close_sinks()
@@ -192,7 +197,7 @@ class TaskQuery:
     def source(self) -> Source:
         return self._pipeline.source
 
-    def check_batch_timeout(self) -> str | None:
+    def detect_batch_timeout(self) -> str | None:
         """A message if the running batch has taken longer than ``task.batch.timeout.ms``, else None. The message is
         also assigned to :attr:`permanent_failure`."""
         batch_and_start_s, limit_ms = self._running_batch_and_start_s, self._pipeline.timeouts.batch_timeout_ms
@@ -275,7 +280,7 @@ class TaskQuery:
             self._close_sinks()
             self.fence.close_and_wait()
             self._is_between_batches.wait()
-        planned, committed = (last_batch_id(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
+        planned, committed = (last_batch_id_in_log(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("Task %s: stopped %s after %d ms", self.task, state, (time.monotonic() - started_at_s) * 1000)
 
@@ -314,14 +319,14 @@ class TaskQuery:
             return
         log.debug("Task %s: running the batch that Spark planned during the stop", self.task)
         ended_query.stop()
-        query = self._start_closing_on_error(once=True)
+        query = self._start_or_close_sinks(once=True)
         while not self._is_grace_over(deadline_s) and not query.awaitTermination(POLL_INTERVAL_S):
             pass
 
     def _process_batch(self, batch: DataFrame, batch_id: int) -> None:
         """The function of foreachBatch: process one batch (:meth:`_stage_and_commit`). Spark shows the exceptions that
         it raises in its UI and event log, so they contain no value of a reference to a secret."""
-        with secrets_hidden():
+        with hide_secrets_in_exceptions():
             self._stage_and_commit(batch, batch_id)
 
     def _stage_and_commit(self, batch: DataFrame, batch_id: int) -> None:

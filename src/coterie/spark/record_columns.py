@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 METADATA_PREFIX = "__coterie_"
-"""Prefix of the names of all hidden columns (:func:`is_metadata_name`)."""
+"""Prefix of the names of all hidden columns (:func:`is_metadata_column_name`)."""
 
 
 class MetadataColumn(Enum):
@@ -46,7 +46,7 @@ HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructFie
 """The type of the column :attr:`MetadataColumn.HEADERS`."""
 
 
-def is_metadata_name(name: str) -> bool:
+def is_metadata_column_name(name: str) -> bool:
     """Whether ``name`` is the name of a hidden column."""
     return name in _METADATA_NAMES
 
@@ -78,12 +78,12 @@ def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
 
 def visible_column_names(rows: DataFrame) -> list[str]:
     """The names of the visible columns of ``rows``, in their order."""
-    return [name for name in rows.columns if not is_metadata_name(name)]
+    return [name for name in rows.columns if not is_metadata_column_name(name)]
 
 
 def metadata_column_names(rows: DataFrame) -> list[str]:
     """The names of the hidden columns of ``rows``, in their order."""
-    return [name for name in rows.columns if is_metadata_name(name)]
+    return [name for name in rows.columns if is_metadata_column_name(name)]
 
 
 def without_metadata_columns(rows: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from coterie.config.secrets import MASK, follow_secrets, unfollow_secrets
+from coterie.config.secrets import MASK, add_secrets_follower, remove_secrets_follower
 from coterie.nouns.errors import WorldError
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ class EventRedactor:
             compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(arguments)
         )
         self._java_redactor.install(context._jsc.sc(), spark._jsparkSession.sharedState())
-        follow_secrets(self._set_secrets)
+        add_secrets_follower(self._set_secrets)
 
     def close(self) -> None:
         """Send no further values to the JVM. The JVM continues to hide those that it has received."""
-        unfollow_secrets(self._set_secrets)
+        remove_secrets_follower(self._set_secrets)
 
     def _set_secrets(self, texts: Sequence[str]) -> None:
         """Make ``texts`` the list of texts that Spark's UI and event log hide from now on, in place of the former list;

@@ -63,6 +63,6 @@ class Rotation:
 
 
 def rotation_user_keys(config: PrefixedConfig) -> tuple[str, ...]:
-    """The user's keys (:meth:`PrefixedConfig.full_key`) of the two rotation keys, whether or not the user has set
+    """The user's keys (:meth:`PrefixedConfig.user_key`) of the two rotation keys, whether or not the user has set
     them."""
-    return tuple(config.full_key(key.name) for key in DEFINITION.keys)
+    return tuple(config.user_key(key.name) for key in DEFINITION.keys)

@@ -27,7 +27,7 @@ from coterie.spark.checkpoint import HeldCheckpoint, check_checkpoint_location
 from coterie.spark.events import EventQueue
 from coterie.spark.fence import Fence
 from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
-from coterie.spark.jars import jar_packages, jar_settings, missing_package_messages
+from coterie.spark.jars import jar_packages, missing_package_messages, spark_settings_for_jars
 from coterie.spark.jvm_loggers import read_logger_levels, set_logger_level
 from coterie.spark.offset_committer import OffsetCommitter
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, result_of
@@ -38,7 +38,7 @@ from coterie.spark.settings import SparkConfig
 from coterie.spark.splitting import Splitter
 from coterie.spark.supervisor import Supervisor
 from coterie.spark.validation import validate_config
-from coterie.spark.warmup import warm_up
+from coterie.spark.warmup import run_warm_up_queries
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class SparkTaskRuntime:
         self._closing = threading.Event()
         self._offset_commit_thread: threading.Thread | None = None
         self._calls = PluginCalls(
-            config.plugin_call_timeout_ms, lambda count: self._events.put(PluginThreadsLost(count=count))
+            config.plugin_call_timeout_ms, lambda count: self._events.put(PluginThreadsLost(lost_threads_total=count))
         )
         self._supervisor = Supervisor(config, self._events, self._running_driver, self._closing, self._calls)
         self._splitter = Splitter(config, self._events, self._running_driver, self._calls)
@@ -99,7 +99,7 @@ class SparkTaskRuntime:
     async def validate(
         self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
-        providers = self._config.providers
+        providers = self._config.config_providers
         return await self._calls.call(
             CONNECTOR_CALLS,
             f"connector {config.get('name', 'without a name')}",
@@ -125,7 +125,7 @@ class SparkTaskRuntime:
         )
 
     async def logger_levels(self) -> Mapping[str, LoggerLevel]:
-        driver = self._loggers_driver()
+        driver = self._driver_for_loggers()
         if driver is None:
             return {}
         return await self._calls.call(
@@ -133,7 +133,7 @@ class SparkTaskRuntime:
         )
 
     async def set_logger_level(self, name: str, level: LoggerLevel) -> None:
-        driver = self._loggers_driver()
+        driver = self._driver_for_loggers()
         if driver is not None:
             await self._calls.call(
                 LOGGER_CALLS, f"logger {name}", lambda: set_logger_level(driver.spark, name, level), stage="set level"
@@ -162,7 +162,7 @@ class SparkTaskRuntime:
         self._splitter.stop_connector(connector)
         for call, name in self._split_calls.items():
             if name == connector:
-                call.end_within(ENDED_SPLIT_TIMEOUT_S)
+                call.abandon_after(ENDED_SPLIT_TIMEOUT_S)
 
     async def finish_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
@@ -219,8 +219,8 @@ class SparkTaskRuntime:
     async def restart(self, task: ConnectorTaskId) -> None:
         await self._supervisor.restart(task)
 
-    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        self._supervisor.end_start(task, grace_ms=grace_ms)
+    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        self._supervisor.end_task_start(task, grace_ms=grace_ms)
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         await self._supervisor.stop(task, grace_ms=grace_ms)
@@ -251,7 +251,7 @@ class SparkTaskRuntime:
             source_by_name()  # The event loop uses the imported plug-ins, and must not wait for an import.
         check_checkpoint_location(config.checkpoint_location)  # Before the start of Spark, which takes long.
         settings = {
-            **user_code.python_session_settings(config.python),
+            **user_code.python_session_settings(config.python_settings),
             **self._fetch_jars_and_make_settings(),
             **config.user_settings,
         }
@@ -259,7 +259,7 @@ class SparkTaskRuntime:
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")
         try:
-            warm_up(self._driver.spark, config.scratch_folder)
+            run_warm_up_queries(self._driver.spark, config.scratch_folder)
         except (PySparkException, Py4JError, WorldError) as error:
             raise WorldError(f"a warm-up query of Spark failed; see {config.jvm_log_file}: {error}") from error
         self._missing_jars = missing_package_messages(self._driver.spark)
@@ -282,15 +282,15 @@ class SparkTaskRuntime:
         self._offset_commit_thread.start()
 
     def _fetch_jars_and_make_settings(self) -> Mapping[str, str]:
-        """The settings that add the jars of the worker's folder to Spark (:func:`jar_settings`). If the worker's
-        settings say so, the pinned jars that are missing or differ are fetched first.
+        """The settings that add the jars of the worker's folder to Spark (:func:`spark_settings_for_jars`). If the
+        worker's settings say so, the pinned jars that are missing or differ are fetched first.
 
         :raises WorldError: when jars cannot be fetched or the folder cannot be read, or :meth:`close` was called.
         """
-        jar_config, user_settings = self._config.jars, self._config.user_settings
+        jar_config, user_settings = self._config.jar_folder_settings, self._config.user_settings
         if jar_config is None:
             return {}
-        if jar_config.fetches_missing and not any(user_settings.get(key) for key in USER_JAR_KEYS):
+        if jar_config.fetches_missing_jars and not any(user_settings.get(key) for key in USER_JAR_KEYS):
             pinned_jars = [jar for package in jar_packages().values() for jar in package.jars]
             jars_to_fetch = [jar for jar in pinned_jars if not has_pinned_digest(jar, jar_config.folder)]
             if jars_to_fetch:
@@ -302,7 +302,7 @@ class SparkTaskRuntime:
                     on_bytes=self._check_not_closing,
                 )
                 log.info("All missing jars were fetched")
-        return jar_settings(jar_config.folder, user_settings)
+        return spark_settings_for_jars(jar_config.folder, user_settings)
 
     def _check_not_closing(self, *_: object) -> None:
         """End a fetch of jars after :meth:`close` was called.
@@ -337,7 +337,7 @@ class SparkTaskRuntime:
         self._supervisor.end_runs_with_query()
         self._events.put(RuntimeDied(reason=reason))
 
-    def _loggers_driver(self) -> SparkDriver | None:
+    def _driver_for_loggers(self) -> SparkDriver | None:
         """The Spark session whose JVM has loggers to show; None when no JVM runs on this worker, or it is being
         closed."""
         return None if self._jvm_exit_reason is not None or self._closing.is_set() else self._driver

@@ -45,7 +45,7 @@ class TaskInput:
     """The number of the connector's tasks."""
     source_partitions: tuple[str, ...]
     """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them. With
-    a hash function they may be digests of the names (:meth:`Split.with_digests`)."""
+    a hash function they may be digests of the names (:meth:`Split.with_partition_name_digests`)."""
     split_function: SplitFunction
     """The function that divides the input of the source partitions between the tasks."""
 

@@ -61,7 +61,7 @@ _CONNECT_TYPE_BY_SPARK_TYPE: dict[type[DataType], str] = {
 """Connect's name of each column type that Spark writes to JSON in the same way as Connect."""
 
 
-def definition(config: PrefixedConfig, side: str) -> ConfigDef:
+def serializer_definition(config: PrefixedConfig, side: str) -> ConfigDef:
     """The config keys of the converter of ``side`` (``key`` or ``value``), without the prefix of ``config``; with the
     key for JSON if the converter is the JsonConverter."""
     name = f"{side}.converter"
@@ -79,7 +79,7 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
             display_name=f"{side.capitalize()} converter",
         )
     ]
-    converter_class = config.config.get(config.full_key(name), default.value).strip()
+    converter_class = config.config.get(config.user_key(name), default.value).strip()
     if FORMAT_BY_CONVERTER_CLASS.get(converter_class) is Format.JSON:
         keys.append(
             ConfigKey(
@@ -99,7 +99,7 @@ def definition(config: PrefixedConfig, side: str) -> ConfigDef:
 class Serializer:
     """Converts columns to the bytes of the key or the value of Kafka records."""
 
-    side: str
+    record_side: str
     """The part of the record that is written: ``key`` or ``value``."""
     format: Format
     has_schema_envelope: bool = False
@@ -111,12 +111,12 @@ class Serializer:
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """
-        own_definition = definition(config, side)
+        own_definition = serializer_definition(config, side)
         format_ = FORMAT_BY_CONVERTER_CLASS[config.required_value(own_definition, f"{side}.converter", str)]
         has_envelope = format_ is Format.JSON and config.required_value(
             own_definition, f"{side}.converter.schemas.enable", bool
         )
-        return cls(side=side, format=format_, has_schema_envelope=has_envelope)
+        return cls(record_side=side, format=format_, has_schema_envelope=has_envelope)
 
     def serialize_column(self, rows: DataFrame, name: str) -> Column:
         """The serialized bytes of the column ``name`` of ``rows``; null where the column is null.
@@ -128,14 +128,14 @@ class Serializer:
             case Format.BYTES if not isinstance(field.dataType, BinaryType):
                 raise WorldError(
                     f"Column {name} has type {field.dataType.simpleString()}, and the ByteArrayConverter of the "
-                    f"{self.side} writes binary only; use a StringConverter or a JsonConverter"
+                    f"{self.record_side} writes binary only; use a StringConverter or a JsonConverter"
                 )
             case Format.BYTES:
                 return column
             case Format.STRING if isinstance(field.dataType, (ArrayType, MapType, StructType)):
                 raise WorldError(
                     f"Column {name} has type {field.dataType.simpleString()}, and the StringConverter of the "
-                    f"{self.side} writes no lists, maps or structs; use a JsonConverter"
+                    f"{self.record_side} writes no lists, maps or structs; use a JsonConverter"
                 )
             case Format.STRING:
                 # Binary values are written unchanged.
@@ -181,14 +181,14 @@ def _to_json_types(column: Column, field: StructField) -> Column:
     :raises WorldError: when the type of ``field`` has no such conversion; the message names the column.
     """
     try:
-        return _convert_nested(column, field.dataType)
+        return _convert_to_json_type(column, field.dataType)
     except ValueError as error:
         raise WorldError(
             f"Column {field.name} has type {error}, which a JsonConverter cannot write; cast or drop it by a transform"
         ) from error
 
 
-def _convert_nested(column: Column, type_: DataType) -> Column:
+def _convert_to_json_type(column: Column, type_: DataType) -> Column:
     """:func:`_to_json_types` for a column, list item, map value or struct field of the type ``type_``.
 
     :raises ValueError: when a type cannot be written; the message is the name of the type.
@@ -201,14 +201,14 @@ def _convert_nested(column: Column, type_: DataType) -> Column:
         case DateType():
             return F.unix_date(column)
         case ArrayType():
-            _convert_nested(F.lit(None), type_.elementType)
-            return F.transform(column, lambda item: _convert_nested(item, type_.elementType))
+            _convert_to_json_type(F.lit(None), type_.elementType)
+            return F.transform(column, lambda item: _convert_to_json_type(item, type_.elementType))
         case MapType(keyType=StringType()):
-            _convert_nested(F.lit(None), type_.valueType)
-            return F.transform_values(column, lambda _, value: _convert_nested(value, type_.valueType))
+            _convert_to_json_type(F.lit(None), type_.valueType)
+            return F.transform_values(column, lambda _, value: _convert_to_json_type(value, type_.valueType))
         case StructType():
             converted_fields = (
-                _convert_nested(column[field.name], field.dataType).alias(field.name) for field in type_.fields
+                _convert_to_json_type(column[field.name], field.dataType).alias(field.name) for field in type_.fields
             )
             return F.when(column.isNotNull(), F.struct(*converted_fields))
         case DecimalType():
@@ -220,7 +220,8 @@ def _convert_nested(column: Column, type_: DataType) -> Column:
 
 
 def _connect_schema(type_: DataType, *, is_optional: bool) -> dict[str, Any]:
-    """The schema, as Connect's JsonConverter writes it, of a column type that :func:`_convert_nested` supports."""
+    """The schema, as Connect's JsonConverter writes it, of a column type that :func:`_convert_to_json_type`
+    supports."""
     schema: dict[str, Any]
     match type_:
         case StructType():

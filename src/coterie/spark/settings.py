@@ -13,7 +13,7 @@ class JarSettings:
     """The folder of the jars that a worker's connectors need, whether a worker fetches missing jars, and from where."""
 
     folder: Path
-    fetches_missing: bool = False
+    fetches_missing_jars: bool = False
     """Whether pinned jars that are missing in ``folder``, or differ there, are fetched before Spark starts."""
     repository_url: str = field(default=MAVEN_CENTRAL, repr=False)
     """URL of the Maven repository; may contain a password."""
@@ -43,11 +43,11 @@ class SparkConfig:
     """The user's ``spark.*`` settings, which override Coterie's."""
     worker_kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of Kafka's clients: the defaults of Kafka sources and sinks, which a connector can override."""
-    providers: ConfigProviders = field(default_factory=ConfigProviders)
+    config_providers: ConfigProviders = field(default_factory=ConfigProviders)
     """The providers that resolve the references in configs of connectors and tasks."""
-    jars: JarSettings | None = None
+    jar_folder_settings: JarSettings | None = None
     """None means that Coterie adds no jars to Spark's own and to those of ``user_settings``."""
-    python: PythonSettings = PythonSettings()
+    python_settings: PythonSettings = PythonSettings()
     offset_flush_interval_ms: int = OFFSET_FLUSH_INTERVAL_MS
     """Interval at which the offsets of tasks that read from Kafka are committed to their connector's consumer group."""
     plugin_call_timeout_ms: int = PLUGIN_CALL_TIMEOUT_MS

@@ -29,7 +29,7 @@ from coterie.spark.generations.manifest import Manifest, PositionChange
 from coterie.spark.generations.reached import read_reached_positions
 from coterie.spark.generations.resplit import ResplitFinisher, SupersededError
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import PositionStore, UnmovablePositions
+from coterie.spark.generations.stores import PositionStore, UnmovablePositionStore
 from coterie.spark.generations.updater import (
     GenerationRequest,
     GenerationUpdater,
@@ -37,8 +37,8 @@ from coterie.spark.generations.updater import (
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, stored_split, task_configs
-from coterie.spark.plugin_calls import PluginCall, PluginCalls, in_plugin_stage, plugin_stage
+from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, split_to_store, task_configs
+from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wrap_in_plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.positions import Positions
 from coterie.spark.query import TaskQuery
@@ -48,7 +48,7 @@ from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
 from coterie.spark.transforms import first_message_line
-from coterie.spark.validation import sink_errors, source_errors, split_errors
+from coterie.spark.validation import sink_change_errors, source_change_errors, task_count_change_errors
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class WatchedSource:
     """The source of a connector that this worker has split. Its partitions are listed again at intervals, to detect new
     and removed ones."""
 
-    config: Mapping[str, str] = field(repr=False)
+    connector_config: Mapping[str, str] = field(repr=False)
     """The connector's config, with unresolved references: their values may change."""
     source_partitions: Sequence[str]
     """The source partitions at the time of the split."""
@@ -132,12 +132,14 @@ class Splitter:
         (:meth:`watch_source_partitions`)."""
         with self._fenced_operation(fence, connector):
             with plugin_stage("validate"):
-                resolved_config = self._resolve(config)
+                resolved_config = self._resolve_references(config)
                 source = configured_source(resolved_config, self._config.worker_kafka_properties)
                 resolved_task_configs = [
-                    self._config.providers.resolve_where_possible(task) for task in checkpointed_task_configs
+                    self._config.config_providers.resolve_where_possible(task) for task in checkpointed_task_configs
                 ]
-                if errors := source_errors(source, resolved_task_configs) | sink_errors(source, resolved_task_configs):
+                if errors := source_change_errors(source, resolved_task_configs) | sink_change_errors(
+                    source, resolved_task_configs
+                ):
                     raise ConfigError(errors)
             listed_at_s, max_age_ms = (
                 time.monotonic(),
@@ -149,19 +151,21 @@ class Splitter:
                 split = split_source(source, source_partitions)
                 keys_to_infer = frozenset(source.plugin.keys_to_infer(source.config))
             if source.plugin.has_fixed_split and (
-                errors := split_errors(resolved_config, len(split.partitions_by_task), resolved_task_configs)
+                errors := task_count_change_errors(
+                    resolved_config, len(split.partitions_by_task), resolved_task_configs
+                )
             ):
                 raise ConfigError(errors)
             has_generation = any(GENERATION_KEY in task for task in checkpointed_task_configs)
             request = GenerationRequest(
                 config=config,
-                split=stored_split(split, source, config),
-                identify_sink=in_plugin_stage("definition", self._sink_identity),
-                initial_positions=in_plugin_stage(
+                split=split_to_store(split, source, config),
+                identify_sink=wrap_in_plugin_stage("definition", self._sink_identity),
+                find_initial_positions=wrap_in_plugin_stage(
                     "initial_positions", partial(source.plugin.initial_positions, source.config)
                 ),
                 keys_to_infer=keys_to_infer,
-                infer_values=in_plugin_stage(
+                infer_values=wrap_in_plugin_stage(
                     "infer_values",
                     lambda known_values: source.plugin.infer_values(
                         redacting_session(self._running_driver().spark, config, resolved_config),
@@ -169,8 +173,8 @@ class Splitter:
                     ),
                 ),
                 is_split_fixed=source.plugin.has_fixed_split,
-                was_started=has_generation,
-                generation_zero=self._generation_zero_manifest(checkpointed_task_configs)
+                was_connector_started=has_generation,
+                generation_zero_manifest=self._generation_zero_manifest(checkpointed_task_configs)
                 if checkpointed_task_configs and not has_generation
                 else None,
                 keeps_source_parts=keeps_source_parts,
@@ -180,7 +184,7 @@ class Splitter:
             with self._lock:
                 if not fence.is_closed:
                     self._watched_sources[connector] = WatchedSource(
-                        config=config,
+                        connector_config=config,
                         source_partitions=source_partitions,
                         check_interval_s=max_age_ms / 1000,
                         last_checked_at_s=listed_at_s,
@@ -203,20 +207,20 @@ class Splitter:
             )
             manifest = GenerationUpdater(
                 resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS
-            ).finish_if_abandoned()
+            ).finish_resplit_if_abandoned()
             # Use the checkpoint generation's config and not the connector's: if the generation does not match the
             # connector's config, the worker that has the connector creates another one.
             if manifest is None:
                 return None
             with plugin_stage("definition"):
-                return task_configs(connector, manifest.config, manifest, self._resolve(manifest.config))
+                return task_configs(connector, manifest.config, manifest, self._resolve_references(manifest.config))
 
     def read_offsets(
         self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
     ) -> Sequence[ConnectorOffset]:
         """The connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes."""
-        plugin = configured_source(self._resolve(config), self._config.worker_kafka_properties).plugin
-        if isinstance(plugin.position_store, UnmovablePositions):
+        plugin = configured_source(self._resolve_references(config), self._config.worker_kafka_properties).plugin
+        if isinstance(plugin.position_store, UnmovablePositionStore):
             return ()
         folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
         return plugin.to_offsets(read_reached_positions(folder, plugin.position_store))
@@ -235,7 +239,7 @@ class Splitter:
         with self._fenced_operation(fence, connector):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
-            is_movable = not isinstance(source.plugin.position_store, UnmovablePositions)
+            is_movable = not isinstance(source.plugin.position_store, UnmovablePositionStore)
             needs_source = bool(change.offsets) or not is_movable
             with plugin_stage("parse_offsets"):
                 positions = source.plugin.parse_offsets(source.config, change.offsets) if needs_source else {}
@@ -248,7 +252,7 @@ class Splitter:
                     change=PositionChange(positions=positions, removes_others=change.removes_others),
                     config=config,
                     split_function=source.plugin.split_function,
-                    was_started=any(GENERATION_KEY in task for task in checkpointed_task_configs),
+                    was_connector_started=any(GENERATION_KEY in task for task in checkpointed_task_configs),
                 )
             )
             if isinstance(source.plugin, HasConsumerGroup):
@@ -312,7 +316,9 @@ class Splitter:
         watched_after = replace(watched_before, last_checked_at_s=time.monotonic())
         has_changed, failure = False, None
         try:
-            source = configured_source(self._resolve(watched_before.config), self._config.worker_kafka_properties)
+            source = configured_source(
+                self._resolve_references(watched_before.connector_config), self._config.worker_kafka_properties
+            )
             has_changed = sorted(source.plugin.list_source_partitions(source.config)) != sorted(
                 watched_before.source_partitions
             )
@@ -400,14 +406,14 @@ class Splitter:
         :raises ConfigError: when the source is missing or unknown, or a reference cannot be resolved.
         """
         with plugin_stage("definition"):
-            return configured_source(self._resolve(config), self._config.worker_kafka_properties, class_key)
+            return configured_source(self._resolve_references(config), self._config.worker_kafka_properties, class_key)
 
-    def _resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
+    def _resolve_references(self, config: Mapping[str, str]) -> Mapping[str, str]:
         """``config`` with resolved references (:meth:`coterie.config.providers.ConfigProviders.resolve`).
 
         :raises ConfigError: when a reference cannot be resolved.
         """
-        return self._config.providers.resolve(config)
+        return self._config.config_providers.resolve(config)
 
     def _generation_zero_manifest(self, task_configs_: Sequence[Mapping[str, str]]) -> Manifest:
         """The manifest of generation 0: the checkpoints of a version of Coterie without checkpoint generations.
@@ -430,7 +436,7 @@ class Splitter:
         )
         return Manifest(
             generation=GenerationId(number=0, id="flat"),
-            split=stored_split(split, source, task_configs_[0]),
+            split=split_to_store(split, source, task_configs_[0]),
             config={key: value for key, value in task_configs_[0].items() if not key.startswith("task.")},
             inferred_values={},
             positions={},
@@ -440,7 +446,7 @@ class Splitter:
     def _sink_identity(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
         """The identity of the place to which a connector with this config writes: :func:`sink_identity` with the
         worker's Kafka properties."""
-        return sink_identity(self._resolve(config), self._config.worker_kafka_properties)
+        return sink_identity(self._resolve_references(config), self._config.worker_kafka_properties)
 
     def _remove_commit_markers(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
         """Remove the data that the sink and the dead letter queue of the old checkpoint generation ``manifest`` keep to
@@ -452,7 +458,7 @@ class Splitter:
         ]
         try:
             with plugin_stage("remove_commit_markers"):
-                sink = configured_sink(self._resolve(manifest.config), self._config.worker_kafka_properties)
+                sink = configured_sink(self._resolve_references(manifest.config), self._config.worker_kafka_properties)
                 sink.plugin.remove_commit_markers(sink.config, task_lineages)
                 queue.remove_commit_markers(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
@@ -500,11 +506,11 @@ class Splitter:
         spark = self._running_driver().spark
         try:
             with plugin_stage("start"):
-                resolved_config = self._resolve(config)
+                resolved_config = self._resolve_references(config)
                 spark = redacting_session(spark, config, resolved_config)
                 batch_config = config_for_batch_in_flight(
                     resolved_config,
-                    replace(manifest, config=self._resolve(manifest.config)),
+                    replace(manifest, config=self._resolve_references(manifest.config)),
                     source_partitions,
                     self._config.worker_kafka_properties,
                 )
@@ -543,7 +549,7 @@ class Splitter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LimitedPositionStore:
+class _TimeLimitedPositionStore:
     """A position store of a source plug-in whose calls are stages of the plug-in: each has a time limit."""
 
     store: PositionStore
@@ -558,6 +564,6 @@ class _LimitedPositionStore:
 
 
 def _time_limited_store(store: PositionStore) -> PositionStore:
-    """``store`` with a time limit of each call. An :class:`UnmovablePositions` is returned unchanged: it never blocks,
-    and is recognised by its class."""
-    return store if isinstance(store, UnmovablePositions) else _LimitedPositionStore(store=store)
+    """``store`` with a time limit of each call. An :class:`UnmovablePositionStore` is returned unchanged: it never
+    blocks, and is recognised by its class."""
+    return store if isinstance(store, UnmovablePositionStore) else _TimeLimitedPositionStore(store=store)

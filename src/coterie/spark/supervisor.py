@@ -211,12 +211,12 @@ class Supervisor:
     async def start(self, spec: TaskSpec) -> None:
         """Take the task's checkpoint over and start its query, as :meth:`coterie.herder.seams.TaskRuntime.start`
         describes."""
-        self._events.drop_events_of(spec.task)
+        self._events.drop_events_of_task(spec.task)
         run = QueryRun(spec.task)
         with self._lock:
             self._runs.append(run)
-        if (former_run := self._mark_stopping(spec.task)) is not None:
-            await self._wait_for_stop(self._submit_stop(*former_run, time.monotonic()))
+        if (former_run := self._mark_run_stopping(spec.task)) is not None:
+            await self._wait_for_stop(self._submit_run_stop(*former_run, time.monotonic()))
         run.start_call = self._calls.submit(
             START_CALLS,
             f"task {run.task}",
@@ -247,18 +247,18 @@ class Supervisor:
         for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is closed, and the run ends."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
-        if (run_and_query := self._mark_stopping(task)) is not None:
-            await self._wait_for_stop(self._submit_stop(*run_and_query, deadline_s))
+        if (run_and_query := self._mark_run_stopping(task)) is not None:
+            await self._wait_for_stop(self._submit_run_stop(*run_and_query, deadline_s))
         elif (stopping_run := self._find_stopping_run(task)) is not None:
             await self._wait_for_stop(
-                self._submit_stop_call(stopping_run, partial(_wait_for_end, stopping_run, deadline_s), deadline_s)
+                self._submit_stop_call(stopping_run, partial(_wait_for_run_end, stopping_run, deadline_s), deadline_s)
             )
-        self._events.drop_events_of(task)
+        self._events.drop_events_of_task(task)
 
-    def end_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+    def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """If the running start or restart of ``task`` has not ended within ``grace_ms``, abandon it: its result is no
         longer needed. Does nothing when there is none. Never waits. See
-        :meth:`coterie.herder.seams.TaskRuntime.end_start`."""
+        :meth:`coterie.herder.seams.TaskRuntime.end_task_start`."""
         with self._lock:
             calls = [
                 run.start_call
@@ -266,7 +266,7 @@ class Supervisor:
                 if run.task == task and run.start_call is not None and not run.start_call.future.done()
             ]
         for call in calls:
-            call.end_within(grace_ms / 1000)
+            call.abandon_after(grace_ms / 1000)
 
     def halt_all_tasks(self) -> None:
         """Stop all tasks immediately, as :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks` describes, with an
@@ -283,7 +283,7 @@ class Supervisor:
         for run in halted_runs:
             run.fence.close_nowait()
         for run, query in ended_runs:
-            self._submit_query_stop(run, query)
+            self._submit_immediate_query_stop(run, query)
         _close_fences_and_wait(halted_runs)
         log.warning(
             "Stopped all %d tasks of this worker in the middle of their batches, which their next owners repeat",
@@ -319,11 +319,11 @@ class Supervisor:
 
     # -- calls into plug-ins, and their end when a plug-in blocks -----------------------------------------------------
 
-    def _submit_stop(self, run: QueryRun, query: TaskQuery, deadline_s: float) -> PluginCall:
+    def _submit_run_stop(self, run: QueryRun, query: TaskQuery, deadline_s: float) -> PluginCall:
         """Stop a run in QueryStopping (:meth:`_stop_run`) on another thread."""
         return self._submit_stop_call(run, partial(self._stop_run, run, query, deadline_s), deadline_s)
 
-    def _submit_query_stop(self, run: QueryRun, query: TaskQuery) -> None:
+    def _submit_immediate_query_stop(self, run: QueryRun, query: TaskQuery) -> None:
         """Stop ``query``, the query of the run ``run`` that has ended, on another thread: without grace, also in the
         middle of a batch."""
         self._submit_stop_call(run, partial(query.stop, grace_ms=0), time.monotonic())
@@ -377,7 +377,7 @@ class Supervisor:
         def fail_run(message: str) -> None:
             run.fence.close_nowait()
             died_event = TaskDied(task=run.task, trace=message, holds_checkpoint=True, can_restart=False)
-            self._transition(run, restarting, QueryFailed(query=restarting.query), died_event)
+            self._try_change_run_state(run, restarting, QueryFailed(query=restarting.query), died_event)
 
         run.start_call = self._calls.submit(
             queue,
@@ -396,9 +396,11 @@ class Supervisor:
             self._end_run(run)
         # The start may have returned just now.
         if not isinstance(state, QueryStarting | QueryEnded):
-            self._submit_query_stop(run, state.query)
+            self._submit_immediate_query_stop(run, state.query)
 
-    def _report_from_start(self, run: QueryRun, event: TaskDied | TaskHalted | TaskCheckpointClosed) -> None:
+    def _report_unless_start_abandoned(
+        self, run: QueryRun, event: TaskDied | TaskHalted | TaskCheckpointClosed
+    ) -> None:
         """Report ``event`` about a run that is being started, unless the start was abandoned: then the herder has
         received an error, and may have ordered the next start of the task."""
         with self._lock:
@@ -420,9 +422,9 @@ class Supervisor:
         try:
             driver = self._running_driver()
             run.config = spec.config
-            run.resolved_config = self._config.providers.resolve(spec.config)
+            run.resolved_config = self._config.config_providers.resolve(spec.config)
             pipeline = Pipeline.of(run.resolved_config, self._config.worker_kafka_properties)
-            held_checkpoint = self._take_over(run, spec)
+            held_checkpoint = self._take_over_checkpoint(run, spec)
             log.info(
                 "Task %s: start %d has taken over the checkpoint; batch in flight: %s",
                 run.task,
@@ -433,13 +435,13 @@ class Supervisor:
             self._start_query(run, TaskQuery(session, run.task, pipeline, held_checkpoint, run.fence))
         except FencedError:
             self._running_driver()
-            self._report_from_start(
+            self._report_unless_start_abandoned(
                 run, TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run)
             )
         except GenerationClosedError:
             if run.generation_path is not None:
                 record_task_stopped(run.generation_path, run.task.task)
-            self._report_from_start(run, TaskCheckpointClosed(task=run.task))
+            self._report_unless_start_abandoned(run, TaskCheckpointClosed(task=run.task))
         finally:
             with self._lock:
                 has_no_query = isinstance(run.state, QueryStarting)
@@ -448,7 +450,7 @@ class Supervisor:
             if has_no_query:
                 run.fence.close_and_wait()
 
-    def _take_over(self, run: QueryRun, spec: TaskSpec) -> HeldCheckpoint:
+    def _take_over_checkpoint(self, run: QueryRun, spec: TaskSpec) -> HeldCheckpoint:
         """Take over the task's checkpoint in the checkpoint generation that the config in ``spec`` names.
 
         Waits up to :data:`GENERATION_VISIBLE_TIMEOUT_MS` until the shared file system shows the generation.
@@ -464,7 +466,9 @@ class Supervisor:
                 "no key generation"
             )
         generation_id = GenerationId.parse(generation_text)
-        connector_path = connector_folder(self._config.checkpoint_location, run.task.connector, spec.incarnation)
+        connector_path = connector_folder(
+            self._config.checkpoint_location, run.task.connector, spec.connector_incarnation
+        )
         run.generation_path = generation_folder(connector_path, generation_id.number)
         deadline_s = time.monotonic() + GENERATION_VISIBLE_TIMEOUT_MS / 1000
         while True:
@@ -489,7 +493,7 @@ class Supervisor:
         died_event = self._try_start_query(run, query)
         if died_event is not None and not died_event.holds_checkpoint:
             query.stop(grace_ms=0)
-            self._report_from_start(run, died_event)
+            self._report_unless_start_abandoned(run, died_event)
             return
         with self._lock:
             self._running_driver()
@@ -497,9 +501,9 @@ class Supervisor:
                 if died_event is None:
                     run.state = QueryRunning(query=query, progress=None)
                 else:
-                    self._fail_or_retry(run, query, died_event)
+                    self._fail_or_retry_run(run, query, died_event)
                 return
-        self._report_from_start(run, TaskHalted(task=run.task))
+        self._report_unless_start_abandoned(run, TaskHalted(task=run.task))
         query.stop(grace_ms=0)
 
     def _try_start_query(self, run: QueryRun, query: TaskQuery) -> TaskDied | None:
@@ -511,9 +515,9 @@ class Supervisor:
         :raises WorldError: when the start failed and Spark is not running any more.
         """
         try:
-            resolved_config = self._config.providers.resolve(run.config)
+            resolved_config = self._config.config_providers.resolve(run.config)
             if resolved_config != run.resolved_config:
-                query.use_pipeline(Pipeline.of(resolved_config, self._config.worker_kafka_properties))
+                query.replace_pipeline(Pipeline.of(resolved_config, self._config.worker_kafka_properties))
                 run.resolved_config = resolved_config
             query.start()
         except FencedError:
@@ -529,7 +533,7 @@ class Supervisor:
             )
         return None
 
-    def _mark_stopping(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
+    def _mark_run_stopping(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         """Change the state of the run of :meth:`_find_run_with_query` to QueryStopping. Returns the run and its query;
         None when ``task`` has no such run."""
         with self._lock:
@@ -576,13 +580,13 @@ class Supervisor:
     # -- the polling thread -------------------------------------------------------------------------------------------
 
     def _poll_runs(self) -> None:
-        """Call :meth:`_check_run` for every run at intervals of :data:`POLL_INTERVAL_MS`, until ``closing`` is set."""
+        """Call :meth:`_poll_run` for every run at intervals of :data:`POLL_INTERVAL_MS`, until ``closing`` is set."""
         while not self._closing.wait(POLL_INTERVAL_MS / 1000):
             with self._lock:
                 runs = list(self._runs)
             for run in runs:
                 try:
-                    self._check_run(run)
+                    self._poll_run(run)
                 except (PySparkException, Py4JError, OSError) as error:
                     # The JVM is ending: the thread that waits for its exit reports that.
                     log.debug("Task %s: polling the query failed: %s", run.task, error)
@@ -597,9 +601,9 @@ class Supervisor:
                         died_event = TaskDied(
                             task=run.task, trace=message_with_trace(error), holds_checkpoint=True, can_restart=False
                         )
-                        self._transition(run, state, QueryFailed(query=state.query), died_event)
+                        self._try_change_run_state(run, state, QueryFailed(query=state.query), died_event)
 
-    def _check_run(self, run: QueryRun) -> None:
+    def _poll_run(self, run: QueryRun) -> None:
         """Poll a run in QueryRunning or QueryWaiting. Ends the run if its checkpoint was taken over; stops it if its
         checkpoint generation is closed; restarts a waiting query whose time has come; reports progress, a batch that
         takes too long, and a query that has ended."""
@@ -612,19 +616,19 @@ class Supervisor:
             self._end_taken_over_run(run, _checkpoint_lost_event(run))
             return
         if run.generation_path is not None and is_generation_closed(run.generation_path):
-            if self._transition(run, state, QueryStopping(query=query)):
+            if self._try_change_run_state(run, state, QueryStopping(query=query)):
                 self._submit_stop_in_closed_generation(run, query)
             return
         if isinstance(state, QueryWaiting):
             restarting = QueryRestarting(query=query)
-            is_due = time.monotonic() >= state.restarts_at_s and self._may_restart(run.task.connector)
-            if is_due and self._transition(run, state, restarting):
+            is_due = time.monotonic() >= state.restarts_at_s and self._has_restart_capacity(run.task.connector)
+            if is_due and self._try_change_run_state(run, state, restarting):
                 self._submit_restart(RETRY_CALLS, run, restarting)
             return
-        if (timeout_message := query.check_batch_timeout()) is not None:
+        if (timeout_message := query.detect_batch_timeout()) is not None:
             # The herder then stops the task without grace, which cancels the batch's Spark jobs.
             died_event = TaskDied(task=run.task, trace=timeout_message, holds_checkpoint=True, can_restart=False)
-            self._transition(run, state, QueryFailed(query=query), died_event)
+            self._try_change_run_state(run, state, QueryFailed(query=query), died_event)
             return
         is_alive, progress = query.is_active(), query.last_progress()
         if progress is not None and progress != state.progress:
@@ -637,25 +641,27 @@ class Supervisor:
                 bad_records=query.bad_record_count,
                 topics=query.used_topics if input_rows else frozenset(),
             )
-            if not self._transition(run, state, running_state, event):
+            if not self._try_change_run_state(run, state, running_state, event):
                 return
             state = running_state
             run.outage = None
         if not is_alive:
             failed_state = QueryFailed(query=query)
-            if self._transition(run, state, failed_state):
-                self._calls.submit(REPORT_CALLS, f"task {run.task}", partial(self._report_failure, run, failed_state))
+            if self._try_change_run_state(run, state, failed_state):
+                self._calls.submit(
+                    REPORT_CALLS, f"task {run.task}", partial(self._report_or_retry_failure, run, failed_state)
+                )
 
-    def _may_restart(self, connector: ConnectorName) -> bool:
+    def _has_restart_capacity(self, connector: ConnectorName) -> bool:
         """Whether fewer than :data:`CONCURRENT_RESTARTS_OF_CONNECTOR_MAX` queries of ``connector`` are being restarted
         now."""
         with self._lock:
             restarting = [run for run in self._runs if isinstance(run.state, QueryRestarting)]
         return sum(run.task.connector == connector for run in restarting) < CONCURRENT_RESTARTS_OF_CONNECTOR_MAX
 
-    def _report_failure(self, run: QueryRun, failed_state: QueryFailed) -> None:
-        """Read the cause of a query's failure, and report or retry it (:meth:`_fail_or_retry`). If another start has
-        taken over the checkpoint, end the run."""
+    def _report_or_retry_failure(self, run: QueryRun, failed_state: QueryFailed) -> None:
+        """Read the cause of a query's failure, and report or retry it (:meth:`_fail_or_retry_run`). If another start
+        has taken over the checkpoint, end the run."""
         query = failed_state.query
         try:
             reason = query.end_reason()
@@ -671,12 +677,12 @@ class Supervisor:
         )
         with self._lock:
             if run.state is failed_state:
-                self._fail_or_retry(run, query, died_event)
+                self._fail_or_retry_run(run, query, died_event)
 
     def _restart_query(self, run: QueryRun, restarting_state: QueryRestarting) -> None:
         """Start the query of ``run`` again, on the checkpoint that is held. A failure is reported or retried
-        (:meth:`_fail_or_retry`). If a later start of the task has taken over, in a sink or in the checkpoint, end the
-        run."""
+        (:meth:`_fail_or_retry_run`). If a later start of the task has taken over, in a sink or in the checkpoint, end
+        the run."""
         query = restarting_state.query
         try:
             died_event = self._try_start_query(run, query)
@@ -687,11 +693,11 @@ class Supervisor:
                 self._end_taken_over_run(run, _fenced_in_sink_event(run))
             return
         if died_event is None:
-            self._transition(run, restarting_state, QueryRunning(query=query, progress=None))
+            self._try_change_run_state(run, restarting_state, QueryRunning(query=query, progress=None))
         elif died_event.holds_checkpoint:
             with self._lock:
                 if run.state is restarting_state:
-                    self._fail_or_retry(run, query, died_event)
+                    self._fail_or_retry_run(run, query, died_event)
         else:
             self._end_taken_over_run(run, died_event)
 
@@ -715,9 +721,9 @@ class Supervisor:
                     self._events.put(event)
                 case QueryStarting() | QueryStopping() | QueryEnded():
                     return
-        self._submit_query_stop(run, query)
+        self._submit_immediate_query_stop(run, query)
 
-    # -- states; the caller holds the lock, except for _find_stopping_run and _transition -----------------------------
+    # -- states; the caller holds the lock, except for _find_stopping_run and _try_change_run_state --------------------
 
     def _find_run_with_query(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         """The run of ``task`` that has a query and is not being stopped, and its query; None when there is none."""
@@ -745,14 +751,16 @@ class Supervisor:
             self._end_run(run)
         return runs_and_queries
 
-    def _fail_or_retry(self, run: QueryRun, query: TaskQuery, died_event: TaskDied) -> None:
+    def _fail_or_retry_run(self, run: QueryRun, query: TaskQuery, died_event: TaskDied) -> None:
         """Change the state of ``run`` to QueryFailed and report ``died_event``. But if a server cannot be reached and
         ``errors.retry.timeout`` is not over, change the state to QueryWaiting and report :class:`TaskRetrying`."""
         if query.is_server_unreachable:
             now_s = time.monotonic()
-            outage = run.outage or Outage(since_s=now_s, planned_restarts=0)
+            outage = run.outage or Outage(began_at_s=now_s, planned_restart_count=0)
             if (restart_at_s := query.timeouts.next_restart_at_s(outage, now_s)) is not None:
-                run.outage = Outage(since_s=outage.since_s, planned_restarts=outage.planned_restarts + 1)
+                run.outage = Outage(
+                    began_at_s=outage.began_at_s, planned_restart_count=outage.planned_restart_count + 1
+                )
                 run.state = QueryWaiting(query=query, restarts_at_s=restart_at_s)
                 log.warning(
                     "Task %s: a server cannot be reached, so the query is started again in %d ms: %.500s",
@@ -777,7 +785,7 @@ class Supervisor:
             run.has_ended.set()
             self._runs.remove(run)
 
-    def _transition(
+    def _try_change_run_state(
         self,
         run: QueryRun,
         state_before: QueryState,
@@ -798,7 +806,7 @@ class Supervisor:
             return True
 
 
-def _wait_for_end(run: QueryRun, deadline_s: float) -> None:
+def _wait_for_run_end(run: QueryRun, deadline_s: float) -> None:
     """Wait for the end of a run that another thread stops, until the monotonic second ``deadline_s`` at most. Then
     close its fence: reject further commits and wait, without limit, for its running commit."""
     run.has_ended.wait(max(0, deadline_s - time.monotonic()))

@@ -45,9 +45,9 @@ METADATA_MAX_AGE_KEY = ConfigKey(
 class Outage:
     """An outage for one task: since when a server cannot be reached, and how often the task was restarted meanwhile."""
 
-    since_s: float
+    began_at_s: float
     """The monotonic second of the first failure."""
-    planned_restarts: int
+    planned_restart_count: int
     """How many restarts of the task's query were planned since the first failure."""
 
 
@@ -79,7 +79,7 @@ class TaskTimeouts:
     def next_restart_at_s(self, outage: Outage, now_s: float) -> float | None:
         """The monotonic second of the next restart, after a failure in the monotonic second ``now_s``. None when that
         restart would be more than ``retry_timeout_ms`` after the outage's first failure."""
-        delay_ms = min(FIRST_RETRY_DELAY_MS << min(outage.planned_restarts, 30), self.retry_delay_max_ms)
+        delay_ms = min(FIRST_RETRY_DELAY_MS << min(outage.planned_restart_count, 30), self.retry_delay_max_ms)
         restart_at_s = now_s + delay_ms / 1000
-        is_in_time = self.retry_timeout_ms < 0 or restart_at_s - outage.since_s <= self.retry_timeout_ms / 1000
+        is_in_time = self.retry_timeout_ms < 0 or restart_at_s - outage.began_at_s <= self.retry_timeout_ms / 1000
         return restart_at_s if is_in_time else None

@@ -17,7 +17,7 @@ from coterie.spark.smt.registry import TRANSFORM_TYPE_VALIDATOR, TYPE_AND_SIDE_B
 from coterie.spark.smt.transform_type import RecordSide, TransformType
 
 
-def _check_aliases(value: str) -> str | None:
+def _alias_list_error(value: str) -> str | None:
     """A validator of a list of aliases: None if all are different and none is empty, else the error message."""
     aliases = split_list(value)
     if "" in aliases:
@@ -25,7 +25,7 @@ def _check_aliases(value: str) -> str | None:
     return "Duplicate alias provided." if len(set(aliases)) < len(aliases) else None
 
 
-def _alias_list_key(name: str, documentation: str) -> ConfigKey:
+def _make_alias_list_key(name: str, documentation: str) -> ConfigKey:
     """The definition of a connector's key ``name``, whose value is a list of aliases."""
     group = name.capitalize()
     return ConfigKey(
@@ -33,7 +33,7 @@ def _alias_list_key(name: str, documentation: str) -> ConfigKey:
         type=Type.LIST,
         documentation=documentation,
         default="",
-        validator=_check_aliases,
+        validator=_alias_list_error,
         group=group,
         order=0,
         width=Width.LONG,
@@ -41,9 +41,11 @@ def _alias_list_key(name: str, documentation: str) -> ConfigKey:
     )
 
 
-TRANSFORM_ALIASES = _alias_list_key("transforms", "Aliases of the transforms, in the order in which they are applied.")
+TRANSFORM_ALIASES = _make_alias_list_key(
+    "transforms", "Aliases of the transforms, in the order in which they are applied."
+)
 """The key ``transforms`` of a connector."""
-PREDICATE_ALIASES = _alias_list_key("predicates", "Aliases of the predicates, which transforms name.")
+PREDICATE_ALIASES = _make_alias_list_key("predicates", "Aliases of the predicates, which transforms name.")
 """The key ``predicates`` of a connector."""
 _KEY_PREFIXES = tuple(f"{key.name}." for key in (TRANSFORM_ALIASES, PREDICATE_ALIASES))
 """The prefixes of all keys of transforms and predicates."""
@@ -65,7 +67,7 @@ def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) ->
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def definition(config: Mapping[str, str]) -> ConfigDef:
+def transforms_definition(config: Mapping[str, str]) -> ConfigDef:
     """The keys of the transforms and predicates that ``config`` lists, with their prefixes. For an unknown type, only
     the key ``type``."""
     keys: list[ConfigKey] = []
@@ -138,7 +140,7 @@ def _keys_of_alias(
 def config_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
     """Errors in the keys of the transforms and predicates, by key. Whether they fit the columns of the rows is not
     checked."""
-    own_definition = definition(config)
+    own_definition = transforms_definition(config)
     known_keys = {key.name for key in own_definition.keys}
     unknown_keys = [key for key in config if key.startswith(_KEY_PREFIXES) and key not in known_keys]
     return _value_errors(config, own_definition) | {key: [f"Unknown configuration {key}"] for key in unknown_keys}
@@ -160,13 +162,13 @@ def _value_errors(config: Mapping[str, str], own_definition: ConfigDef) -> dict[
 def _predicate_errors(config: Mapping[str, str], settings: PrefixedConfig) -> dict[str, list[str]]:
     """An error, by key, if the transform with the keys ``settings`` has a predicate that ``config`` does not list, or
     negates no predicate."""
-    name = config.get(settings.full_key("predicate"))
+    name = config.get(settings.user_key("predicate"))
     if name is not None and name.strip() not in (listed_predicates := list_aliases(config, PREDICATE_ALIASES)):
         return settings.error_by_key(
             "predicate", f"There is no such predicate; predicates names {', '.join(listed_predicates) or 'none'}"
         )
-    if name is None and settings.full_key("negate") in config:
-        return settings.error_by_key("negate", f"There is no predicate to negate: set {settings.full_key('predicate')}")
+    if name is None and settings.user_key("negate") in config:
+        return settings.error_by_key("negate", f"There is no predicate to negate: set {settings.user_key('predicate')}")
     return {}
 
 
@@ -183,16 +185,16 @@ class Predicate:
     is_negated: bool
     """Whether the transform is applied to the rows that do not match the predicate."""
 
-    def applies_column(self, rows: DataFrame) -> Column:
+    def applies_to_row_column(self, rows: DataFrame) -> Column:
         """A boolean column, never null: whether the transform is applied to the row, with the negation considered.
 
         :raises ConfigError: when the predicate does not fit the rows' columns; the error names the key.
         """
         key = self.predicate_type.keys[0].name if self.predicate_type.keys else "type"
         try:
-            matches = F.coalesce(self.predicate_type.matches_column(rows, self.settings), F.lit(False))
+            matches = F.coalesce(self.predicate_type.make_match_column(rows, self.settings), F.lit(False))
         except (PySparkException, ValueError) as error:
-            raise self.settings.config_error(key, first_message_line(error)) from error
+            raise self.settings.make_config_error(key, first_message_line(error)) from error
         return ~matches if self.is_negated else matches
 
 
@@ -201,27 +203,27 @@ class Transform:
     """One transform of a connector: its type, its keys, and the rows to which it is applied."""
 
     transform_type: TransformType
-    side: RecordSide
+    record_side: RecordSide
     settings: PrefixedConfig
     """The keys of the transform."""
     predicate: Predicate | None = None
     """The condition on the rows to which the transform is applied; None: all rows."""
 
     @property
-    def error_key(self) -> str:
+    def key_named_in_errors(self) -> str:
         """The key, with the prefix, that an error of this transform names unless the error is about another key: the
         first key of the transform's type, or ``type`` if the transform has no other keys."""
-        return self.settings.full_key(self.transform_type.keys[0].name if self.transform_type.keys else "type")
+        return self.settings.user_key(self.transform_type.keys[0].name if self.transform_type.keys else "type")
 
     @property
     def type_name(self) -> str:
         """The value of the transform's key ``type``."""
-        return self.settings.config[self.settings.full_key("type")].strip()
+        return self.settings.config[self.settings.user_key("type")].strip()
 
     @property
-    def error_key_value(self) -> str:
-        """The value that the config sets for :attr:`error_key`; empty text if it sets none."""
-        return self.settings.config.get(self.error_key, "")
+    def value_of_key_named_in_errors(self) -> str:
+        """The value that the config sets for :attr:`key_named_in_errors`; empty text if it sets none."""
+        return self.settings.config.get(self.key_named_in_errors, "")
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """``rows`` after the transform. With a predicate, only rows that match are transformed.
@@ -230,11 +232,13 @@ class Transform:
         """
         try:
             if self.predicate is None:
-                return self.transform_type.apply(rows, self.side, self.settings)
-            return self._apply_to_matching_rows(rows, self.predicate.applies_column(rows))
+                return self.transform_type.apply(rows, self.record_side, self.settings)
+            return self._apply_to_matching_rows(rows, self.predicate.applies_to_row_column(rows))
         except (PySparkException, ValueError) as error:
-            message = invalid_value_message(self.error_key, self.error_key_value, first_message_line(error))
-            raise ConfigError({self.error_key: [message]}) from error
+            message = invalid_value_message(
+                self.key_named_in_errors, self.value_of_key_named_in_errors, first_message_line(error)
+            )
+            raise ConfigError({self.key_named_in_errors: [message]}) from error
 
     def _apply_to_matching_rows(self, rows: DataFrame, matches: Column) -> DataFrame:
         """Apply the transform to all rows, and then select for each row the new columns if ``matches`` is true, else
@@ -250,7 +254,7 @@ class Transform:
         marked_rows = rows.withColumn(PREDICATE_MATCHES_COLUMN, matches).withColumn(
             ROW_BEFORE_COLUMN, F.struct(*map(exact_column, rows.columns))
         )
-        transformed_rows = self.transform_type.apply(marked_rows, self.side, self.settings)
+        transformed_rows = self.transform_type.apply(marked_rows, self.record_side, self.settings)
         ids_before, ids_after = column_id_by_name(marked_rows), column_id_by_name(transformed_rows)
         old_types = {field.name: field.dataType for field in rows.schema.fields}
         new_types = {
@@ -268,7 +272,7 @@ class Transform:
                 and name in new_types
                 and old_types[name].simpleString() != new_types[name].simpleString()
             ):
-                raise self.settings.config_error(
+                raise self.settings.make_config_error(
                     "predicate",
                     f"the transform makes {new_types[name].simpleString()} of column {name}, and rows that do not "
                     f"match have {old_types[name].simpleString()}: give all rows one type",
@@ -289,7 +293,7 @@ def parse_transforms(config: Mapping[str, str]) -> tuple[Transform, ...]:
 
     :raises ConfigError: when values are not valid; the error names each key.
     """
-    if errors := _value_errors(config, definition(config)):
+    if errors := _value_errors(config, transforms_definition(config)):
         raise ConfigError(errors)
     return tuple(_parse_transform(config, alias) for alias in list_aliases(config))
 
@@ -298,14 +302,14 @@ def _parse_transform(config: Mapping[str, str], alias: str) -> Transform:
     settings = _settings_of_alias(config, TRANSFORM_ALIASES, alias)
     transform_type, side = TYPE_AND_SIDE_BY_NAME[config[f"{settings.prefix}type"].strip()]
     predicate = None
-    if (name := config.get(settings.full_key("predicate"))) is not None:
+    if (name := config.get(settings.user_key("predicate"))) is not None:
         predicate_settings = _settings_of_alias(config, PREDICATE_ALIASES, name.strip())
         predicate = Predicate(
             predicate_type=PREDICATE_TYPE_BY_NAME[config[f"{predicate_settings.prefix}type"].strip()],
             settings=predicate_settings,
             is_negated=settings.required_value(ConfigDef(_PREDICATE_KEYS), "negate", bool),
         )
-    return Transform(transform_type=transform_type, side=side, settings=settings, predicate=predicate)
+    return Transform(transform_type=transform_type, record_side=side, settings=settings, predicate=predicate)
 
 
 def apply_transforms(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:

@@ -25,7 +25,7 @@ def python_session_settings(python: PythonSettings) -> Mapping[str, str]:
     return {MODULES_SETTING: ",".join(python.allowed_modules), PYTHON_SETTING: python.executable or sys.executable}
 
 
-def check_function_name(value: str) -> str | None:
+def function_name_error(value: str) -> str | None:
     """A validator: None if ``value`` has the form ``package.module:function``, else the error message."""
     module, colon, name = value.partition(":")
     if colon and name.isidentifier() and all(module_part.isidentifier() for module_part in module.split(".")):
@@ -34,7 +34,7 @@ def check_function_name(value: str) -> str | None:
 
 
 def load_function(spark: SparkSession, function_name: str) -> Callable[..., Any]:
-    """Import the function ``function_name``, a text that :func:`check_function_name` accepts.
+    """Import the function ``function_name``, a text that :func:`function_name_error` accepts.
 
     :raises ValueError: when the worker does not allow the module, the module cannot be imported, or it has no function
         of this name.

@@ -22,14 +22,14 @@ from coterie.spark import rotation, transforms, unsupported_connect_keys
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.error_columns import ERROR_COLUMN, ERROR_TYPE, ORIGINAL_COLUMN, ORIGINAL_RECORD_TYPE
-from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
+from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
 from coterie.spark.columns import column_id_by_name
 from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_definition, connector_definition
 from coterie.spark.failures import error_message
 from coterie.spark.generations.split import Split
-from coterie.spark.generations.stores import UnmovablePositions
-from coterie.spark.paths import to_path
-from coterie.spark.plugin_list import version_errors, wrong_type_errors
+from coterie.spark.generations.stores import UnmovablePositionStore
+from coterie.spark.paths import path_of_config_value
+from coterie.spark.plugin_list import version_errors, wrong_plugin_type_errors
 from coterie.spark.plugins import (
     ConfiguredSink,
     ConfiguredSource,
@@ -79,27 +79,27 @@ def validate_config(
         config = resolve(written_config)
     except ConfigError as error:
         definition = connector_definition(
-            written_config, *_configured_ends(written_config, worker_kafka_properties)[:2]
+            written_config, *_configured_source_and_sink(written_config, worker_kafka_properties)[:2]
         )
-        return make_config_infos(name, definition, written_config, error.listed)
+        return make_config_infos(name, definition, written_config, error.errors_as_lists)
     spark = redacting_session(spark, written_config, config)
     try:
         errors = config_errors(spark, config, worker_kafka_properties, checkpointed_task_configs)
     except ConfigError as error:
-        errors = error.listed
-    source, sink, _ = _configured_ends(config, worker_kafka_properties)
+        errors = error.errors_as_lists
+    source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
     definition = connector_definition(config, source, sink)
-    errors |= version_errors(config) | wrong_type_errors(definition, config)
+    errors |= version_errors(config) | wrong_plugin_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
     shown_errors = {
-        key: [hide_secrets(message) for message in _with_references(messages, written_config, config)]
+        key: [hide_secrets(message) for message in _messages_with_references(messages, written_config, config)]
         for key, messages in errors.items()
     }
     return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
 
 
-def _with_references(
+def _messages_with_references(
     messages: Sequence[str], written_config: Mapping[str, str], config: Mapping[str, str]
 ) -> Sequence[str]:
     """``messages`` with the values of ``written_config`` in place of those of ``config``, where these differ because
@@ -131,17 +131,17 @@ def config_errors(
     errors = common_definition().errors(config) | transforms.config_errors(config)
     if "connector.class" in errors:
         return errors
-    source, sink, missing_errors = _configured_ends(config, worker_kafka_properties)
+    source, sink, missing_errors = _configured_source_and_sink(config, worker_kafka_properties)
     errors |= missing_errors
     if source is not None:
-        errors |= source_errors(source, checkpointed_task_configs)
+        errors |= source_change_errors(source, checkpointed_task_configs)
     if source is not None and sink is not None:
-        errors |= sink_errors(source, checkpointed_task_configs) | unsupported_connect_keys.unsupported_key_errors(
-            source, sink
-        )
+        errors |= sink_change_errors(
+            source, checkpointed_task_configs
+        ) | unsupported_connect_keys.unsupported_key_errors(source, sink)
     end_errors: dict[str, list[str]] = {}
     if source is not None:
-        source, end_errors = _check_source(spark, source, checkpointed_task_configs)
+        source, end_errors = _validate_and_complete_source(spark, source, checkpointed_task_configs)
         if not end_errors:
             if "tasks.max" not in errors and source.plugin.has_fixed_split:
                 errors |= _fixed_split_errors(config, source, checkpointed_task_configs)
@@ -155,11 +155,11 @@ def config_errors(
         if source is not None and not source.plugin.can_wait_for_rows:
             errors |= _rotation_errors(source, sink)
     if source is not None and sink is not None:
-        errors |= _end_combination_errors(spark, config, source, sink, errors)
+        errors |= _source_sink_combination_errors(spark, config, source, sink, errors)
     return errors
 
 
-def _end_combination_errors(
+def _source_sink_combination_errors(
     spark: SparkSession,
     config: Mapping[str, str],
     source: ConfiguredSource,
@@ -174,7 +174,7 @@ def _end_combination_errors(
     return errors
 
 
-def _check_source(
+def _validate_and_complete_source(
     spark: SparkSession, source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> tuple[ConfiguredSource, dict[str, list[str]]]:
     """Check the source's keys. Returns the source, with the inferred values of keys that the config does not set, and
@@ -203,9 +203,9 @@ def _infer_missing_values(
             config=config_with_kept_values.with_defaults(source.plugin.infer_values(spark, config_with_kept_values)),
         ), {}
     except ConfigError as error:
-        return source, error.listed
+        return source, error.errors_as_lists
     except (WorldError, PySparkException, Py4JError, OSError) as error:
-        key = source.config.full_key(source.plugin.keys_to_infer(source.config)[0])
+        key = source.config.user_key(source.plugin.keys_to_infer(source.config)[0])
         return source, {key: [f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"]}
 
 
@@ -238,7 +238,7 @@ def _tolerance_errors(
     try:
         tolerance = bad_records.error_tolerance_of(config)
     except ConfigError as error:
-        return error.listed
+        return error.errors_as_lists
     if tolerance is None:
         return {}
     key = bad_records.TOLERANCE_KEY
@@ -251,7 +251,7 @@ def _tolerance_errors(
     if (
         isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterTopic)
         and _may_share_cluster(source.config, writer_config)
-        and (topics_key := _key_with_topic(source, tolerance.dead_letter_destination.topic)) is not None
+        and (topics_key := _key_that_names_topic(source, tolerance.dead_letter_destination.topic)) is not None
     ):
         return _dead_letter_topic_errors(source, tolerance.dead_letter_destination.topic, topics_key)
     if isinstance(tolerance.dead_letter_destination, bad_records.DeadLetterFolder) and _overlaps_sink_folder(
@@ -265,11 +265,11 @@ def _tolerance_errors(
         }
     if not is_atomic:
         try:
-            errors = queue.destination_errors(
+            errors = queue.find_destination_errors(
                 spark, tolerance.dead_letter_destination, config, source.config.worker_kafka_properties
             )
         except ConfigError as error:
-            errors = error.listed
+            errors = error.errors_as_lists
         if errors:
             return errors
     if not is_atomic and common_definition().required_value(config, EXACTLY_ONCE_KEY.name, str) == "required":
@@ -284,9 +284,9 @@ def _tolerance_errors(
 
 def _overlaps_sink_folder(sink: ConfiguredSink, folder: Path) -> bool:
     """Whether the sink has a key ``path`` and ``folder`` is the folder at this path, is in it, or contains it."""
-    if (path := sink.config.config.get(sink.config.full_key("path"))) is None:
+    if (path := sink.config.config.get(sink.config.user_key("path"))) is None:
         return False
-    sink_folder, resolved_folder = to_path(path).resolve(), folder.resolve()
+    sink_folder, resolved_folder = path_of_config_value(path).resolve(), folder.resolve()
     return (
         sink_folder == resolved_folder
         or sink_folder in resolved_folder.parents
@@ -298,17 +298,17 @@ def _dead_letter_topic_errors(source: ConfiguredSource, topic: str, topics_key: 
     """Connect's error, by key, about a dead letter topic that the source would read, because ``topics_key``, the user's
     key of ``topics`` or ``topics.regex``, names it."""
     value = source.config.config[topics_key]
-    if topics_key == source.config.full_key("topics"):
+    if topics_key == source.config.user_key("topics"):
         named = f"the list of topics ('{topics_key}=[{', '.join(split_list(value))}]')"
     else:
         named = f"the regex matching topics ('{topics_key}={value}')"
     return {topics_key: [f"The DLQ topic '{topic}' may not be included in {named} consumed by the connector"]}
 
 
-def _key_with_topic(source: ConfiguredSource, topic: str) -> str | None:
+def _key_that_names_topic(source: ConfiguredSource, topic: str) -> str | None:
     """The user's key of the source that names ``topic``: that of ``topics`` or ``topics.regex``. None when neither
     names it, and for an expression that only Java accepts."""
-    topics_key, pattern_key = source.config.full_key("topics"), source.config.full_key("topics.regex")
+    topics_key, pattern_key = source.config.user_key("topics"), source.config.user_key("topics.regex")
     if topic in split_list(source.config.config.get(topics_key, "")):
         return topics_key
     pattern = source.config.config.get(pattern_key, "")
@@ -325,12 +325,12 @@ def _endless_loop_errors(spark: SparkSession, source: ConfiguredSource, sink: Co
         return {}
     if not _may_share_cluster(source.config, sink.config):
         return {}
-    key, topic = sink.config.full_key("topic"), sink.config.config.get(sink.config.full_key("topic"))
+    key, topic = sink.config.user_key("topic"), sink.config.config.get(sink.config.user_key("topic"))
     topic_keys = " or ".join(
-        name for name in map(source.config.full_key, ("topics", "topics.regex")) if name in sink.config.config
+        name for name in map(source.config.user_key, ("topics", "topics.regex")) if name in sink.config.config
     )
     if topic is not None:
-        if _key_with_topic(source, topic.strip()) is None:
+        if _key_that_names_topic(source, topic.strip()) is None:
             return {}
         message = (
             f"{topic_keys} names this topic, on the same cluster. Name another one, or leave it out of {topic_keys}"
@@ -361,7 +361,7 @@ def _may_share_cluster(source: PrefixedConfig, sink: PrefixedConfig) -> bool:
 def _bootstrap_addresses(config: PrefixedConfig, override_prefix: str) -> set[str]:
     """The bootstrap addresses of a Kafka source or sink with this config: those of its key with the prefix
     ``override_prefix``, else those of the worker."""
-    overrides = config.values_under(override_prefix)
+    overrides = config.values_under_prefix(override_prefix)
     return set(
         split_list(
             overrides.get(kafka.BOOTSTRAP_SERVERS, config.worker_kafka_properties.get(kafka.BOOTSTRAP_SERVERS, ""))
@@ -386,7 +386,7 @@ def _keeps_topic_column(spark: SparkSession, source: ConfiguredSource) -> bool:
     return column_id_by_name(rows)[name] == column_id_by_name(transformed_rows)[name]
 
 
-def _configured_ends(
+def _configured_source_and_sink(
     config: Mapping[str, str], worker_kafka_properties: Mapping[str, str]
 ) -> tuple[ConfiguredSource | None, ConfiguredSink | None, dict[str, list[str]]]:
     """The source, the sink, and errors by key. The source or the sink is None if ``config`` does not name it
@@ -396,11 +396,11 @@ def _configured_ends(
     try:
         source = configured_source(config, worker_kafka_properties)
     except ConfigError as error:
-        errors |= error.listed
+        errors |= error.errors_as_lists
     try:
         sink = configured_sink(config, worker_kafka_properties)
     except ConfigError as error:
-        errors |= error.listed
+        errors |= error.errors_as_lists
     return source, sink, errors
 
 
@@ -464,7 +464,7 @@ def _rotation_errors(source: ConfiguredSource, sink: ConfiguredSink) -> dict[str
     return {key: [f"Configuration {key} has no effect: {message}"] for key in keys_without_effect}
 
 
-def partitions_by_task(source: ConfiguredSource) -> Sequence[Sequence[str]]:
+def list_source_partitions_by_task(source: ConfiguredSource) -> Sequence[Sequence[str]]:
     """The source partitions that each task would read after a split now, by task number.
 
     :raises ConfigError: when a value is not valid; the error names the key.
@@ -474,7 +474,7 @@ def partitions_by_task(source: ConfiguredSource) -> Sequence[Sequence[str]]:
     return source.plugin.divide_partitions(source.plugin.list_source_partitions(source.config), tasks_max)
 
 
-def source_errors(
+def source_change_errors(
     source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, if the tasks with the configs ``checkpointed_task_configs`` have another class of source than
@@ -494,24 +494,24 @@ def source_errors(
         return {}  # Another runtime has created these task configs: the tasks have never run on Spark.
     if former_source.plugin is not source.plugin:
         class_key = "connector.class" if source.config.is_prefix_optional else "source.class"
-        return _changed_source_errors(class_key, source, former_source.plugin.__name__)
-    key = source.config.full_key("format")
+        return _make_source_change_errors(class_key, source, former_source.plugin.__name__)
+    key = source.config.user_key("format")
     old_format, new_format = (
-        connector_end.config.config.get(connector_end.config.full_key("format"), "").strip()
+        connector_end.config.config.get(connector_end.config.user_key("format"), "").strip()
         for connector_end in (former_source, source)
     )
     if old_format == new_format or all(known_key.name != key for known_key in source.definition.keys):
         return {}
-    return _changed_source_errors(key, source, old_format)
+    return _make_source_change_errors(key, source, old_format)
 
 
-def sink_errors(
+def sink_change_errors(
     source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, for each key of the sink whose value identifies another place than in
     ``checkpointed_task_configs``, the configs of the connector's tasks that may have checkpoints. Empty if the source's
     positions can be moved to new checkpoints: only then the sink may change."""
-    if not checkpointed_task_configs or not isinstance(source.plugin.position_store, UnmovablePositions):
+    if not checkpointed_task_configs or not isinstance(source.plugin.position_store, UnmovablePositionStore):
         return {}
     config, worker_kafka_properties = source.config.config, source.config.worker_kafka_properties
     try:
@@ -528,7 +528,7 @@ def sink_errors(
         keys = {next(key for key in ("sink.class", "sink.format", "connector.class") if key in config)}
     else:
         sink_config = configured_sink(config, worker_kafka_properties).config
-        keys = {sink_config.full_key(name) for name in changed_names}
+        keys = {sink_config.user_key(name) for name in changed_names}
     message = (
         f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Set the former "
         f"value again; {_OTHER_WAYS}"
@@ -536,7 +536,7 @@ def sink_errors(
     return {key: [f"The value of configuration {key} cannot be changed: {message}"] for key in sorted(keys)}
 
 
-def _changed_source_errors(key: str, source: ConfiguredSource, former_class_or_format: str) -> dict[str, list[str]]:
+def _make_source_change_errors(key: str, source: ConfiguredSource, former_class_or_format: str) -> dict[str, list[str]]:
     """The error, by ``key``, that the connector's checkpoints were made with another class or format of the source,
     ``former_class_or_format``."""
     message = (
@@ -550,18 +550,19 @@ def _changed_source_errors(key: str, source: ConfiguredSource, former_class_or_f
 def _fixed_split_errors(
     config: Mapping[str, str], source: ConfiguredSource, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """The errors, by key, of :func:`split_errors`, or of a value with which the source's partitions cannot be listed.
+    """The errors, by key, of :func:`task_count_change_errors`, or of a value with which the source's partitions cannot
+    be listed.
 
     :raises WorldError: when the source cannot be reached.
     """
     try:
-        partitions_by_task_number = partitions_by_task(source)
+        partitions_by_task_number = list_source_partitions_by_task(source)
     except ConfigError as error:
-        return error.listed
-    return split_errors(config, len(partitions_by_task_number), checkpointed_task_configs)
+        return error.errors_as_lists
+    return task_count_change_errors(config, len(partitions_by_task_number), checkpointed_task_configs)
 
 
-def split_errors(
+def task_count_change_errors(
     config: Mapping[str, str], task_count: int, checkpointed_task_configs: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """An error, by key, if the number of tasks changes. ``task_count`` is the number with the new ``config``; the
@@ -609,7 +610,7 @@ def _transform_errors(
         tolerance = source.config.config.get(bad_records.TOLERANCE_KEY, "none").strip()
         if tolerance == "all" and source.plugin.reports_bad_records:
             error_fields = [StructField(ORIGINAL_COLUMN, ORIGINAL_RECORD_TYPE), StructField(ERROR_COLUMN, ERROR_TYPE)]
-            apply_tolerant(
+            apply_transforms_tolerantly(
                 session.createDataFrame([], StructType([*schema.fields, *error_fields])), parsed_transforms, sink_object
             )
         else:
@@ -617,5 +618,5 @@ def _transform_errors(
             if sink_object is not None:
                 sink_object.to_sink_columns(rows)
     except ConfigError as error:
-        return error.listed
+        return error.errors_as_lists
     return {}

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import create_first_checkpoint, take_over_checkpoint
-from coterie.spark.class_archive import DEFAULT_JAVA_OPTIONS_KEY, archive_path, java_path_option
+from coterie.spark.class_archive import DEFAULT_JAVA_OPTIONS_KEY, archive_path, jvm_option_with_path
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.java import find_java_home
@@ -39,7 +39,7 @@ ARCHIVE_TIMEOUT_S = 600
 """Time limit, in seconds, for the end of the JVM, which writes the archive when it ends."""
 
 
-def warm_up(spark: SparkSession, scratch_folder: Path) -> None:
+def run_warm_up_queries(spark: SparkSession, scratch_folder: Path) -> None:
     """Run three queries at the same time, each in a session as a task has one. Two with two batches read CSV, filter,
     cast, and write files by Spark's writer and by Arrow. The third reads the rate source and writes nothing. Each query
     loads the JVM's classes that it uses; a class that several tasks load at the same time makes them wait for each
@@ -52,7 +52,10 @@ def warm_up(spark: SparkSession, scratch_folder: Path) -> None:
     """
     folder = Path(tempfile.mkdtemp(prefix="warm-up-", dir=scratch_folder))
     try:
-        configs = {"rate": _rate_config(), **{format_: _files_config(folder, format_) for format_ in FILE_FORMATS}}
+        configs = {
+            "rate": _rate_source_task_config(),
+            **{format_: _write_csv_and_make_config(folder, format_) for format_ in FILE_FORMATS},
+        }
         with ThreadPoolExecutor(len(configs)) as threads:
             runs = [threads.submit(_run_query, spark, folder, name, config) for name, config in configs.items()]
             for run in runs:
@@ -76,11 +79,11 @@ def write_class_archive(config: SparkConfig) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         settings = {
             **config.user_settings,
-            DEFAULT_JAVA_OPTIONS_KEY: java_path_option("ArchiveClassesAtExit", unfinished_file),
+            DEFAULT_JAVA_OPTIONS_KEY: jvm_option_with_path("ArchiveClassesAtExit", unfinished_file),
         }
         driver = start_driver(replace(config, user_settings=settings), lambda _: None)
         try:
-            warm_up(driver.spark, config.scratch_folder)
+            run_warm_up_queries(driver.spark, config.scratch_folder)
             driver.close(timeout_s=ARCHIVE_TIMEOUT_S)
         finally:
             # After an error or Ctrl-C; it does nothing where the JVM has ended.
@@ -97,7 +100,7 @@ def write_class_archive(config: SparkConfig) -> None:
         unfinished_file.unlink(missing_ok=True)
 
 
-def _rate_config() -> Mapping[str, str]:
+def _rate_source_task_config() -> Mapping[str, str]:
     """The config of a task that reads the rate source and writes nothing."""
     return {
         "task.class": "RateSource",
@@ -109,7 +112,7 @@ def _rate_config() -> Mapping[str, str]:
     }
 
 
-def _files_config(folder: Path, format_: str) -> Mapping[str, str]:
+def _write_csv_and_make_config(folder: Path, format_: str) -> Mapping[str, str]:
     """Write two CSV files into a new folder in ``folder``. Returns the config of a task that reads them, and writes
     their rows to files of the format ``format_``."""
     source_folder = folder / f"{format_}-in"
@@ -140,7 +143,7 @@ def _files_config(folder: Path, format_: str) -> Mapping[str, str]:
 def _run_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str, str]) -> None:
     """Run a task with ``config`` until it has processed its input. Its checkpoint is in ``folder``.
 
-    :raises WorldError, PySparkException, Py4JError: as :func:`warm_up`.
+    :raises WorldError, PySparkException, Py4JError: as :func:`run_warm_up_queries`.
     """
     checkpoints = folder / f"{name}-checkpoints"
     create_first_checkpoint(checkpoints)

@@ -282,7 +282,7 @@ def encode_batch(
     return struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc32c(crc_covered_bytes)) + crc_covered_bytes
 
 
-def encode_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, timestamp_ms: int) -> bytes:
+def encode_transaction_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, timestamp_ms: int) -> bytes:
     """The control batch (marker) that ends a producer's transaction in one partition: with a commit or an abort."""
     record = NewRecord(
         key=_MARKER_KEY.pack(0, _COMMIT_MARKER_TYPE if is_commit else _ABORT_MARKER_TYPE),
@@ -381,14 +381,14 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
             offset=header.base_offset + reader.varint(),
             key=reader.varint_bytes(),
             value=reader.varint_bytes(),
-            headers=_read_headers(reader),
+            headers=_read_record_headers(reader),
         )
         if reader.position != end:
             raise WireError(f"a record states a length of {size} bytes, but its fields have another length")
     reader.expect_end()
 
 
-def _read_headers(reader: Reader) -> tuple[tuple[str, bytes | None], ...]:
+def _read_record_headers(reader: Reader) -> tuple[tuple[str, bytes | None], ...]:
     """The names and values of a record's headers.
 
     :raises WireError: when they are malformed.
@@ -396,10 +396,10 @@ def _read_headers(reader: Reader) -> tuple[tuple[str, bytes | None], ...]:
     count = reader.varint()
     if not 0 <= count * 2 <= reader.remaining:
         raise WireError(f"a record announces {count} headers, but {reader.remaining} bytes are left")
-    return tuple((_header_name(reader), reader.varint_bytes()) for _ in range(count))
+    return tuple((_read_record_header_name(reader), reader.varint_bytes()) for _ in range(count))
 
 
-def _header_name(reader: Reader) -> str:
+def _read_record_header_name(reader: Reader) -> str:
     """The name of a record's header; bytes that are not UTF-8 are replaced.
 
     :raises WireError: when the name is null.

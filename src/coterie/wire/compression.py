@@ -41,7 +41,7 @@ def decompress(codec: int, data: bytes | memoryview, *, size_max: int) -> bytes:
         elif codec == SNAPPY:
             decompressed = _decompress_snappy(bytes(data), size_max)
         elif codec in (LZ4, ZSTD):
-            decompressed = _decompress_stream("lz4" if codec == LZ4 else "zstd", data, size_max)
+            decompressed = _decompress_with_pyarrow("lz4" if codec == LZ4 else "zstd", data, size_max)
         else:
             raise WireError(f"no codec has the number {codec}")
     except (zlib.error, OSError, ValueError) as error:
@@ -86,7 +86,7 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
     return bytes(decompressed)
 
 
-def _decompress_stream(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
+def _decompress_with_pyarrow(codec: str, data: bytes | memoryview, size_max: int) -> bytes:
     """``data`` decompressed with pyarrow's codec of the name ``codec``; at least ``size_max`` + 1 bytes if the result
     is longer than ``size_max``.
 

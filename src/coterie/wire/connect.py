@@ -53,7 +53,7 @@ class ConnectProtocol(IntEnum):
         return {protocol.setting: protocol for protocol in cls}[setting]
 
 
-class AssignmentError(IntEnum):
+class AssignmentErrorCode(IntEnum):
     """The error in a leader's assignments. With CONFIG_MISMATCH, the assignments change nothing: the leader has not
     read as much of the config topic as a member."""
 
@@ -70,7 +70,7 @@ class WorkerAssignment:
     As the ``allocation`` of a :class:`WorkerMetadata`, ``assigned`` contains all jobs that the worker has.
     """
 
-    error: AssignmentError = AssignmentError.NO_ERROR
+    error: AssignmentErrorCode = AssignmentErrorCode.NO_ERROR
     leader: MemberId
     """The member id of the leader."""
     leader_url: WorkerUrl
@@ -121,7 +121,7 @@ class RoundToken:
     still run tasks."""
 
     @classmethod
-    def checked(cls, token: object) -> Self:
+    def checked_token(cls, token: object) -> Self:
         """``token``, the token of ``AssignmentsRequested``, as a `RoundToken`; an assertion fails if it has another
         type."""
         assert isinstance(token, cls)
@@ -134,12 +134,12 @@ class RoundResult:
 
     protocol: ConnectProtocol
     """The protocol that was selected in that rebalance."""
-    error: AssignmentError = AssignmentError.NO_ERROR
+    error: AssignmentErrorCode = AssignmentErrorCode.NO_ERROR
     delay_ms: int = 0
     """What is left of the scheduled rebalance delay when the leader computes the assignment; 0 when none runs."""
 
     @classmethod
-    def checked(cls, token: object) -> Self:
+    def checked_token(cls, token: object) -> Self:
         """``token``, the token of ``Assigned``, as a `RoundResult`; an assertion fails if it has another type."""
         assert isinstance(token, cls)
         return token

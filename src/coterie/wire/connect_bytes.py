@@ -20,7 +20,7 @@ from operator import itemgetter
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.primitives import Reader, Writer
 
 CONNECTOR_INSTANCE = -1
@@ -126,14 +126,14 @@ def _read_version(reader: Reader) -> int:
     return version
 
 
-def _read_assignment_error(reader: Reader) -> AssignmentError:
+def _read_assignment_error(reader: Reader) -> AssignmentErrorCode:
     """The error code of an assignment.
 
     :raises WireError: when it is unknown.
     """
     code = reader.int16()
     try:
-        return AssignmentError(code)
+        return AssignmentErrorCode(code)
     except ValueError as error:
         raise WireError(f"the error code {code} of an assignment is unknown") from error
 
@@ -151,10 +151,10 @@ def _write_task_numbers(writer: Writer, connector_task_numbers: Iterable[tuple[C
         connector: [number for _, number in group]
         for connector, group in groupby(sorted(connector_task_numbers), key=itemgetter(0))
     }
-    writer.count(len(task_numbers_by_connector))
+    writer.array_count(len(task_numbers_by_connector))
     for connector, task_numbers in task_numbers_by_connector.items():
         writer.string(connector)
-        writer.count(len(task_numbers))
+        writer.array_count(len(task_numbers))
         for task_number in task_numbers:
             writer.int32(task_number)
 
@@ -194,13 +194,13 @@ def _read_task_numbers(reader: Reader, *, task_number_min: int) -> list[tuple[Co
 def _write_claims(writer: Writer, metadata: WorkerMetadata) -> None:
     """Write the connectors and the tasks that the worker claims; a null array if the field is None."""
     if metadata.static_connectors is None:
-        writer.count(NULL_COUNT)
+        writer.array_count(NULL_COUNT)
     else:
-        writer.count(len(metadata.static_connectors))
+        writer.array_count(len(metadata.static_connectors))
         for connector in sorted(metadata.static_connectors):
             writer.string(connector)
     if metadata.static_tasks is None:
-        writer.count(NULL_COUNT)
+        writer.array_count(NULL_COUNT)
     else:
         _write_task_numbers(writer, [(task.connector, task.task) for task in metadata.static_tasks])
 

@@ -36,7 +36,7 @@ class ListedJobs:
     """The jobs that one or more structs list together, and the jobs among these that are listed more than once."""
 
     jobs: Jobs
-    repeated: Jobs
+    repeated_jobs: Jobs
 
 
 def jobs_in_arrays(arrays: JobArrays) -> Jobs:
@@ -53,7 +53,7 @@ def listed_jobs(structs: Iterable[JobArrays]) -> ListedJobs:
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
     """
     counts = Counter(job for arrays in structs for job in _all_listed_jobs(arrays))
-    return ListedJobs(jobs=Jobs.of(counts), repeated=Jobs.of(job for job, count in counts.items() if count > 1))
+    return ListedJobs(jobs=Jobs.of(counts), repeated_jobs=Jobs.of(job for job, count in counts.items() if count > 1))
 
 
 def job_arrays(jobs: Jobs) -> Mapping[str, Any]:
@@ -73,9 +73,9 @@ def _all_listed_jobs(arrays: JobArrays) -> list[Job]:
 
     :raises InvalidFieldError: when the name of a connector is empty, or the number of a task is negative.
     """
-    jobs: list[Job] = [_connector_name(name) for name in arrays.connectors]
+    jobs: list[Job] = [_checked_connector_name(name) for name in arrays.connectors]
     for tasks in arrays.tasks:
-        connector = _connector_name(tasks.connector_id)
+        connector = _checked_connector_name(tasks.connector_id)
         lowest_number = min(tasks.task_ids, default=0)
         if lowest_number < 0:
             raise InvalidFieldError(
@@ -86,7 +86,7 @@ def _all_listed_jobs(arrays: JobArrays) -> list[Job]:
     return jobs
 
 
-def _connector_name(name: str) -> ConnectorName:
+def _checked_connector_name(name: str) -> ConnectorName:
     """``name`` as the name of a connector.
 
     :raises InvalidFieldError: when it is empty.

@@ -19,9 +19,9 @@ def encode_place_handover(place: Handover) -> bytes:
     """``place`` as JSON, for :func:`decode_place_handover` in the next process."""
     match place:
         case PlaceHandover():
-            fields = _classic_fields(place)
+            fields = _json_fields_of_classic_place(place)
         case ConnectPlaceHandover():
-            fields = _connect_fields(place)
+            fields = _json_fields_of_connect_place(place)
     return json.dumps(fields).encode()
 
 
@@ -32,12 +32,12 @@ def decode_place_handover(data: bytes) -> Handover:
     """
     try:
         fields: Any = json.loads(data)
-        return _connect_place(fields) if "member_epoch" in fields else _classic_place(fields)
+        return _decode_connect_place(fields) if "member_epoch" in fields else _decode_classic_place(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error
 
 
-def _classic_fields(place: PlaceHandover) -> Mapping[str, object]:
+def _json_fields_of_classic_place(place: PlaceHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "generation": place.generation,
@@ -45,14 +45,14 @@ def _classic_fields(place: PlaceHandover) -> Mapping[str, object]:
         "leader": place.leader,
         "leader_url": place.leader_url,
         "config_offset": place.config_offset,
-        **_job_fields(place.jobs),
+        **_json_fields_of_jobs(place.jobs),
         "deferred_until_ms": place.deferred_until_ms,
         "unheard": place.may_have_missed_vote,
         "owes_round": place.must_ask_for_round,
     }
 
 
-def _classic_place(fields: Any) -> PlaceHandover:
+def _decode_classic_place(fields: Any) -> PlaceHandover:
     deferred_until_ms = fields["deferred_until_ms"]
     return PlaceHandover(
         member_id=MemberId(fields["member_id"]),
@@ -61,14 +61,14 @@ def _classic_place(fields: Any) -> PlaceHandover:
         leader=MemberId(fields["leader"]),
         leader_url=WorkerUrl(fields["leader_url"]),
         config_offset=ConfigOffset(int(fields["config_offset"])),
-        jobs=_jobs(fields),
+        jobs=_decode_jobs(fields),
         deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
         may_have_missed_vote=bool(fields["unheard"]),
         must_ask_for_round=bool(fields["owes_round"]),
     )
 
 
-def _connect_fields(place: ConnectPlaceHandover) -> Mapping[str, object]:
+def _json_fields_of_connect_place(place: ConnectPlaceHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "member_epoch": place.member_epoch,
@@ -79,14 +79,16 @@ def _connect_fields(place: ConnectPlaceHandover) -> Mapping[str, object]:
         "leader_epoch": place.leader_epoch,
         "assignment_epoch": place.assignment_epoch,
         "config_offset": place.config_offset,
-        **_job_fields(place.jobs),
-        "job_epochs": [{"epoch": epoch, **_job_fields(jobs)} for epoch, jobs in sorted(place.job_epochs.items())],
+        **_json_fields_of_jobs(place.jobs),
+        "job_epochs": [
+            {"epoch": epoch, **_json_fields_of_jobs(jobs)} for epoch, jobs in sorted(place.job_epochs.items())
+        ],
         "version": place.version,
         "metadata": place.metadata.hex(),
     }
 
 
-def _connect_place(fields: Any) -> ConnectPlaceHandover:
+def _decode_connect_place(fields: Any) -> ConnectPlaceHandover:
     return ConnectPlaceHandover(
         member_id=MemberId(fields["member_id"]),
         member_epoch=MemberEpoch(int(fields["member_epoch"])),
@@ -97,21 +99,21 @@ def _connect_place(fields: Any) -> ConnectPlaceHandover:
         leader_epoch=LeaderEpoch(int(fields["leader_epoch"])),
         assignment_epoch=GroupEpoch(int(fields["assignment_epoch"])),
         config_offset=ConfigOffset(int(fields["config_offset"])),
-        jobs=_jobs(fields),
-        job_epochs={GroupEpoch(int(one["epoch"])): _jobs(one) for one in fields["job_epochs"]},
+        jobs=_decode_jobs(fields),
+        job_epochs={GroupEpoch(int(one["epoch"])): _decode_jobs(one) for one in fields["job_epochs"]},
         version=int(fields["version"]),
         metadata=bytes.fromhex(fields["metadata"]),
     )
 
 
-def _job_fields(jobs: Jobs) -> Mapping[str, object]:
+def _json_fields_of_jobs(jobs: Jobs) -> Mapping[str, object]:
     numbers: dict[str, list[int]] = {}
     for task in sorted(jobs.tasks):
         numbers.setdefault(task.connector, []).append(task.task)
     return {"connectors": sorted(jobs.connectors), "tasks": numbers}
 
 
-def _jobs(fields: Any) -> Jobs:
+def _decode_jobs(fields: Any) -> Jobs:
     return Jobs(
         frozenset(map(ConnectorName, fields["connectors"])),
         frozenset(

@@ -144,7 +144,7 @@ def checked_message(data: bytes, position: int, entity_type: Any, *, elements_ma
         `TooManyElementsError` when it has more than ``elements_max`` array elements and tagged fields.
     """
     message = _MessageBytes(data, elements_max)
-    _entity_walk(entity_type).walk(message, position)
+    _make_entity_walk(entity_type).walk(message, position)
     return message.without_unknown_tagged_fields()
 
 
@@ -152,7 +152,7 @@ def checked_message(data: bytes, position: int, entity_type: Any, *, elements_ma
 
 
 @cache
-def _entity_walk(entity_type: Any) -> _TypeWalk:
+def _make_entity_walk(entity_type: Any) -> _TypeWalk:
     """The :class:`_TypeWalk` of a message or struct: it checks the counts and lengths of one value, field by field and
     without decoding it. Built once for each type."""
     is_flexible: bool = entity_type.__flexible__
@@ -161,10 +161,10 @@ def _entity_walk(entity_type: Any) -> _TypeWalk:
     for field in fields(entity_type):
         tag = field.metadata.get("tag")
         if tag is None:
-            untagged.append(_field_walk(field, is_flexible=is_flexible, may_be_null=is_nullable(field.type)))
+            untagged.append(_make_field_walk(field, is_flexible=is_flexible, may_be_null=is_nullable(field.type)))
         else:
             # A null tagged field is absent, so kio reads it without a null marker.
-            walk_by_tag[tag] = _field_walk(field, is_flexible=is_flexible, may_be_null=False).walk
+            walk_by_tag[tag] = _make_field_walk(field, is_flexible=is_flexible, may_be_null=False).walk
     walks = tuple(_join_fixed_size_walks(untagged))
     size_min = sum(type_walk.size_min for type_walk in untagged) + is_flexible
 
@@ -186,15 +186,15 @@ def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
             fixed_size += type_walk.size_min
             continue
         if fixed_size:
-            walks.append(_fixed_size_walk(fixed_size).walk)
+            walks.append(_make_fixed_size_walk(fixed_size).walk)
             fixed_size = 0
         walks.append(type_walk.walk)
     if fixed_size:
-        walks.append(_fixed_size_walk(fixed_size).walk)
+        walks.append(_make_fixed_size_walk(fixed_size).walk)
     return walks
 
 
-def _field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
+def _make_field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks the values of one field. With ``may_be_null``, a struct follows a byte that is
     -1 for null; null arrays are accepted if the type of the field allows them."""
     value_type: Any = without_none(field.type)
@@ -203,39 +203,41 @@ def _field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _
         value_type = without_none(get_args(value_type)[0])
     is_entity = is_dataclass(value_type)
     element_walk = (
-        _entity_walk(value_type)
+        _make_entity_walk(value_type)
         if is_entity
-        else _primitive_walk(field.metadata["kafka_type"], is_flexible=is_flexible)
+        else _make_primitive_walk(field.metadata["kafka_type"], is_flexible=is_flexible)
     )
     if is_array:
         assert element_walk.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
         # kio accepts null even where the schema does not; the code that handles the message does not expect null there.
-        return _array_walk(element_walk, is_flexible=is_flexible, may_be_null=is_nullable(field.type))
-    return _nullable_entity_walk(element_walk) if may_be_null and is_entity else element_walk
+        return _make_array_walk(element_walk, is_flexible=is_flexible, may_be_null=is_nullable(field.type))
+    return _make_nullable_entity_walk(element_walk) if may_be_null and is_entity else element_walk
 
 
-def _primitive_walk(kafka_type: str, *, is_flexible: bool) -> _TypeWalk:
+def _make_primitive_walk(kafka_type: str, *, is_flexible: bool) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks values of kio's primitive type ``kafka_type``, such as ``int32`` or
     ``string``.
 
     :raises NotImplementedError: when the type is not known here, which is a bug in Coterie.
     """
     if kafka_type in _FIXED_SIZES:
-        return _fixed_size_walk(_FIXED_SIZES[kafka_type])
+        return _make_fixed_size_walk(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
         raise NotImplementedError(
             f"coterie.wire.message_check cannot check kio's type {kafka_type}: add the type there"
         )
     is_string = kafka_type == "string"
-    return _compact_bytes_walk(is_string=is_string) if is_flexible else _sized_bytes_walk(2 if is_string else 4)
+    return (
+        _make_compact_bytes_walk(is_string=is_string) if is_flexible else _make_sized_bytes_walk(2 if is_string else 4)
+    )
 
 
-def _fixed_size_walk(size: int) -> _TypeWalk:
+def _make_fixed_size_walk(size: int) -> _TypeWalk:
     """The :class:`_TypeWalk` of values of ``size`` bytes each: it checks that so many bytes are left."""
     return _TypeWalk(lambda message, position: message.skip(position, size), size, is_fixed_size=True)
 
 
-def _compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
+def _make_compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks strings or bytes of a flexible version: an unsigned varint of length + 1 (0
     for null), and the bytes. With ``is_string``, the length is at most `STRING_SIZE_MAX`."""
 
@@ -248,7 +250,7 @@ def _compact_bytes_walk(*, is_string: bool) -> _TypeWalk:
     return _TypeWalk(walk, 1)
 
 
-def _sized_bytes_walk(length_size: int) -> _TypeWalk:
+def _make_sized_bytes_walk(length_size: int) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks strings or bytes of an older version: a signed length of ``length_size`` bytes
     (-1 for null), and the bytes."""
 
@@ -260,7 +262,7 @@ def _sized_bytes_walk(length_size: int) -> _TypeWalk:
     return _TypeWalk(walk, length_size)
 
 
-def _array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
+def _make_array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks arrays: their count, and each element with ``element_walk``. A null array is
     an error unless ``may_be_null``."""
 
@@ -283,7 +285,7 @@ def _array_walk(element_walk: _TypeWalk, *, is_flexible: bool, may_be_null: bool
     return _TypeWalk(walk, 1 if is_flexible else 4)
 
 
-def _nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
+def _make_nullable_entity_walk(entity_walk: _TypeWalk) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks a struct that may be null, which follows one byte: -1 for null (KIP-893).
     Kafka reads every negative number as null, but kio reads a struct after each number but -1: the others are
     refused."""

@@ -43,19 +43,19 @@ class Reader:
 
     def raw(self, size: int) -> bytes:
         """The next ``size`` bytes."""
-        return bytes(self._data[self._advance(size) : self.position])
+        return bytes(self._data[self._advance_position(size) : self.position])
 
     def int8(self) -> int:
-        return int(_INT8.unpack_from(self._data, self._advance(1))[0])
+        return int(_INT8.unpack_from(self._data, self._advance_position(1))[0])
 
     def int16(self) -> int:
-        return int(_INT16.unpack_from(self._data, self._advance(2))[0])
+        return int(_INT16.unpack_from(self._data, self._advance_position(2))[0])
 
     def int32(self) -> int:
-        return int(_INT32.unpack_from(self._data, self._advance(4))[0])
+        return int(_INT32.unpack_from(self._data, self._advance_position(4))[0])
 
     def int64(self) -> int:
-        return int(_INT64.unpack_from(self._data, self._advance(8))[0])
+        return int(_INT64.unpack_from(self._data, self._advance_position(8))[0])
 
     def boolean(self) -> bool:
         return self.int8() != 0
@@ -129,9 +129,9 @@ class Reader:
         count = self.uvarint() - 1
         if count == -1:
             raise _make_null_error("array")
-        return struct.unpack_from(f">{self._check_count(count, 4)}i", self._data, self._advance(4 * count))
+        return struct.unpack_from(f">{self._check_count(count, 4)}i", self._data, self._advance_position(4 * count))
 
-    def is_present(self) -> bool:
+    def read_presence(self) -> bool:
         """Read the int8 before a nullable struct (KIP-893): 1 when the struct follows, -1 when it is null."""
         presence_mark = self.int8()
         if presence_mark not in (_PRESENT, _ABSENT):
@@ -157,7 +157,7 @@ class Reader:
         """The tag and the content of the next tagged field."""
         tag = self.uvarint()
         size = self.uvarint()
-        start = self._advance(size)
+        start = self._advance_position(size)
         return tag, Reader(self._data, start, start + size)
 
     def expect_end(self) -> None:
@@ -170,7 +170,7 @@ class Reader:
 
     # -- helpers --------------------------------------------------------------------------------------------------
 
-    def _advance(self, size: int) -> int:
+    def _advance_position(self, size: int) -> int:
         """Mark the next ``size`` bytes as read, and return the position at which they begin."""
         start = self.position
         if size < 0 or size > self._end - start:
@@ -186,7 +186,7 @@ class Reader:
             return byte
         value = 0
         for shift in range(0, 7 * size_max, 7):
-            byte = self._data[self._advance(1)]
+            byte = self._data[self._advance_position(1)]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
@@ -301,7 +301,7 @@ class Writer:
         else:
             self.bytes_(value)
 
-    def count(self, count: int) -> None:
+    def array_count(self, count: int) -> None:
         """Write the int32 count at the beginning of an array of a version that is not flexible; the caller writes the
         elements."""
         self.int32(count)
@@ -326,13 +326,13 @@ class Writer:
         else:
             self.compact_bytes(value)
 
-    def compact_count(self, count: int) -> None:
+    def compact_array_count(self, count: int) -> None:
         """Write the count at the beginning of a compact array; the caller writes the elements."""
         self.uvarint(count + 1)
 
     def compact_int32_array(self, values: Sequence[int]) -> None:
         """Write an array of int32 with a compact count."""
-        self.compact_count(len(values))
+        self.compact_array_count(len(values))
         self._data += struct.pack(f">{len(values)}i", *values)
 
     def presence(self, is_present: bool) -> None:

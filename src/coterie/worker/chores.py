@@ -14,52 +14,52 @@ from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import PluginVersionError, UnknownPluginError
 from coterie.engine.log import LeaderLog, Log
 from coterie.herder.messages import (
-    AppendConfig,
+    AppendConfigLines,
     AppendStatuses,
     ApplyOffsetChange,
     AskPlugins,
     CheckpointGenerationFinished,
     Chore,
     ChoreResult,
-    CloseIntake,
+    CloseRequestIntake,
     CloseRuntime,
     ComputeTarget,
-    ConfigAppended,
-    ConfigAppendFailed,
     ConfigEndFound,
+    ConfigLinesAppended,
+    ConfigLinesAppendFailed,
     ConfigNotValidated,
     ConfigValidated,
     ConnectorSplit,
     FindConfigEnd,
     FinishCheckpointGeneration,
     GroupLeft,
-    IntakeClosed,
     LeaderLogOpened,
     LeaderLogOpenFailed,
     MakeSessionKey,
-    OffsetsChanged,
-    OffsetsRead,
+    OffsetChangeEnded,
+    OffsetReadEnded,
     OpenLeaderLog,
     PluginsAnswered,
     PublishTaskConfigs,
     ReadOffsets,
+    RequestIntakeClosed,
     RestartTask,
     RuntimeClosed,
     SessionKeyMade,
     SplitConnector,
     SplitFailed,
     StartTask,
-    StatusesAppended,
+    StatusAppendEnded,
     StopTask,
     TargetComputed,
-    TaskConfigsPublished,
+    TaskConfigsPublicationEnded,
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
     ValidateConfig,
 )
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, PluginKeys, PluginList
-from coterie.herder.requests.refusals import Problem, RequestRefused, not_found
+from coterie.herder.requests.refusals import Problem, RequestRefused, not_found_refusal
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
 from coterie.nouns.connector_offsets import OffsetsRefusedError
 from coterie.nouns.errors import (
@@ -101,14 +101,14 @@ class Chores:
         self._runtime = runtime
         self._leader_client = leader_client
 
-    async def result(self, chore: Chore) -> ChoreResult:
+    async def perform_chore(self, chore: Chore) -> ChoreResult:
         """Perform ``chore`` and return its result. Failures are results too: only a bug in Coterie raises an
         exception."""
         match chore:
             case StartTask() | RestartTask():
-                return await self._start(chore)
+                return await self._start_task(chore)
             case StopTask():
-                return await self._stop(chore)
+                return await self._stop_task(chore)
             case (
                 SplitConnector()
                 | FinishCheckpointGeneration()
@@ -119,27 +119,29 @@ class Chores:
             ):
                 return await self._run_plugin_chore(chore)
             case PublishTaskConfigs():
-                return await self._publish(chore)
+                return await self._publish_task_configs(chore)
             case MakeSessionKey(size_bytes=size_bytes):
-                return SessionKeyMade(key=secrets.token_bytes(size_bytes), wall_ms=time.time_ns() // 1_000_000)
+                return SessionKeyMade(key=secrets.token_bytes(size_bytes), wall_clock_ms=time.time_ns() // 1_000_000)
             case FindConfigEnd():
                 return await self._find_config_end(chore)
             case ComputeTarget():
                 return await self._compute_target(chore)
             case OpenLeaderLog():
                 return await self._open_leader_log(chore)
-            case AppendConfig() | AppendStatuses():
-                return await self._append(chore)
-            case CloseIntake() | Leave() | CloseRuntime():
-                return await self._end(chore)
+            case AppendConfigLines() | AppendStatuses():
+                return await self._append_lines(chore)
+            case CloseRequestIntake() | Leave() | CloseRuntime():
+                return await self._perform_ending_chore(chore)
 
-    async def _end(self, chore: CloseIntake | Leave | CloseRuntime) -> IntakeClosed | GroupLeft | RuntimeClosed:
+    async def _perform_ending_chore(
+        self, chore: CloseRequestIntake | Leave | CloseRuntime
+    ) -> RequestIntakeClosed | GroupLeft | RuntimeClosed:
         """Perform one of the three chores with which this worker ends: close the intake of requests, leave the group,
         or close the runtime."""
         match chore:
-            case CloseIntake():
+            case CloseRequestIntake():
                 await self._close_intake()
-                return IntakeClosed()
+                return RequestIntakeClosed()
             case Leave(reason=reason, is_permanent=is_permanent):
                 await self._membership.leave(reason, is_permanent=is_permanent)
                 return GroupLeft()
@@ -149,7 +151,7 @@ class Chores:
 
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
-    async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
+    async def _start_task(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
         """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception."""
         task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
@@ -158,10 +160,10 @@ class Chores:
             else:
                 await self._runtime.restart(task)
         except Exception as error:  # noqa: BLE001
-            return TaskStartFailed(task=task, trace=_trace_of(error))
+            return TaskStartFailed(task=task, trace=_trace_for_status(error))
         return TaskStarted(task=task)
 
-    async def _stop(self, chore: StopTask) -> TaskStopped:
+    async def _stop_task(self, chore: StopTask) -> TaskStopped:
         """Stop a task. Returns TaskStopped also when the runtime raises an exception, which is logged."""
         try:
             await self._runtime.stop(chore.task, grace_ms=chore.grace_ms)
@@ -185,17 +187,17 @@ class Chores:
         | ConfigValidated
         | ConfigNotValidated
         | PluginsAnswered
-        | OffsetsRead
-        | OffsetsChanged
+        | OffsetReadEnded
+        | OffsetChangeEnded
     ):
         """Perform a chore that runs the code of a plug-in, other than a start or a stop."""
         match chore:
             case SplitConnector():
-                return await self._split(chore)
+                return await self._split_connector(chore)
             case FinishCheckpointGeneration():
                 return await self._finish_checkpoint_generation(chore)
             case ValidateConfig():
-                return await self._validate(chore)
+                return await self._validate_config(chore)
             case AskPlugins():
                 return await self._ask_plugins(chore)
             case ReadOffsets():
@@ -203,7 +205,7 @@ class Chores:
             case ApplyOffsetChange():
                 return await self._change_offsets(chore)
 
-    async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
+    async def _split_connector(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
         """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
         is transient if the exception is an UnreachableError or a SplitEndedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
@@ -217,11 +219,11 @@ class Chores:
             )
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitEndedError)
-            trace = _trace_of(error)
+            trace = _trace_for_status(error)
             return SplitFailed(
                 connector=name, config_line_offset=config_line_offset, trace=trace, is_transient=is_transient
             )
-        return ConnectorSplit(connector=name, config_line_offset=config_line_offset, configs=configs)
+        return ConnectorSplit(connector=name, config_line_offset=config_line_offset, task_configs=configs)
 
     async def _finish_checkpoint_generation(self, chore: FinishCheckpointGeneration) -> CheckpointGenerationFinished:
         """Finish a connector's closed checkpoint generation. A failure is logged, and ``configs`` of the result is then
@@ -243,9 +245,11 @@ class Chores:
                 chore.connector,
                 _error_type_and_stack(error),
             )
-        return CheckpointGenerationFinished(connector=chore.connector, incarnation=chore.incarnation, configs=configs)
+        return CheckpointGenerationFinished(
+            connector=chore.connector, incarnation=chore.incarnation, task_configs=configs
+        )
 
-    async def _validate(self, chore: ValidateConfig) -> ConfigValidated | ConfigNotValidated:
+    async def _validate_config(self, chore: ValidateConfig) -> ConfigValidated | ConfigNotValidated:
         """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. Any other
         exception is logged without its message, and its message becomes an error of the key ``connector.class``."""
         try:
@@ -256,7 +260,7 @@ class Chores:
             logger.error("Validating a connector's config failed: %s", _error_type_and_stack(error))
             key = "connector.class"
             errors = {key: [invalid_value_message(key, chore.config.get(key), str(error))]}
-            infos = ConfigInfos(name=chore.config.get(key, ""), configs=()).with_errors(errors)
+            infos = ConfigInfos(connector_class=chore.config.get(key, ""), configs=()).with_errors(errors)
         return ConfigValidated(id=chore.id, infos=infos)
 
     async def _ask_plugins(self, chore: AskPlugins) -> PluginsAnswered:
@@ -272,7 +276,7 @@ class Chores:
                     keys = await self._runtime.describe_plugin(name, version_range)
                     return PluginsAnswered(id=chore.id, answer=PluginKeys(keys=tuple(keys)))
         except UnknownPluginError as error:
-            return PluginsAnswered(id=chore.id, answer=not_found(str(error)))
+            return PluginsAnswered(id=chore.id, answer=not_found_refusal(str(error)))
         except PluginVersionError as error:
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
         except Exception as error:  # noqa: BLE001
@@ -284,41 +288,51 @@ class Chores:
             message = f"A plug-in could not be described: {''.join(traceback.format_exception_only(error)).strip()}"
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
 
-    async def _read_offsets(self, chore: ReadOffsets) -> OffsetsRead:
+    async def _read_offsets(self, chore: ReadOffsets) -> OffsetReadEnded:
         """Read a connector's offsets. Any exception of the runtime becomes ``failure`` of the result."""
         try:
             offsets = await self._runtime.read_offsets(chore.connector, chore.incarnation, chore.config)
         except Exception as error:  # noqa: BLE001
-            failure = f"Failed to read the offsets of connector {chore.connector}: {_message_of(chore, error)}"
-            return OffsetsRead(id=chore.id, failure=failure)
-        return OffsetsRead(id=chore.id, offsets=tuple(offsets))
+            failure = (
+                f"Failed to read the offsets of connector {chore.connector}: {_offsets_error_for_client(chore, error)}"
+            )
+            return OffsetReadEnded(id=chore.id, failure=failure)
+        return OffsetReadEnded(id=chore.id, offsets=tuple(offsets))
 
-    async def _change_offsets(self, chore: ApplyOffsetChange) -> OffsetsChanged:
+    async def _change_offsets(self, chore: ApplyOffsetChange) -> OffsetChangeEnded:
         """Change a connector's offsets. Any exception of the runtime becomes ``refusal`` of the result."""
         try:
             await self._runtime.change_offsets(
                 chore.connector, chore.incarnation, chore.config, chore.checkpointed_task_configs, chore.change
             )
         except (OffsetsRefusedError, ConfigError) as error:
-            return OffsetsChanged(id=chore.id, refusal=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
+            return OffsetChangeEnded(
+                id=chore.id, refusal=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error))
+            )
         except Exception as error:  # noqa: BLE001
-            message = f"Failed to modify the offsets of connector {chore.connector}: {_message_of(chore, error)}"
-            return OffsetsChanged(id=chore.id, refusal=RequestRefused(problem=Problem.OFFSETS_FAILED, message=message))
-        return OffsetsChanged(id=chore.id)
+            reason = _offsets_error_for_client(chore, error)
+            message = f"Failed to modify the offsets of connector {chore.connector}: {reason}"
+            return OffsetChangeEnded(
+                id=chore.id, refusal=RequestRefused(problem=Problem.OFFSETS_FAILED, message=message)
+            )
+        return OffsetChangeEnded(id=chore.id)
 
     # -- chores of the leader client and of the logs ------------------------------------------------------------------
 
-    async def _publish(self, chore: PublishTaskConfigs) -> TaskConfigsPublished:
+    async def _publish_task_configs(self, chore: PublishTaskConfigs) -> TaskConfigsPublicationEnded:
         """Send task configs to the leader. A WorldError becomes ``refusal`` of the result."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing_key)
         except WorldError as error:
             forbidden = isinstance(error, SignatureRefusedError)
-            return TaskConfigsPublished(
-                connector=name, config_line_offset=config_line_offset, refusal=str(error), forbidden=forbidden
+            return TaskConfigsPublicationEnded(
+                connector=name,
+                config_line_offset=config_line_offset,
+                refusal=str(error),
+                is_signature_refused=forbidden,
             )
-        return TaskConfigsPublished(connector=name, config_line_offset=config_line_offset)
+        return TaskConfigsPublicationEnded(connector=name, config_line_offset=config_line_offset)
 
     async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
         """Read the end offset of the config log; None in the result when the log cannot be read."""
@@ -345,13 +359,13 @@ class Chores:
             text = "".join(traceback.format_exception_only(error)).strip()
             return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
 
-    async def _append(
-        self, chore: AppendConfig | AppendStatuses
-    ) -> ConfigAppended | ConfigAppendFailed | StatusesAppended:
+    async def _append_lines(
+        self, chore: AppendConfigLines | AppendStatuses
+    ) -> ConfigLinesAppended | ConfigLinesAppendFailed | StatusAppendEnded:
         """Append lines to the config log or to the status log."""
         match chore:
-            case AppendConfig():
-                return await self._append_config(chore)
+            case AppendConfigLines():
+                return await self._append_config_lines(chore)
             case AppendStatuses():
                 return await self._append_statuses(chore)
 
@@ -360,33 +374,33 @@ class Chores:
         try:
             await self._leader_log.open(transaction_timeout_ms=chore.transaction_timeout_ms)
         except WorldError as error:
-            return LeaderLogOpenFailed(number=chore.number, reason=str(error))
-        return LeaderLogOpened(number=chore.number)
+            return LeaderLogOpenFailed(opening_number=chore.opening_number, reason=str(error))
+        return LeaderLogOpened(opening_number=chore.opening_number)
 
-    async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
-        """Append lines to the config log. After ConfigAppendFailed the lines may be in the log all the same, unless the
-        append was fenced."""
-        log = self._config_log if chore.leader_log is None else self._leader_log
+    async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
+        """Append lines to the config log. After ConfigLinesAppendFailed the lines may be in the log all the same,
+        unless the append was fenced."""
+        log = self._config_log if chore.leader_log_opening is None else self._leader_log
         try:
-            return ConfigAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
+            return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
         except WorldError as error:
-            return ConfigAppendFailed(
+            return ConfigLinesAppendFailed(
                 purpose=chore.purpose,
                 reason=str(error),
-                leader_log=chore.leader_log,
+                leader_log_opening=chore.leader_log_opening,
                 is_fenced=isinstance(error, WriterFencedError),
             )
 
-    async def _append_statuses(self, chore: AppendStatuses) -> StatusesAppended:
+    async def _append_statuses(self, chore: AppendStatuses) -> StatusAppendEnded:
         """Append lines to the status log. A WorldError becomes ``failure`` of the result."""
         try:
             await self._status_log.append(chore.lines)
         except WorldError as error:
-            return StatusesAppended(failure=str(error))
-        return StatusesAppended()
+            return StatusAppendEnded(failure=str(error))
+        return StatusAppendEnded()
 
 
-def _trace_of(error: Exception) -> str:
+def _trace_for_status(error: Exception) -> str:
     """The text of ``error`` for the field ``trace`` of a status: the message of one of Coterie's own errors; type,
     message and stack of any other exception."""
     if isinstance(error, CoterieError):
@@ -395,7 +409,7 @@ def _trace_of(error: Exception) -> str:
     return f"{cause}\n{''.join(traceback.format_exception(error))}"
 
 
-def _message_of(chore: ReadOffsets | ApplyOffsetChange, error: Exception) -> str:
+def _offsets_error_for_client(chore: ReadOffsets | ApplyOffsetChange, error: Exception) -> str:
     """The message of ``error`` for the client; of an error that is not Coterie's own, which is logged, only its
     type."""
     if isinstance(error, CoterieError):

@@ -44,7 +44,7 @@ class Inbox(Generic[EventT, TimerT]):
         while True:
             if (timer := self.timers.pop_due(now_ms())) is not None:
                 return self._event_of_timer(timer)
-            next_at_ms = self.timers.next_at_ms()
+            next_at_ms = self.timers.next_deadline_ms()
             wait_s = None if next_at_ms is None else max(next_at_ms - now_ms(), 0) / 1000
             try:
                 async with asyncio.timeout(wait_s):

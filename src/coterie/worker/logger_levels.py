@@ -56,21 +56,21 @@ class LoggerLevels:
         self._setting = asyncio.Lock()
         """Held while levels are set: they are set in the order in which they were requested."""
 
-    async def states(self) -> dict[str, LoggerState]:
+    async def logger_states(self) -> dict[str, LoggerState]:
         """All loggers that exist, by name.
 
         :raises WorldError: when the JVM does not answer.
         """
         levels = {**await self._runtime.logger_levels(), **_python_levels()}
-        return {name: self._state(name, level) for name, level in sorted(levels.items())}
+        return {name: self._logger_state(name, level) for name, level in sorted(levels.items())}
 
-    async def state(self, name: str) -> LoggerState | None:
+    async def logger_state(self, name: str) -> LoggerState | None:
         """The logger ``name``; None if it does not exist.
 
         :raises WorldError: when the JVM does not answer.
         """
         level = _python_levels().get(name) or (await self._runtime.logger_levels()).get(name)
-        return None if level is None else self._state(name, level)
+        return None if level is None else self._logger_state(name, level)
 
     async def set_level(self, name: str, level: LoggerLevel) -> list[str]:
         """Set the level of the logger ``name`` and of its descendants. A logger that does not exist, and of which there
@@ -88,10 +88,10 @@ class LoggerLevels:
             is_new_in_jvm = not is_known_in_python and bool(in_jvm) and is_java_logger(name)
             changed: set[str] = set()
             if is_known_in_jvm or is_new_in_jvm:
-                changed |= _changed(in_jvm, name, level)
+                changed |= _loggers_that_change(in_jvm, name, level)
                 await self._runtime.set_logger_level(name, level)
             if is_known_in_python or not (is_known_in_jvm or is_new_in_jvm):
-                changed |= _changed(in_python, name, level)
+                changed |= _loggers_that_change(in_python, name, level)
                 for connect_name, own_name in CONNECT_LOGGERS.items():
                     if is_same_or_descendant(connect_name, name):
                         _set_python_level(own_name, level)
@@ -101,11 +101,11 @@ class LoggerLevels:
             self._last_modified_ms.update(dict.fromkeys(changed | others, time.time_ns() // 1_000_000))
             return sorted(changed)
 
-    def _state(self, name: str, level: LoggerLevel) -> LoggerState:
+    def _logger_state(self, name: str, level: LoggerLevel) -> LoggerState:
         return LoggerState(level=level, last_modified_ms=self._last_modified_ms.get(name))
 
 
-def _changed(levels: Mapping[str, LoggerLevel], name: str, level: LoggerLevel) -> set[str]:
+def _loggers_that_change(levels: Mapping[str, LoggerLevel], name: str, level: LoggerLevel) -> set[str]:
     """The names of the loggers that get another level when that of ``name``, which need not exist, and of its
     descendants is set."""
     affected = {other: before for other, before in levels.items() if is_same_or_descendant(other, name)}
@@ -127,10 +127,10 @@ def _python_levels() -> dict[str, LoggerLevel]:
     """The level in effect of each of Python's loggers, and of each name in :data:`CONNECT_LOGGERS`."""
     loggers = _python_loggers()
     loggers |= {connect_name: logging.getLogger(own_name) for connect_name, own_name in CONNECT_LOGGERS.items()}
-    return {name: _level_of(one) for name, one in loggers.items()}
+    return {name: _level_in_effect(one) for name, one in loggers.items()}
 
 
-def _level_of(one: logging.Logger) -> LoggerLevel:
+def _level_in_effect(one: logging.Logger) -> LoggerLevel:
     """The level in effect of ``one``. A number between two levels counts as the higher: a logger with 25 writes
     warnings."""
     number = one.getEffectiveLevel()

@@ -135,10 +135,10 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
 
     async def _perform(self, effect: Effect[RequestT, TimerT], group: asyncio.TaskGroup) -> None:
         """Perform an effect of the machine. An effect that is an event for the herder is queued, which waits while too
-        many events are queued (:meth:`_put_event`)."""
+        many events are queued (:meth:`_queue_event_for_herder`)."""
         match effect:
             case Send():
-                self._send(effect, group)
+                self._send_request(effect, group)
             case SetTimer(timer=timer, at_ms=at_ms):
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
@@ -149,16 +149,16 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
                 logger.info("This worker has left its group")
                 self._has_left = True
             case _:
-                await self._put_event(effect)
+                await self._queue_event_for_herder(effect)
 
-    def _send(self, send: Send[RequestT], group: asyncio.TaskGroup) -> None:
+    def _send_request(self, send: Send[RequestT], group: asyncio.TaskGroup) -> None:
         """Start an asyncio task that sends a request to the coordinator, even while other requests are outstanding. The
         machine drops the response to a request that it has abandoned."""
-        asking = group.create_task(self._ask(send))
+        asking = group.create_task(self._ask_coordinator(send))
         self._running_requests.add(asking)
         asking.add_done_callback(self._running_requests.discard)
 
-    async def _ask(self, send: Send[RequestT]) -> None:
+    async def _ask_coordinator(self, send: Send[RequestT]) -> None:
         """Send a request, await its response, and put the response, or the reason why there is none, into the inbox."""
         result: ResponseReceived[ResponseT] | RequestFailed
         try:
@@ -167,7 +167,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
             result = RequestFailed(id=send.id, reason=str(error))
         await self._inbox.put(result)
 
-    async def _put_event(self, event: MembershipEvent) -> None:
+    async def _queue_event_for_herder(self, event: MembershipEvent) -> None:
         """Add ``event`` to the events for the herder. Waits while the herder has not received :data:`EVENTS_MAX`
         events, except for a LeaseRenewed that replaces the last event."""
         async with self._changed:

@@ -18,7 +18,7 @@ class StallMeter:
         """The longest stall so far, in ms."""
         self._last_tick_s = time.monotonic()
 
-    async def watch(self) -> None:
+    async def measure_stalls(self) -> None:
         """Measure until cancelled."""
         while True:
             self._last_tick_s = before = time.monotonic()
@@ -26,6 +26,6 @@ class StallMeter:
             self.longest_ms = max(self.longest_ms, (time.monotonic() - before) * 1000 - INTERVAL_MS)
 
     def stalled_ms(self) -> float:
-        """The time in ms since :meth:`watch` last ran on the loop: up to about ``INTERVAL_MS`` for a loop without a
-        stall. Safe on any thread."""
+        """The time in ms since :meth:`measure_stalls` last ran on the loop: up to about ``INTERVAL_MS`` for a loop
+        without a stall. Safe on any thread."""
         return (time.monotonic() - self._last_tick_s) * 1000

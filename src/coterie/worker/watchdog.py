@@ -44,7 +44,7 @@ class Watchdog:
         self._stall_threshold_ms = stall_threshold_ms
         self._halt_all_tasks = halt_all_tasks
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="coterie-watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._watch_lease, name="coterie-watchdog", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -54,7 +54,7 @@ class Watchdog:
         self._ended.set()
         self._thread.join()
 
-    def _watch(self) -> None:
+    def _watch_lease(self) -> None:
         """Stop all tasks once for each lease that ends while the event loop is blocked."""
         stopped_for: int | None = None
         """The end of the lease for which all tasks were stopped: they are stopped once for each lease."""

@@ -25,7 +25,7 @@ from coterie.herder.messages import (
     Chore,
     ConfigLinesRead,
     Effect,
-    EndStart,
+    EndTaskStart,
     Event,
     Exit,
     NotifyListeners,
@@ -94,7 +94,7 @@ class _Exited(Exception):
     """Not an error: the exception that ends the asyncio tasks of :meth:`Worker.run`, so that it returns."""
 
 
-async def close_nothing() -> None:
+async def close_no_intake() -> None:
     """Does nothing: the ``close_intake`` of a worker that receives no requests from other processes."""
 
 
@@ -116,7 +116,7 @@ class Worker:
         check_settings: Callable[[], object] = lambda: None,
         assignors: Mapping[str, Assign] = MappingProxyType({}),
         listeners: RebalanceListeners | None = None,
-        close_intake: Callable[[], Awaitable[None]] = close_nothing,
+        close_intake: Callable[[], Awaitable[None]] = close_no_intake,
     ) -> None:
         """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
         None for a worker that is not in the group.
@@ -271,7 +271,7 @@ class Worker:
         )
         try:
             with watchdog:
-                await self._take_part()
+                await self._run_asyncio_tasks()
         except* _Exited:
             pass
         finally:
@@ -284,18 +284,18 @@ class Worker:
         assert self._exit is not None
         return self._exit
 
-    async def _take_part(self) -> None:
+    async def _run_asyncio_tasks(self) -> None:
         """Run all asyncio tasks of the worker. Always ends with an exception: :class:`_Exited`, or that of a bug."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.stall.watch())
+            group.create_task(self.stall.measure_stalls())
             group.create_task(self._membership.run())
-            group.create_task(self._start(group))
+            group.create_task(self._read_logs_and_open_runtime(group))
             group.create_task(self._watch_herder(group))
             await self._run_herder_loop(group)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
-    async def _start(self, group: asyncio.TaskGroup) -> None:
+    async def _read_logs_and_open_runtime(self, group: asyncio.TaskGroup) -> None:
         """Read the logs to their ends and open the runtime, both at the same time, then give the herder RuntimeOpened,
         on which it joins the group. A runtime that cannot open ends the worker with exit code 1."""
         self.startup_step = "initializing and reading to the end of internal topics"
@@ -324,7 +324,7 @@ class Worker:
         group.create_task(self._feed_task_events())
         if not self._has_handover:
             group.create_task(self._feed_membership_events())
-        await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
+        await self._inbox.put(RuntimeOpened(wall_clock_ms=time.time_ns() // 1_000_000))
         self.phase = WorkerPhase.RUNNING
 
     async def _open_runtime(self) -> None:
@@ -332,7 +332,7 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._exit_run(Exit(code=1, reason=str(error)))
+            self._exit_run(Exit(exit_code=1, reason=str(error)))
 
     async def _feed_log_lines(self, log: Log, event_of: Callable[[LogProgress], Event], read: asyncio.Event) -> None:
         """Follow ``log``: give the herder its lines as the events that ``event_of`` returns. Sets ``read`` when all
@@ -340,12 +340,12 @@ class Worker:
         try:
             async for progress in log.follow():
                 await self._inbox.put(event_of(progress))
-                if progress.is_at_end:
+                if progress.completes_first_read:
                     read.set()
         except WorldError as error:
             # The log itself has retried all errors that a retry can repair. A worker that cannot read a log receives no
             # further changes, so it ends.
-            self._order_shutdown(ShutdownOrdered(reason=str(error), code=1))
+            self._order_shutdown(ShutdownOrdered(reason=str(error), exit_code=1))
 
     async def _feed_task_events(self) -> None:
         """Give the herder the runtime's events."""
@@ -437,8 +437,8 @@ class Worker:
                 self._inbox.timers.cancel(timer)
             case WriteLogMessage(text=text, is_error=is_error, warns=warns):
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
-            case StopConnector() | EndStart():
-                self._order_end(effect)
+            case StopConnector() | EndTaskStart():
+                self._end_split_or_start(effect)
             case SetLoggerLevel(logger=name, level=level):
                 group.create_task(self._set_logger_level(name, level))
             case NotifyListeners(news=news):
@@ -461,14 +461,14 @@ class Worker:
             case _:
                 group.create_task(self._perform_chore(effect))
 
-    def _order_end(self, effect: StopConnector | EndStart) -> None:
+    def _end_split_or_start(self, effect: StopConnector | EndTaskStart) -> None:
         """Order the runtime to end the splits of a connector, or the start of a task, which the herder no longer needs.
         Does not wait for their end."""
         match effect:
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
-            case EndStart(task=task, grace_ms=grace_ms):
-                self._runtime.end_start(task, grace_ms=grace_ms)
+            case EndTaskStart(task=task, grace_ms=grace_ms):
+                self._runtime.end_task_start(task, grace_ms=grace_ms)
 
     async def _set_logger_level(self, name: str, level: LoggerLevel) -> None:
         """Set the level of a logger that a line of the config log contains. An error is logged."""
@@ -484,4 +484,4 @@ class Worker:
 
     async def _perform_chore(self, chore: Chore) -> None:
         """Perform a chore and give the herder its result."""
-        await self._inbox.put(await self._chores.result(chore))
+        await self._inbox.put(await self._chores.perform_chore(chore))

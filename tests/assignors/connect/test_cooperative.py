@@ -9,7 +9,7 @@ import pytest
 
 from coterie.assignors.connect.cooperative import PORTION_INTERVAL_MIN_MS, CooperativeAssignor
 from coterie.assignors.connect.interface import AssignorMetadata, ConnectAssignor
-from coterie.assignors.connect.placement import keep_present_targets
+from coterie.assignors.connect.placement import swap_toward_present_targets
 from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS
 from coterie.assignors.members import RebalancePolicy
 from coterie.lab.scenario.notation import parse_jobs
@@ -383,7 +383,7 @@ def test_a_job_that_has_to_stop_anyway_is_not_the_new_owners_yet() -> None:
 def test_as_many_jobs_of_each_kind_are_given_but_those_on_their_way_go_on() -> None:
     given = {W1: parse_jobs("AC0 AT0 AT1 BT0"), W2: parse_jobs("BC0 AT2 AT3"), W3: parse_jobs("BT1")}
     standing = {W1: parse_jobs("BC0 AT2 CT0"), W2: parse_jobs("AT0 BT0"), W3: NO_JOBS}
-    after = keep_present_targets(given, standing)
+    after = swap_toward_present_targets(given, standing)
     assert parse_jobs("BC0 AT2") <= after[W1]
     assert parse_jobs("AT0") <= after[W2]
     assert not parse_jobs("BT0") <= after[W2], "it gets no task of B"

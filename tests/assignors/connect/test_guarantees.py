@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from coterie.assignors.assignor_state import AssignorState, union
+from coterie.assignors.assignor_state import AssignorState, union_of_jobs
 from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.cooperative import assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
@@ -38,13 +38,13 @@ def loads(members: Sequence[SnapshotMember], jobs: Mapping[MemberId, Jobs], stat
     """The loads of the wildcard members, without static jobs."""
     owned_jobs = [jobs[one.member_id] - static for one in wildcard_members(members)]
     return [
-        Load(connector_count=len(one.connectors), task_counts=Counter(task.connector for task in one.tasks))
+        Load(connector_count=len(one.connectors), task_count_by_connector=Counter(task.connector for task in one.tasks))
         for one in owned_jobs
     ]
 
 
 def static_jobs(snapshot: GroupSnapshot) -> Jobs:
-    return union(one.claims or NO_JOBS for one in snapshot.members if not one.draining) & snapshot.configured
+    return union_of_jobs(one.claims or NO_JOBS for one in snapshot.members if not one.draining) & snapshot.configured
 
 
 def moves(target: ComputedTarget, owned: Mapping[MemberId, Jobs]) -> int:
@@ -66,7 +66,7 @@ def fewest_moves(snapshot: GroupSnapshot, owned: Mapping[MemberId, Jobs]) -> int
             forced += len(owned_jobs & static)
     if not wildcard:
         return forced
-    others = snapshot.configured - static - union(owned[one.member_id] - static for one in wildcard)
+    others = snapshot.configured - static - union_of_jobs(owned[one.member_id] - static for one in wildcard)
     tasks = Counter(task.connector for task in others.tasks)
     return (
         forced + optimum(loads(snapshot.members, owned, static), connectors=len(others.connectors), tasks=tasks).moves
@@ -103,7 +103,7 @@ def settled_classic(snapshot: GroupSnapshot) -> tuple[Mapping[MemberId, Jobs], i
     """The jobs of each member after the classic assignor's rounds, and the number of jobs that these stopped."""
     state, policy = AssignorState(), RebalancePolicy(max_delay_ms=0)
     members = {
-        one.member_id: MemberSpec(owned=one.current, claims=one.claims, draining=one.draining)
+        one.member_id: MemberSpec(owned=one.current, claims=one.claims, is_draining=one.draining)
         for one in snapshot.members
     }
     stopped = 0
@@ -121,7 +121,7 @@ def settled_classic(snapshot: GroupSnapshot) -> tuple[Mapping[MemberId, Jobs], i
         if not any(one.assigned or one.revoked for one in given.values()):
             return {name: view.owned for name, view in members.items()}, stopped
         stopped += sum(len(one.revoked) for one in given.values())
-        state = outcome.state
+        state = outcome.assignor_state
         members = {name: replace(view, owned=given[name].owned_after) for name, view in members.items()}
     raise AssertionError("the classic group does not settle")
 
@@ -142,7 +142,9 @@ def test_the_totals_are_those_of_the_classic_assignor_and_the_moves_are_the_opti
         )
     others = owned_jobs.keys() - set(wildcard)
     assert sorted(len(owned_jobs[name]) for name in others) == sorted(len(classic[name]) for name in others)
-    assert union(one.jobs for one in target.unplaceable) == snapshot.configured - union(classic.values())
+    assert union_of_jobs(one.jobs for one in target.unplaceable) == snapshot.configured - union_of_jobs(
+        classic.values()
+    )
 
 
 @settings(max_examples=300)
@@ -150,14 +152,14 @@ def test_the_totals_are_those_of_the_classic_assignor_and_the_moves_are_the_opti
 def test_among_the_targets_with_the_fewest_moves_the_connectors_are_spread_most_evenly(snapshot: GroupSnapshot) -> None:
     snapshot = replace(snapshot, members=tuple(replace(one, claims=None, draining=False) for one in snapshot.members))
     target = CooperativeAssignor(RebalancePolicy()).assign(snapshot)
-    free = snapshot.configured - union(one.current for one in snapshot.members)
+    free = snapshot.configured - union_of_jobs(one.current for one in snapshot.members)
     best = optimum(
         loads(snapshot.members, {one.member_id: one.current for one in snapshot.members}, NO_JOBS),
         connectors=len(free.connectors),
         tasks=Counter(task.connector for task in free.tasks),
     )
     after = loads(snapshot.members, {name: one.jobs for name, one in target.members.items()}, NO_JOBS)
-    assert sum(count * count for load in after for count in load.task_counts.values()) == best.squares
+    assert sum(count * count for load in after for count in load.task_count_by_connector.values()) == best.squares
 
 
 # -- hostile snapshots ------------------------------------------------------------------------------------------------
@@ -352,7 +354,9 @@ class Histories(RuleBasedStateMachine):
                 # If only draining members are left, one of them may receive what another one has released, or was to
                 # receive. (That no job moves which runs where it may run is `the_moves_are_the_fewest`.)
                 draining = [other for other in snapshot.members if other.draining]
-                theirs = union(other.target | other.current | other.former | other.pending for other in draining)
+                theirs = union_of_jobs(
+                    other.target | other.current | other.former | other.pending for other in draining
+                )
                 assert not received or (not wildcard and received <= theirs)
             elif one.claims is not None:
                 assert jobs <= one.claims
@@ -360,8 +364,8 @@ class Histories(RuleBasedStateMachine):
                 assert not jobs & static
         if not away and wildcard:
             assert not target.unplaceable
-        waiting = union(one.jobs for one in target.deferred.values())
-        assert not waiting & union(one.current | one.pending for one in snapshot.members)
+        waiting = union_of_jobs(one.jobs for one in target.deferred.values())
+        assert not waiting & union_of_jobs(one.current | one.pending for one in snapshot.members)
 
     @invariant()
     def the_moves_are_the_fewest(self) -> None:
@@ -414,7 +418,7 @@ class Histories(RuleBasedStateMachine):
         snapshot = self.fleet.snapshot()
         wildcard = wildcard_members(snapshot.members)
         if wildcard:
-            assert union(owned.values()) == self.fleet.configured
+            assert union_of_jobs(owned.values()) == self.fleet.configured
             for counts in (
                 [len(one.current.connectors) for one in wildcard],
                 [len(one.current.tasks) for one in wildcard],
@@ -444,14 +448,14 @@ class Histories(RuleBasedStateMachine):
         others = (
             unbalanced.configured
             - static_jobs(snapshot)
-            - union(owned[one.member_id] for one in wildcard_members(snapshot.members))
+            - union_of_jobs(owned[one.member_id] for one in wildcard_members(snapshot.members))
         )
         tasks = Counter(task.connector for task in others.tasks)
         return fewest_moves(unbalanced, owned) - optimum(free, connectors=len(others.connectors), tasks=tasks).moves
 
     def has_unstarted_owners(self, snapshot: GroupSnapshot) -> bool:
         """Whether a member has jobs that it will start again: these count as moves, too, if they go elsewhere."""
-        pending = union(one.pending for one in snapshot.members)
+        pending = union_of_jobs(one.pending for one in snapshot.members)
         return any(
             one.former or (one.member_epoch == 0 and one.target - one.current - pending) for one in snapshot.members
         )

@@ -42,7 +42,7 @@ class CounterMachine:
         self._reset_ms = reset_ms
 
     @property
-    def loading_error(self) -> ErrorCode | None:
+    def refusal_code_while_loading(self) -> ErrorCode | None:
         return None
 
     def new_group(self, group_id: GroupId, /) -> Counter:
@@ -71,7 +71,7 @@ class CounterMachine:
             case None:
                 return Output(effects=(reset,) if counter.total else ())
 
-    def load_notifications(self, records: Sequence[Total], /) -> Sequence[Loaded]:
+    def notifications_after_load(self, records: Sequence[Total], /) -> Sequence[Loaded]:
         return [None]
 
     def refusal_response(self, request: Add, error: ErrorCode, /) -> Counted:
@@ -86,7 +86,7 @@ class CounterMachine:
     def owns_id(self, counter: Counter, /) -> bool:
         return counter.total != 0
 
-    def summary(self, event: Add | Loaded | TimerFired[str], /) -> object:
+    def event_summary(self, event: Add | Loaded | TimerFired[str], /) -> object:
         return event
 
     def observe_request(self, counter: Counter, request: Add, /) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.groups.connect_log import log_step
+from coterie.broker.groups.connect_log import log_removals_and_errors
 from coterie.groups.connect.machine import step
-from coterie.groups.connect.messages import ComputeTarget, ComputeTimer, Event, RevocationTimer, TargetComputed
+from coterie.groups.connect.messages import ComputeTarget, Event, NextComputationTimer, RevocationTimer, TargetComputed
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
@@ -31,7 +31,7 @@ class Logged:
     def handle(self, event: Event) -> None:
         before = self.group.metadata
         output = step(self.group, event, now_ms=self.now_ms)
-        log_step(self.group.group_id, event, output.records, before)
+        log_removals_and_errors(self.group.group_id, event, output.records, before)
         for effect in output.effects:
             if isinstance(effect, ComputeTarget):
                 self.handle(TargetComputed(group_epoch=effect.snapshot.group_epoch, target=compute(effect.snapshot)))
@@ -88,8 +88,8 @@ def test_the_versions_are_logged_once_if_no_member_reads_all(caplog: pytest.LogC
     logged.beat(MemberId("w2"), client_assignors=(assignor(oldest=2),))
     logged.beat(W0, -1)
     for _ in range(3):
-        logged.now_ms = logged.group.deadlines[ComputeTimer()]
-        logged.handle(TimerFired(key=ComputeTimer()))
+        logged.now_ms = logged.group.deadlines[NextComputationTimer()]
+        logged.handle(TimerFired(key=NextComputationTimer()))
     (record,) = caplog.records
     assert record.getMessage().startswith(
         "Group workers: no target assignment was computed, the assignments stay as they are; will retry: no present "

@@ -5,9 +5,9 @@ from typing import Any
 from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
-    ComputationTimer,
-    ComputeTimer,
+    ComputationTimeoutTimer,
     Event,
+    NextComputationTimer,
     PrepareAssignment,
     RemoveMember,
     RevocationTimer,
@@ -77,7 +77,7 @@ def test_computations_refusals_and_revocations_are_counted() -> None:
     counted = Counted()
     counted.beat("w0")
     counted.install(W0, counted.prepare(W0), ComputedTarget(members={}))
-    counted.fire(ComputeTimer())
+    counted.fire(NextComputationTimer())
     counted.compute(W0)
     counted.beat("w0")
     counted.beat("w1")
@@ -106,7 +106,7 @@ def test_a_group_without_a_member_that_reads_all_versions_counts_as_one_error() 
     counted.beat("w0", member_epoch=MemberEpoch(-1))
     assert counted.stats()["computation_errors"] == 1
     for _ in range(3):
-        counted.fire(ComputeTimer())
+        counted.fire(NextComputationTimer())
     assert counted.stats()["computation_errors"] == 1
 
 
@@ -114,7 +114,7 @@ def test_removals_are_counted_by_their_reason() -> None:
     counted = Counted()
     for member in ("w0", "w1", "w2", "w3"):
         counted.beat(member)
-    counted.fire(ComputationTimer())
+    counted.fire(ComputationTimeoutTimer())
     counted.compute(W1)
     counted.handle(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w2")))
     counted.beat("w3", member_epoch=MemberEpoch(-1))

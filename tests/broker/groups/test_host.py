@@ -117,7 +117,7 @@ async def test_a_bug_in_a_notification_after_a_reload_makes_the_group_reload_aga
     machine = CounterMachine(reset_ms=1_000)
     failures = [AssertionError("planted")]
 
-    def load_notifications(records: Sequence[Total]) -> Sequence[Loaded]:
+    def notifications_after_load(records: Sequence[Total]) -> Sequence[Loaded]:
         if failures:
             raise failures.pop()
         return [None]
@@ -127,7 +127,7 @@ async def test_a_bug_in_a_notification_after_a_reload_makes_the_group_reload_aga
     host = GroupHost(C, machine, await lines.load(C), lines, steady_clock())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
-        monkeypatch.setattr(machine, "load_notifications", load_notifications)
+        monkeypatch.setattr(machine, "notifications_after_load", notifications_after_load)
         assert (await host.ask(add(-1_000))).error is ErrorCode.not_coordinator
         await running
     assert not failures

@@ -32,7 +32,7 @@ G, H = GroupId("g"), GroupId("h")
 
 def written(offset: int, topic: str = "t") -> OffsetWritten:
     return OffsetWritten(
-        partition=TopicPartition(topic, 0), committed=CommittedOffset(offset=offset, committed_at_ms=1)
+        partition=TopicPartition(topic, 0), committed_offset=CommittedOffset(offset=offset, committed_at_ms=1)
     )
 
 
@@ -52,7 +52,7 @@ async def test_any_number_of_records_is_split_into_batches_that_can_be_compacted
     large = [
         OffsetWritten(
             partition=TopicPartition("t", number),
-            committed=CommittedOffset(offset=1, metadata="m" * 30_000, committed_at_ms=1),
+            committed_offset=CommittedOffset(offset=1, metadata="m" * 30_000, committed_at_ms=1),
         )
         for number in range(2 * BATCH_BYTES_MAX // 30_000 + 1)
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
-from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import open_log
 from coterie.broker.transactions.coordinator import Transactions
@@ -44,7 +44,7 @@ class OffsetsUnderTest(BrokerUnderTest):
         """The markers that were announced in this run, each with the groups that were told of them."""
 
     async def begin(self, name: str, producer: ProducerIdAndEpoch) -> None:
-        await self.transactions.begin_in_partition(name, producer, OFFSETS, LAZY)
+        await self.transactions.begin_transaction_in_partition(name, producer, OFFSETS, LAZY)
 
     async def commit(self, name: str, producer: ProducerIdAndEpoch, offset: int, *, group_id: GroupId = G) -> None:
         """Append a pending offset, as for a TxnOffsetCommit."""
@@ -56,12 +56,12 @@ class OffsetsUnderTest(BrokerUnderTest):
 
 
 def written(offset: int) -> OffsetWritten:
-    return OffsetWritten(partition=T, committed=CommittedOffset(offset=offset, committed_at_ms=1))
+    return OffsetWritten(partition=T, committed_offset=CommittedOffset(offset=offset, committed_at_ms=1))
 
 
 def pending(offset: int, producer: ProducerIdAndEpoch) -> PendingOffsetWritten:
     committed = CommittedOffset(offset=offset, committed_at_ms=1)
-    return PendingOffsetWritten(producer=producer, partition=T, committed=committed)
+    return PendingOffsetWritten(producer=producer, partition=T, committed_offset=committed)
 
 
 @asynccontextmanager
@@ -101,7 +101,7 @@ async def test_an_offset_is_pending_until_its_marker_also_after_a_restart(tmp_pa
         assert (markers.producer, markers.is_commit, OFFSETS in markers.partitions) == (producer, is_commit, True)
         assert groups == {G: False}
         assert broker.groups.end_transaction(producer.producer_id) == {}
-    assert list(check(tmp_path / "log.sqlite", report_progress=lambda _: None)) == []
+    assert list(log_file_findings(tmp_path / "log.sqlite", report_progress=lambda _: None)) == []
 
 
 async def test_the_last_record_of_the_log_counts_and_not_the_last_marker(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_a_compaction_removes_aborted_offsets_and_keeps_the_state_of_group
         assert await broker.groups.load_all() == before
         await broker.end("c", c, commit=True)
         assert await broker.loaded(H) == [written(200)]
-    assert list(check(tmp_path / "log.sqlite", report_progress=lambda _: None)) == []
+    assert list(log_file_findings(tmp_path / "log.sqlite", report_progress=lambda _: None)) == []
 
 
 async def test_a_kill_at_any_write_commits_both_the_offset_and_the_record_or_none(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.maintenance.backup import back_up
-from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.storage.log import BrokerLog, open_log
-from coterie.broker.storage.store import connect_read_only
+from coterie.broker.storage.store import open_database_read_only
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, encode_batch, read_batch_header
 
 
 def copied(folder: Path, target: Path, *, force: bool = False) -> int:
-    return back_up(folder / "log", target / "log", target / "lock", force=force, report_progress=lambda _: None)
+    return back_up_log(folder / "log", target / "log", target / "lock", force=force, report_progress=lambda _: None)
 
 
 def append(log: BrokerLog, size: int) -> "asyncio.Future[int]":
@@ -48,7 +48,7 @@ async def test_a_copy_made_under_load_contains_all_records_acknowledged_before_i
             is_copied.set()
         assert loading.result() > 0
         assert size_bytes > 5_000_000
-    assert list(check(target / "log", report_progress=lambda _: None)) == []
+    assert list(log_file_findings(target / "log", report_progress=lambda _: None)) == []
     async with open_log(target / "log", target / "lock") as log:
         assert log.topics["t"].topic_id == topic_id
         assert before <= log.topics["t"].partitions[0].end_offset <= before + loading.result()
@@ -105,7 +105,7 @@ async def test_a_kill_before_the_rename_leaves_the_old_log_complete(
 async def test_a_log_that_is_being_read_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "copy"
     await killed_log(tmp_path / "data", target)
-    reading = connect_read_only(target / "log")
+    reading = open_database_read_only(target / "log")
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda path, **more: connect(path, timeout=0, **more))
     try:
@@ -148,11 +148,11 @@ async def test_a_copy_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) 
 
         deep = tmp_path / "backups" / "monday"
         with pytest.raises(KeyboardInterrupt):
-            back_up(tmp_path / "data" / "log", deep / "log", deep / "lock", force=False, report_progress=interrupt)
+            back_up_log(tmp_path / "data" / "log", deep / "log", deep / "lock", force=False, report_progress=interrupt)
         assert not (tmp_path / "backups").exists()
         copied(tmp_path / "data", deep)
         with pytest.raises(KeyboardInterrupt):
-            back_up(tmp_path / "data" / "log", deep / "log", deep / "lock", force=True, report_progress=interrupt)
+            back_up_log(tmp_path / "data" / "log", deep / "log", deep / "lock", force=True, report_progress=interrupt)
     assert sorted(path.name for path in deep.iterdir()) == ["lock", "log"]
 
 
@@ -226,7 +226,7 @@ async def test_a_log_that_cannot_be_read_here_is_not_reported_as_damaged(tmp_pat
     with pytest.raises(WorldError, match=r"the log .*/data/log cannot be read here: .*copy the whole data directory"):
         copied(tmp_path / "data", tmp_path / "copy")
     with pytest.raises(WorldError, match="cannot be read here"):
-        list(check(tmp_path / "data" / "log", report_progress=lambda _: None))
+        list(log_file_findings(tmp_path / "data" / "log", report_progress=lambda _: None))
 
 
 async def test_a_log_of_an_older_layout_is_copied_as_it_is(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.groups.log import GroupLog
-from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.settings import MaintenanceSettings
 from coterie.broker.storage.log import open_log
@@ -65,7 +65,7 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def findings(path: Path) -> list[str]:
-    return list(check(path, report_progress=lambda _: None))
+    return list(log_file_findings(path, report_progress=lambda _: None))
 
 
 def test_a_log_after_compaction_retention_and_deletions_has_no_findings(path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_an_open_transaction_is_no_finding(tmp_path: Path) -> None:
 def test_a_long_check_reports_its_progress(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.broker.maintenance.check.PROGRESS_INTERVAL_S", 0)
     progress: list[str] = []
-    assert list(check(path, report_progress=progress.append)) == []
+    assert list(log_file_findings(path, report_progress=progress.append)) == []
     assert progress[0] == "SQLite checks its pages and indexes"
     assert progress[-1] == "100 % of 0 MB of batches checked"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.broker.maintenance.compaction import CleanedBatch, Compaction, SlicedBatch
+from coterie.broker.maintenance.compaction import BatchWithRecords, CleanedBatch, Compaction
 from coterie.broker.storage.transaction_store import AbortedTransaction
 from coterie.wire.batch_filter import RawRecord
 
@@ -22,9 +22,9 @@ def batch(
     is_readable: bool = True,
     is_verified: bool = True,
     horizon_ms: int | None = None,
-) -> SlicedBatch:
+) -> BatchWithRecords:
     """A batch of ``records``, each given as (key, whether it is a tombstone)."""
-    return SlicedBatch(
+    return BatchWithRecords(
         base_offset=base_offset,
         last_offset=base_offset + max(1, len(records)) - 1,
         producer_id=producer_id,
@@ -42,7 +42,7 @@ def batch(
 
 
 def compacted(
-    batches: Sequence[SlicedBatch],
+    batches: Sequence[BatchWithRecords],
     *,
     now_ms: int = 0,
     keys_max: int = 100,
@@ -55,7 +55,7 @@ def compacted(
     for each in batches:
         if each.base_offset >= seen_from:
             assert compaction.index_keys(each)
-    return [compaction.clean(each) for each in batches]
+    return [compaction.clean_batch(each) for each in batches]
 
 
 def offsets(cleaned: CleanedBatch) -> list[int] | None:
@@ -104,7 +104,7 @@ def test_a_pass_ends_before_the_batch_whose_keys_exceed_the_maximum() -> None:
 
 
 def test_a_batch_of_an_aborted_transaction_is_kept_with_its_marker_if_its_crc_is_wrong() -> None:
-    aborted = [AbortedTransaction(producer_id=7, first_offset=0, last_offset=1)]
+    aborted = [AbortedTransaction(producer_id=7, first_offset=0, marker_offset=1)]
     marker = batch(1, producer_id=7, is_transactional=True, is_control=True, horizon_ms=5)
     unreadable = batch(0, producer_id=7, is_transactional=True, is_readable=False)
     corrupt = replace(unreadable, is_verified=False)
@@ -113,7 +113,7 @@ def test_a_batch_of_an_aborted_transaction_is_kept_with_its_marker_if_its_crc_is
 
 
 def test_only_the_marker_of_an_aborted_transaction_is_kept_for_its_delay() -> None:
-    aborted = [AbortedTransaction(producer_id=7, first_offset=1, last_offset=3)]
+    aborted = [AbortedTransaction(producer_id=7, first_offset=1, marker_offset=3)]
     log = [
         batch(0, ("a", False)),
         batch(1, ("a", False), ("b", False), producer_id=7, is_transactional=True),
@@ -137,7 +137,7 @@ def test_only_the_marker_of_an_aborted_transaction_is_kept_for_its_delay() -> No
 class Log:
     """The batches after the last compaction, and all records that were written."""
 
-    batches: list[SlicedBatch]
+    batches: list[BatchWithRecords]
     written: list[RawRecord]
     cleaned_offset: int = 0
     end_offset: int = 0
@@ -161,7 +161,7 @@ class Log:
             if not steps:
                 return
             steps -= 1
-            cleaned = compaction.clean(each)
+            cleaned = compaction.clean_batch(each)
             at = self.batches.index(each)
             kept = each.records if cleaned.records is None else cleaned.records
             self.batches[at : at + 1] = (

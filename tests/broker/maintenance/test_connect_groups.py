@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coterie.broker.clock import wall_ms
 from coterie.broker.groups.connect import CONNECT_TOPIC
-from coterie.broker.maintenance.backup import back_up
-from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import Store
@@ -57,6 +57,6 @@ async def test_compaction_check_and_backup_keep_connect_groups(tmp_path: Path) -
         keeping.cancel()
     assert await loaded(folder) == before
 
-    assert list(check(folder / "log", report_progress=lambda _: None)) == []
-    back_up(folder / "log", copy / "log", copy / "lock", force=False, report_progress=lambda _: None)
+    assert list(log_file_findings(folder / "log", report_progress=lambda _: None)) == []
+    back_up_log(folder / "log", copy / "log", copy / "lock", force=False, report_progress=lambda _: None)
     assert await loaded(copy) == before

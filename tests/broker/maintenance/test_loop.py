@@ -18,10 +18,10 @@ from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.maintenance import loop
 from coterie.broker.maintenance.loop import run_maintenance
-from coterie.broker.maintenance.rows import Row, RowReader, remove_rows
+from coterie.broker.maintenance.rows import BatchRow, RowReader, remove_batch_rows
 from coterie.broker.settings import MaintenanceSettings
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
-from coterie.broker.storage.store import Store, TopicGoneError, connect_read_only
+from coterie.broker.storage.store import Store, TopicGoneError, open_database_read_only
 from coterie.broker.topics.cleanup_settings import CleanupSettings, cleanup_settings
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.ids import GroupId, TopicPartition
@@ -71,7 +71,7 @@ class MaintainedLog:
                 await asyncio.sleep(0.005)
 
     def rows(self, query: str = "SELECT COUNT(*) FROM batches") -> int:
-        with closing(connect_read_only(self.path)) as database:
+        with closing(open_database_read_only(self.path)) as database:
             (count,) = database.execute(query).fetchone()
             return int(count)
 
@@ -297,7 +297,8 @@ async def test_a_compaction_does_not_change_groups(tmp_path: Path) -> None:
                     OffsetRemoved(partition=TopicPartition("t", n % 5))
                     if n % 11 == 0
                     else OffsetWritten(
-                        partition=TopicPartition("t", n % 5), committed=CommittedOffset(offset=n, committed_at_ms=n)
+                        partition=TopicPartition("t", n % 5),
+                        committed_offset=CommittedOffset(offset=n, committed_at_ms=n),
                     )
                 ],
                 now_ms=1,
@@ -366,9 +367,9 @@ async def test_a_partition_whose_maintenance_fails_does_not_stop_other_maintenan
         for value in "1234":
             await stage.put(broken, ("a", value))
             await stage.put(partition, ("a", value))
-        rows, kept = RowReader.rows, RowReader.start_offset_by_time
+        rows, kept = RowReader.next_batch_rows, RowReader.start_offset_by_time
 
-        def failing_rows(reader: RowReader, partition_id: int, *args: int) -> list[Row]:
+        def failing_rows(reader: RowReader, partition_id: int, *args: int) -> list[BatchRow]:
             if partition_id == broken.row_id:
                 raise planted
             return rows(reader, partition_id, *args)
@@ -379,7 +380,7 @@ async def test_a_partition_whose_maintenance_fails_does_not_stop_other_maintenan
             return kept(reader, partition_id, *args)
 
         with monkeypatch.context() as patched:
-            patched.setattr(RowReader, "rows", failing_rows)
+            patched.setattr(RowReader, "next_batch_rows", failing_rows)
             patched.setattr(RowReader, "start_offset_by_time", failing_kept)
             async with maintenance_running(stage):
                 await stage.wait_key_values(partition, [("a", "3"), ("a", "4")])
@@ -451,9 +452,9 @@ async def test_a_maintenance_task_is_not_repeated_after_its_write_found_damage(
             error = sqlite3.DatabaseError("planted")
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
-        remove_rows(store, partition_row_id, last_offset)
+        remove_batch_rows(store, partition_row_id, last_offset)
 
-    monkeypatch.setattr("coterie.broker.maintenance.loop.remove_rows", meet_damage)
+    monkeypatch.setattr("coterie.broker.maintenance.loop.remove_batch_rows", meet_damage)
     async with maintained_log(tmp_path, MaintenanceSettings(initial_delay_ms=10**9)) as stage:
         damaged, sound = [(await stage.log.create_topic(name, 1, {})).partitions[0] for name in ("damaged", "sound")]
         await stage.put(damaged, ("a", "1"))
@@ -493,7 +494,7 @@ async def test_rows_of_a_topic_created_during_the_search_for_hidden_rows_are_log
         raise error
 
     monkeypatch.setattr(RowReader, "partitions_with_hidden_rows", look_late)
-    monkeypatch.setattr("coterie.broker.maintenance.loop.remove_rows", meet_damage)
+    monkeypatch.setattr("coterie.broker.maintenance.loop.remove_batch_rows", meet_damage)
     async with maintained_log(tmp_path, MaintenanceSettings(initial_delay_ms=10**9)) as stage:
         await wait_until(looks.is_set)
         partition = await stage.topic({})

@@ -274,18 +274,20 @@ def test_failed_authentication_is_logged_once_a_minute_for_each_address(
 
 def test_suppressed_messages_of_an_address_are_counted_in_its_next_message() -> None:
     denials = AuthenticationFailures()
-    assert denials.log_message("a", "", None, now_s=1000) == "authentication failed"
-    assert denials.log_message("b", "", "PLAIN", now_s=1000) == "authentication failed for an unnamed user with PLAIN"
-    assert [denials.log_message("a", "eve", "PLAIN", now_s=1000 + n) for n in range(1, 60)] == [None] * 59
-    assert denials.log_message("a", "eve", "PLAIN", now_s=1060) == (
+    assert denials.message_to_log("a", "", None, now_s=1000) == "authentication failed"
+    assert (
+        denials.message_to_log("b", "", "PLAIN", now_s=1000) == "authentication failed for an unnamed user with PLAIN"
+    )
+    assert [denials.message_to_log("a", "eve", "PLAIN", now_s=1000 + n) for n in range(1, 60)] == [None] * 59
+    assert denials.message_to_log("a", "eve", "PLAIN", now_s=1060) == (
         "authentication failed for 'eve' with PLAIN; 59 more failed from a since the last such message"
     )
     for n in range(2_000):
-        assert denials.log_message(f"h{n}", "eve", "PLAIN", now_s=1061)
-    assert denials.log_message("h1000", "eve", "PLAIN", now_s=1061) is None, (
+        assert denials.message_to_log(f"h{n}", "eve", "PLAIN", now_s=1061)
+    assert denials.message_to_log("h1000", "eve", "PLAIN", now_s=1061) is None, (
         "an address among the last 1,000 was not limited"
     )
-    assert denials.log_message("h999", "eve", "PLAIN", now_s=1061)
+    assert denials.message_to_log("h999", "eve", "PLAIN", now_s=1061)
 
 
 def test_the_default_limits_before_authentication_are_kafkas() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.nouns.errors import WorldError
@@ -20,7 +20,7 @@ from coterie.wire.batches import (
     NewRecord,
     decode_records,
     encode_batch,
-    encode_marker,
+    encode_transaction_marker,
     iter_batch_headers,
     read_batch_header,
 )
@@ -42,7 +42,7 @@ asyncio.run(serve(BrokerSettings(data_path=Path(sys.argv[1])), ready=lambda host
 
 
 def findings(path: Path) -> list[str]:
-    return list(check(path, report_progress=lambda _: None))
+    return list(log_file_findings(path, report_progress=lambda _: None))
 
 
 # -- full -------------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ async def test_the_last_free_bytes_of_a_disk_are_reserved_for_writes_that_releas
         for _ in range(3):
             with pytest.raises(WorldError, match="the disk is nearly full"):
                 await put(log, "t", {"a": ""})
-        marker = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=5)
+        marker = encode_transaction_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=5)
         await log.append(partition, [(marker, read_batch_header(marker))])
         await log.delete_topic(gone)
         keeping = tasks.create_task(run_maintenance(log, tmp_path / "log", FREQUENT_MAINTENANCE, now_ms=lambda: 10**6))

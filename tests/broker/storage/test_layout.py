@@ -27,7 +27,7 @@ import signal, sqlite3, sys
 from coterie.broker.storage import layout
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 database.create_function("die", 0, lambda: signal.raise_signal(signal.SIGKILL))
-layout._run(database, layout._UPGRADES[1] + "SELECT die();")
+layout._run_layout_statements(database, layout._UPGRADES[1] + "SELECT die();")
 """
 
 
@@ -53,7 +53,7 @@ async def test_a_log_of_layout_1_is_upgraded_in_place(path: Path, tmp_path: Path
         records = decode_records(await log.read(orders.partitions[2], 0, 10**7))
         assert [record.offset for record in records] == list(range(80))
         assert records[78].value == b"v2-39"
-        assert await log.run_write(lambda store: store.next_number("next producer id")) == 3
+        assert await log.run_write(lambda store: store.increment_counter("next producer id")) == 3
         batch = encode_batch([NewRecord(key=b"k", value=b"v")], timestamp_ms=1)
         assert await log.append(orders.partitions[0], [(batch, read_batch_header(batch))]) == 80
         assert (await log.create_topic("new", 1, {})).partitions[0].row_id not in {

@@ -1,11 +1,11 @@
 from coterie.broker.topics.configs import (
     BROKER_CONFIG_NAMES,
     TOPIC_CONFIGS,
-    config_error,
     has_append_time,
     int_config,
     list_config,
     text_config,
+    topic_config_error,
 )
 
 
@@ -28,7 +28,7 @@ def test_a_config_that_is_not_set_has_its_default() -> None:
 
 def test_config_values_are_read_without_blanks() -> None:
     configs = {"retention.ms": " +5 ", "cleanup.policy": "compact, delete", "message.timestamp.type": "LogAppendTime "}
-    assert config_error(configs) is None
+    assert topic_config_error(configs) is None
     assert int_config(configs, "retention.ms") == 5
     assert list_config(configs, "cleanup.policy") == ["compact", "delete"]
     assert text_config(configs, "message.timestamp.type") == "LogAppendTime"
@@ -36,6 +36,6 @@ def test_config_values_are_read_without_blanks() -> None:
 
 
 def test_contradicting_config_values_are_refused() -> None:
-    assert config_error({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}) == (
+    assert topic_config_error({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}) == (
         "conflict topic config setting min.compaction.lag.ms (2) > max.compaction.lag.ms (1)"
     )

@@ -54,7 +54,10 @@ class BrokerUnderTest:
         reply = await self.transactions.ask(
             transactional_id,
             lambda fresh: InitProducerId(
-                timeout_ms=TIMEOUT_MS, timeout_max_ms=TIMEOUT_MS, expected_producer=expected, fresh_producer_id=fresh
+                transaction_timeout_ms=TIMEOUT_MS,
+                transaction_timeout_max_ms=TIMEOUT_MS,
+                expected_producer=expected,
+                fresh_producer_id=fresh,
             ),
         )
         return reply.producer
@@ -117,7 +120,7 @@ class BrokerUnderTest:
             aborted = await self.log.aborted_transactions(partition, offset, last_offset + 1)
             for at, head in heads:
                 is_aborted = head.is_transactional and any(
-                    one.producer_id == head.producer_id and one.first_offset <= head.base_offset < one.last_offset
+                    one.producer_id == head.producer_id and one.first_offset <= head.base_offset < one.marker_offset
                     for one in aborted
                 )
                 if not is_aborted:

@@ -34,7 +34,7 @@ def archive(tmp_path: Path) -> Path:
 @pytest.fixture
 def output_folder(tmp_path: Path, archive: Path) -> Path:
     """The correct output of two connectors."""
-    package = checker.package_rows(archive)
+    package = checker.read_flight_table(archive)
     for connector, write in ((flights.PARQUET_CONNECTOR, write_parquet), (flights.JSON_CONNECTOR, write_json)):
         rows = checker.expected_rows(connector, package).to_pylist()
         write(tmp_path / "out" / connector, f"{connector}-0-a-0-0", rows[:10])
@@ -58,7 +58,7 @@ def write_json(folder: Path, name: str, rows: Rows) -> None:
 
 
 def comparisons(archive: Path, output_folder: Path) -> dict[str, checker.Comparison]:
-    return {comparison.connector: comparison for comparison in checker.check_output(archive, output_folder)}
+    return {comparison.connector: comparison for comparison in checker.compare_outputs(archive, output_folder)}
 
 
 def read_json(file: Path) -> Rows:
@@ -67,7 +67,7 @@ def read_json(file: Path) -> Rows:
 
 def test_a_correct_output_passes_with_both_row_counts(archive: Path, output_folder: Path) -> None:
     found = comparisons(archive, output_folder)
-    assert {name: (v.is_correct, v.expected_count, v.found_count) for name, v in found.items()} == {
+    assert {name: (v.is_correct, v.expected_row_count, v.found_row_count) for name, v in found.items()} == {
         flights.PARQUET_CONNECTOR: (True, 30, 30),
         flights.JSON_CONNECTOR: (True, 40, 40),
     }
@@ -99,7 +99,7 @@ def test_a_lost_file_is_reported_by_its_rows(archive: Path, output_folder: Path)
 @pytest.mark.parametrize("connector", flights.CONNECTOR_NAMES)
 def test_a_duplicated_batch_is_reported_by_its_rows(archive: Path, output_folder: Path, connector: str) -> None:
     write = write_parquet if connector == flights.PARQUET_CONNECTOR else write_json
-    rows = checker.expected_rows(connector, checker.package_rows(archive)).to_pylist()[:2]
+    rows = checker.expected_rows(connector, checker.read_flight_table(archive)).to_pylist()[:2]
     write(output_folder / connector, f"{connector}-0-z-5-0", rows)
     comparison = comparisons(archive, output_folder)[connector]
     assert (comparison.is_correct, comparison.duplicated_rows, comparison.lost_rows) == (
@@ -131,7 +131,7 @@ def test_a_wrong_value_is_reported_by_row_and_column(
 
 
 def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, output_folder: Path) -> None:
-    rows = checker.package_rows(archive).to_pylist()
+    rows = checker.read_flight_table(archive).to_pylist()
     write_parquet(
         output_folder / flights.PARQUET_CONNECTOR, "flights-1-b-9-0", [row for row in rows if row["row"] == 4]
     )
@@ -141,4 +141,4 @@ def test_a_row_that_the_filter_drops_is_reported_as_unexpected(archive: Path, ou
 
 def test_without_any_output_all_rows_are_lost(archive: Path, tmp_path: Path) -> None:
     comparison = comparisons(archive, tmp_path / "nowhere")[flights.PARQUET_CONNECTOR]
-    assert (comparison.found_count, len(comparison.lost_rows)) == (0, 30)
+    assert (comparison.found_row_count, len(comparison.lost_rows)) == (0, 30)

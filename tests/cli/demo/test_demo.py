@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 def test_used_ports_are_skipped() -> None:
     first, taken, *others = free_ports(4)
     with socket.create_server(("127.0.0.1", taken)):
-        assert script._free_ports(2, preferred=first) == others[0]
-        assert script._free_ports(1, preferred=first) == first
+        assert script._first_of_free_ports(2, preferred=first) == others[0]
+        assert script._first_of_free_ports(1, preferred=first) == first
 
 
 class StartupSteps:
@@ -50,7 +50,7 @@ def script_of(tmp_path: Path) -> Iterator[Callable[[str], script.DemoRun]]:
 
         def make(url: str) -> script.DemoRun:
             settings = FleetSettings(
-                data_folder=tmp_path, broker_port=free_port(), rest_port=int(url.rpartition(":")[2])
+                data_folder=tmp_path, broker_port=free_port(), first_rest_port=int(url.rpartition(":")[2])
             )
             demo = script.DemoRun(settings, children, display, tmp_path, {})
             demo._fleet.workers[0] = children.start_python("worker-0", ["-c", "import time; time.sleep(60)"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.demo import kill
-from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch, process_states
+from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch, process_states
 from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
@@ -88,7 +88,7 @@ def test_a_worker_that_does_not_stop_is_reported_and_not_killed(
         with pytest.raises(WorldError, match=rf"^Process group {child.pid} has not stopped 0\.05 s after SIGSTOP"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None)
         # The signal comes late, and the worker is resumed: it must not stay stopped.
-        monkeypatch.setattr(kill, "wait_until_stopped", late(suspend))
+        monkeypatch.setattr(kill, "wait_until_processes_stopped", late(suspend))
         with pytest.raises(WorldError, match="late"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None)
         assert child.is_running
@@ -127,21 +127,21 @@ def test_a_batch_has_continued_when_its_new_owner_has_committed_it_as_planned(tm
     interrupted = [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)]
     checkpoints = Checkpoints(tmp_path)
     (checkpoint / "commits" / "7").touch()
-    assert not have_continued(interrupted, checkpoints), "the old owner still holds the checkpoint"
+    assert not have_batches_been_repeated(interrupted, checkpoints), "the old owner still holds the checkpoint"
     (checkpoint / "commits" / "7").unlink()
     checkpoint = checkpoint.rename(checkpoint.with_name("2-bb"))
-    assert not have_continued(interrupted, checkpoints), "not committed yet"
+    assert not have_batches_been_repeated(interrupted, checkpoints), "not committed yet"
     (checkpoint / "commits" / "7").touch()
-    assert have_continued(interrupted, checkpoints)
+    assert have_batches_been_repeated(interrupted, checkpoints)
     (checkpoint / "offsets" / "7").write_text("another plan")
     with pytest.raises(WorldError, match="planned batch 7 again"):
-        have_continued(interrupted, checkpoints)
+        have_batches_been_repeated(interrupted, checkpoints)
 
 
 def test_a_checkpoint_renamed_during_the_check_is_checked_again(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "2-bb")
     (checkpoint / "commits" / "7").touch()
     # The state during a rename of the checkpoint: the commit is still listed, the plan is no longer there.
-    assert not have_continued(
+    assert not have_batches_been_repeated(
         [BatchInFlight(task=TASK, batch_id=7, planned_offsets=b"plan", start_number=1)], Checkpoints(tmp_path)
     )

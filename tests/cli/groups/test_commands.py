@@ -58,7 +58,7 @@ class Operator:
 
     def config(self, *set_: str, delete: tuple[str, ...] = (), group: str = "workers") -> dict[str, tuple[str, bool]]:
         """The value of each config, and whether it is set on the group."""
-        commands.group_config(self.admin, group, set_=set_, delete=delete, as_json=True)
+        commands.change_and_print_configs(self.admin, group, set_=set_, delete=delete, as_json=True)
         configs = json.loads(self._printed.readouterr().out)["configs"]
         return {one["name"]: (one["value"], one["is_set"]) for one in configs}
 
@@ -189,7 +189,7 @@ def test_a_config_is_set_shown_and_deleted(operator: Operator, anna: Worker) -> 
 def test_the_configs_of_a_group_are_a_table(
     operator: Operator, anna: Worker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands.group_config(operator.admin, "workers", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
+    commands.change_and_print_configs(operator.admin, "workers", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["config", "value", "set", "on"]
     assert [SESSION, "7000", "the", "group"] in lines
@@ -199,7 +199,7 @@ def test_the_configs_of_a_group_are_a_table(
 def test_a_config_of_a_group_that_does_not_exist_is_kept_with_a_warning(
     operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands.group_config(operator.admin, "later", set_=[f"{SESSION}=7000"], delete=(), as_json=True)
+    commands.change_and_print_configs(operator.admin, "later", set_=[f"{SESSION}=7000"], delete=(), as_json=True)
     printed = capsys.readouterr()
     assert printed.err == "There is no group later yet; its configs are kept for a connect group of this id.\n"
     assert operator.config(group="later")[SESSION] == ("7000", True)
@@ -251,9 +251,9 @@ def test_the_client_logs_in_with_the_settings_of_a_file(
         with pytest.raises(WorldError, match=r"GROUP_AUTHORIZATION_FAILED; the broker's access rules"):
             commands.describe_group(admin, "theirs", as_json=False)
         with pytest.raises(WorldError, match=r"GROUP_AUTHORIZATION_FAILED: .*; the broker's access rules"):
-            commands.group_config(admin, "mine", set_=(), delete=(), as_json=False)
+            commands.change_and_print_configs(admin, "mine", set_=(), delete=(), as_json=False)
         with pytest.raises(WorldError, match=r"cannot change the configs of group mine: GROUP_AUTHORIZATION_FAILED"):
-            commands.group_config(admin, "mine", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
+            commands.change_and_print_configs(admin, "mine", set_=[f"{SESSION}=7000"], delete=(), as_json=False)
         with pytest.raises(WorldError, match=f"connection to the broker at {broker.bootstrap} broke"):
             commands.list_groups(commands.open_admin(broker.bootstrap, None), as_json=True)
 

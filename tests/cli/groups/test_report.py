@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.groups.report import connect_group_sentences, group_json, member_names
+from coterie.cli.groups.report import connect_group_sentences, group_json, name_by_member_id
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
@@ -111,7 +111,7 @@ def test_each_unsettled_fact_is_a_sentence(case: str) -> None:
 
 def test_a_member_is_called_by_its_name_unless_another_has_the_same() -> None:
     named = group(member("anna"), member("bert", name=""), member("x", name="same"), member("y", name="same"))
-    assert dict(member_names(named)) == {
+    assert dict(name_by_member_id(named)) == {
         "m-anna": "anna", "m-bert": "bert:8083", "m-x": "m-x", "m-y": "m-y",
     }  # fmt: skip
 

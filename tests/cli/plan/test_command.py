@@ -59,7 +59,7 @@ def test_the_rest_view_of_a_group_contains_all_that_a_plan_needs() -> None:
         policy=RebalancePolicy(max_delay_ms=9),
     )
     snapshot = to_named_group(parse_group_description(as_json(shown), source="it"), source="it").snapshot
-    assert snapshot.configured == shown.configured
+    assert snapshot.configured_jobs == shown.configured
     assert snapshot.policy == shown.policy
     assert [(entry.jobs, entry.deadline_ms, entry.instance_id) for entry in snapshot.deferrals] == [
         (deferred.jobs, 5, "i")

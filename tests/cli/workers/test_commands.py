@@ -27,7 +27,7 @@ COMMANDS: dict[str, Callable[[str], None]] = {
     "group --json": lambda url: commands.show_group(url, as_json=True),
     "drain": lambda url: commands.drain_worker(url, "worker-1"),
     "uncordon": lambda url: commands.cancel_drain(url, "worker-1"),
-    "restart": lambda url: commands.restart_rolling(url, timeout_s=5),
+    "restart": lambda url: commands.restart_workers_rolling(url, timeout_s=5),
 }
 
 
@@ -62,17 +62,17 @@ def test_a_worker_that_ends_during_its_drain_has_not_handed_over_its_jobs(
     last = group_of(owned, state=state).members[0]
     after = group_of("", state="STABLE", jobs_of_two=jobs_of_two)
     if is_complete:
-        commands.check_handed_over(after, last)
+        commands.check_jobs_handed_over(after, last)
     else:
         with pytest.raises(WorldError, match="one ended before its drain was complete; its 2 jobs are treated as"):
-            commands.check_handed_over(after, last)
+            commands.check_jobs_handed_over(after, last)
 
 
 def test_jobs_that_other_workers_are_about_to_start_are_on_their_way() -> None:
     last = group_of("AC0 AT0", state="STABLE").members[0]
     after = group_of("", state="STABLE", jobs_of_two="AC0")
-    assert list(map(str, commands.jobs_on_their_way(after, last))) == ["A-0"]
-    assert not commands.jobs_on_their_way(group_of("", state="STABLE", jobs_of_two="AC0 AT0"), last)
+    assert list(map(str, commands.jobs_not_taken_over_yet(after, last))) == ["A-0"]
+    assert not commands.jobs_not_taken_over_yet(group_of("", state="STABLE", jobs_of_two="AC0 AT0"), last)
 
 
 # -- a rolling restart ------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_a_rolling_restart_prints_its_workers_and_restarts_the_leader_last(
 ) -> None:
     workers = FakeWorkers("one", "two", "three")
     with serve_workers(workers) as url:
-        commands.restart_rolling(url, timeout_s=5)
+        commands.restart_workers_rolling(url, timeout_s=5)
     assert workers.restarted == ["three", "two", "one"]
     output = capsys.readouterr().out.splitlines()
     assert output[:2] == ["The group has 3 workers: one, two, three.", "three restarts…"]
@@ -139,20 +139,20 @@ def test_a_rolling_restart_prints_its_workers_and_restarts_the_leader_last(
 def test_only_the_named_workers_restart(capsys: pytest.CaptureFixture[str]) -> None:
     workers = FakeWorkers("one", "two", "three")
     with serve_workers(workers) as url:
-        commands.restart_rolling(url, timeout_s=5, only_workers=("two:8083", "one"))
+        commands.restart_workers_rolling(url, timeout_s=5, only_workers=("two:8083", "one"))
         assert workers.restarted == ["two", "one"]
         assert capsys.readouterr().out.endswith("Restarted: two, one.\n")
         with pytest.raises(WorldError, match="The group has no worker four; it has one, three, two"):
-            commands.restart_rolling(url, timeout_s=5, only_workers=("four",))
+            commands.restart_workers_rolling(url, timeout_s=5, only_workers=("four",))
 
 
 def test_the_only_worker_of_a_group_restarts_only_if_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     workers = FakeWorkers("one")
     with serve_workers(workers) as url:
         with pytest.raises(WorldError, match=r"no other worker than one, .* `coterie workers restart --rolling one`"):
-            commands.restart_rolling(url, timeout_s=5)
+            commands.restart_workers_rolling(url, timeout_s=5)
         assert workers.restarted == []
-        commands.restart_rolling(url, timeout_s=5, only_workers=("one",))
+        commands.restart_workers_rolling(url, timeout_s=5, only_workers=("one",))
     assert workers.restarted == ["one"]
     assert "one is the only worker of the group: no job runs until it has restarted." in capsys.readouterr().out
 
@@ -172,7 +172,7 @@ def test_no_worker_restarts_while_another_one_is_missing(monkeypatch: pytest.Mon
             match=r"not stable: two has left the group. Restarted: three. Once .* `.* restart --rolling one two`.",
         ),
     ):
-        commands.restart_rolling(url, timeout_s=5)
+        commands.restart_workers_rolling(url, timeout_s=5)
     assert workers.restarted == ["three"]
 
 
@@ -188,7 +188,7 @@ def test_a_worker_that_is_missing_after_all_restarts_is_reported(monkeypatch: py
         serve_workers(TwoLeavesAtTheEnd("one", "two")) as url,
         pytest.raises(WorldError, match=r"not stable: two has left the group. Restarted: two, one.$"),
     ):
-        commands.restart_rolling(url, timeout_s=5)
+        commands.restart_workers_rolling(url, timeout_s=5)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_timeout_is_reported_with_the_worker_the_reason_and_the_command_to_con
             "Once the group is stable, run `coterie workers restart --rolling one`.",
         ),
     ):
-        commands.restart_rolling(url, timeout_s=0.5)
+        commands.restart_workers_rolling(url, timeout_s=0.5)
     lost = "two took longer than its session timeout and lost its membership; waiting for it to join again."
     assert (lost in " ".join(capsys.readouterr().out.split())) == (failure == "left the group")
 
@@ -253,7 +253,7 @@ class TwoLosesItsMembership(FakeWorkers):
 
 def test_a_restart_waits_for_a_worker_that_lost_its_membership(capsys: pytest.CaptureFixture[str]) -> None:
     with serve_workers(TwoLosesItsMembership("one", "two", views_without_two=4)) as url:
-        commands.restart_rolling(url, timeout_s=10, only_workers=("two",))
+        commands.restart_workers_rolling(url, timeout_s=10, only_workers=("two",))
     output = " ".join(capsys.readouterr().out.split())
     assert "two took longer than its session timeout and lost its membership" in output
     assert re.search(
@@ -268,7 +268,7 @@ def test_a_worker_whose_address_stays_unreachable_has_ended(monkeypatch: pytest.
         serve_workers(TwoLosesItsMembership("one", "two", views_without_two=inf)) as url,
         pytest.raises(WorldError, match=r"two has ended instead of restarting: no process has listened at .* for 0.3"),
     ):
-        commands.restart_rolling(url, timeout_s=20, only_workers=("two",))
+        commands.restart_workers_rolling(url, timeout_s=20, only_workers=("two",))
 
 
 def test_a_worker_that_refuses_to_restart_is_reported_and_remains_in_the_command_to_continue() -> None:
@@ -286,7 +286,7 @@ def test_a_worker_that_refuses_to_restart_is_reported_and_remains_in_the_command
             "Once the group is stable, run `coterie workers restart --rolling one two`.",
         ),
     ):
-        commands.restart_rolling(url, timeout_s=5)
+        commands.restart_workers_rolling(url, timeout_s=5)
 
 
 def test_a_starting_worker_is_reported_while_the_command_waits_for_it(

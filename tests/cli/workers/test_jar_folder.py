@@ -29,7 +29,7 @@ def test_a_worker_uses_the_users_cache_folder_if_it_contains_jars(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "coterie" / "jars"
     assert jars_with() is None
-    assert jars_with(jars_fetch="true") == JarSettings(folder=folder, fetches_missing=True)
+    assert jars_with(jars_fetch="true") == JarSettings(folder=folder, fetches_missing_jars=True)
     folder.mkdir(parents=True)
     assert jars_with() == JarSettings(folder=folder)
 
@@ -38,7 +38,7 @@ def test_a_configured_folder_that_does_not_exist_is_refused_with_its_key(tmp_pat
     with pytest.raises(WorldError, match=rf"^jars\.dir: there is no folder {tmp_path}/none; run `coterie jars fetch"):
         jars_with(jars_dir=f"{tmp_path}/none")
     assert jars_with(jars_dir=f"{tmp_path}/none", jars_fetch="true") == JarSettings(
-        folder=tmp_path / "none", fetches_missing=True
+        folder=tmp_path / "none", fetches_missing_jars=True
     )
     assert jars_with(jars_dir=str(tmp_path), jars_mirror="http://m") == JarSettings(
         folder=tmp_path, repository_url="http://m"

@@ -39,8 +39,8 @@ async def test_the_search_for_a_connect_groups_coordinator_does_not_depend_on_th
         member = MemberSettings(
             group_id=GroupId("g"), url=WorkerUrl("http://w:8083/"), session_timeout_ms=settings.session_timeout_ms
         )
-        spec = memberships.MembershipSpec(settings=settings, member=member, client_id="w")
-        coordinator = memberships.kafka_connect_coordinator(spec)
+        spec = memberships.MembershipSpec(worker_settings=settings, member_settings=member, client_id="w")
+        coordinator = memberships.make_connect_coordinator_client(spec)
         with pytest.raises(WorldError, match=r"did not respond within 0\.2 s"):
             await coordinator.ask(DescribeRequest(group_id=GroupId("g"), response_timeout_ms=60_000))
         await coordinator.close()

@@ -34,12 +34,14 @@ from tests.processes.cluster import until
 from tests.wire.place import PLACE
 
 CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))
-SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), name="here", claims=CLAIMS)
+SETTINGS = MemberSettings(
+    group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), worker_name="here", claims=CLAIMS
+)
 HANDOVER = replace(PLACE, must_ask_for_round=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
-    return relaunch.decode_place(settings, relaunch.encode_place(SETTINGS, HANDOVER))
+    return relaunch.decode_membership(settings, relaunch.encode_membership(SETTINGS, HANDOVER))
 
 
 def open_file(data: bytes) -> int:
@@ -87,7 +89,7 @@ def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> Non
     "settings",
     [
         replace(SETTINGS, url=WorkerUrl("http://here:8084/")),
-        replace(SETTINGS, name="there"),
+        replace(SETTINGS, worker_name="there"),
         replace(SETTINGS, claims=None),
         replace(SETTINGS, protocols=ConnectProtocol.COMPATIBLE.versions_to_offer),
         replace(SETTINGS, session_timeout_ms=11_000),
@@ -105,13 +107,13 @@ def test_a_handover_of_another_member_is_not_used() -> None:
 def test_malformed_handover_bytes_are_refused() -> None:
     for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
         with pytest.raises(WireError):
-            relaunch.decode_place(SETTINGS, data)
+            relaunch.decode_membership(SETTINGS, data)
 
 
 def test_a_handover_of_another_version_is_refused() -> None:
-    fields = json.loads(relaunch.encode_place(SETTINGS, HANDOVER))
+    fields = json.loads(relaunch.encode_membership(SETTINGS, HANDOVER))
     with pytest.raises(WireError, match="has version 0; version 1 is needed"):
-        relaunch.decode_place(SETTINGS, json.dumps({**fields, "version": 0}).encode())
+        relaunch.decode_membership(SETTINGS, json.dumps({**fields, "version": 0}).encode())
 
 
 @pytest.mark.parametrize("expected_log", ["abc", "", "-1", "4000000"])
@@ -119,7 +121,7 @@ def test_an_unreadable_handover_is_lost_and_the_worker_joins_as_a_new_member(
     expected_log: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, expected_log)
-    assert relaunch.inherited_place(SETTINGS) is None
+    assert relaunch.inherited_handover(SETTINGS) is None
     assert "the worker joins as a new member" in caplog.text
 
 
@@ -127,19 +129,19 @@ def test_a_malformed_handover_is_lost_and_the_worker_joins_as_a_new_member(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(open_file(b"{}")))
-    assert relaunch.inherited_place(SETTINGS) is None
+    assert relaunch.inherited_handover(SETTINGS) is None
     assert "the worker joins as a new member" in caplog.text
 
 
 def test_a_process_without_a_handover_has_no_membership(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(relaunch.PLACE_VARIABLE, raising=False)
-    assert relaunch.inherited_place(SETTINGS) is None
+    assert relaunch.inherited_handover(SETTINGS) is None
 
 
 def test_a_handover_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = open_file(relaunch.encode_place(SETTINGS, HANDOVER))
+    read = open_file(relaunch.encode_membership(SETTINGS, HANDOVER))
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
-    assert relaunch.inherited_place(SETTINGS) == HANDOVER
+    assert relaunch.inherited_handover(SETTINGS) == HANDOVER
     assert relaunch.PLACE_VARIABLE not in os.environ
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
@@ -205,7 +207,7 @@ class Process:
 
     async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
         """Whether the group still contains ``member``, whose session lasts longer than the test."""
-        group = await GroupAdmin([bootstrap], client_id="test", timeout_ms=60_000).describe(self.group_id)
+        group = await GroupAdmin([bootstrap], client_id="test", timeout_ms=60_000).describe_group(self.group_id)
         assert group is not None
         return member["member_id"] in [one.member_id for one in group.members]
 

@@ -26,7 +26,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import TransactionEnded
-from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all
+from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -57,7 +57,7 @@ class GroupDriver:
 
     def feed(self, event: Event) -> None:
         output = step(self.group, event, now_ms=self.now_ms)
-        check_all(self.group)
+        check_all_invariants(self.group)
         self.log.extend([event] if isinstance(event, TransactionEnded) else output.records)
         for effect in output.effects:
             match effect:
@@ -72,7 +72,7 @@ class GroupDriver:
     def advance_clock(self, ms: int) -> None:
         """Advance the clock; timers fire when they are due."""
         until_ms = self.now_ms + ms
-        while (at_ms := self.timers.next_at_ms()) is not None and at_ms <= until_ms:
+        while (at_ms := self.timers.next_deadline_ms()) is not None and at_ms <= until_ms:
             self.now_ms = at_ms
             key = self.timers.pop_due(at_ms)
             assert key is not None

@@ -16,7 +16,7 @@ from coterie.nouns.ids import Generation, GroupId, TopicPartition
 GENERATION = GenerationWritten(
     protocol_type="connect", generation=Generation(1), protocol=None, leader=None, written_at_ms=1, members={}
 )
-OFFSET = OffsetWritten(partition=TopicPartition("t", 3), committed=CommittedOffset(offset=1, committed_at_ms=2))
+OFFSET = OffsetWritten(partition=TopicPartition("t", 3), committed_offset=CommittedOffset(offset=1, committed_at_ms=2))
 
 
 @pytest.mark.parametrize(

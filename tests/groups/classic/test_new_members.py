@@ -53,7 +53,7 @@ def test_the_number_of_pending_member_ids_is_limited(new_driver: "Callable[[Limi
 
 
 def test_the_total_size_of_the_members_metadata_is_limited(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(generation_size_max=20))
+    driver = new_driver(Limits(generation_size_max_bytes=20))
     driver.join(protocols=(("v1", b"8 bytes."),))
     driver.join(protocols=(("v1", b"8 bytes."),))
     driver.advance_clock(6_000)
@@ -67,7 +67,7 @@ def test_the_total_size_of_the_members_metadata_is_limited(new_driver: "Callable
 
 
 def test_the_total_size_of_the_assignments_is_limited(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(generation_size_max=30))
+    driver = new_driver(Limits(generation_size_max_bytes=30))
     driver.join()
     driver.join()
     driver.advance_clock(6_000)
@@ -81,4 +81,4 @@ def test_a_pending_member_that_leaves_removes_the_group_completely(driver: "Grou
     driver.join(requires_known_member_id=True)
     assert driver.leave("m1").members == (("m1", ErrorCode.none),)
     assert driver.group.is_nonexistent
-    assert driver.timers.next_at_ms() is None
+    assert driver.timers.next_deadline_ms() is None

@@ -121,7 +121,7 @@ def unstable(driver: GroupDriver, *partitions: TopicPartition) -> frozenset[Topi
         lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=partitions or None, requires_stable=True),
         OffsetFetchResponse,
     )
-    return response.unstable
+    return response.unstable_partitions
 
 
 def fetch(driver: GroupDriver, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -144,7 +144,7 @@ def delete_group(driver: GroupDriver) -> ErrorCode:
 def subscription(*topics: str) -> bytes:
     writer = Writer()
     writer.int16(1)
-    writer.count(len(topics))
+    writer.array_count(len(topics))
     for topic in topics:
         writer.string(topic)
     writer.nullable_bytes(None)
@@ -165,7 +165,7 @@ def settle(driver: GroupDriver, *, protocol_type: str = "consumer", metadata: by
 
 
 def test_a_consumer_outside_any_group_may_commit_to_a_nonexistent_group(driver: GroupDriver) -> None:
-    assert commit(driver).errors == (ErrorCode.none,)
+    assert commit(driver).partition_errors == (ErrorCode.none,)
     assert fetch(driver) == {T0: 5}
     assert not driver.group.is_nonexistent
 
@@ -258,15 +258,15 @@ def test_of_several_offsets_for_a_partition_the_last_is_kept_and_each_gets_an_er
         ),
         OffsetCommitResponse,
     )
-    assert response.errors == (ErrorCode.none,) * 3
+    assert response.partition_errors == (ErrorCode.none,) * 3
     assert fetch(driver) == {T0: 3}
     assert len(driver.log) == 1
 
 
 @pytest.mark.parametrize("text", ["x" * 4096, "\U0001f600" * 2048])
 def test_metadata_may_have_4096_java_characters(driver: GroupDriver, text: str) -> None:
-    assert commit(driver, metadata=text).errors == (ErrorCode.none,)
-    assert commit(driver, metadata=text + "x", offset=6).errors == (ErrorCode.offset_metadata_too_large,)
+    assert commit(driver, metadata=text).partition_errors == (ErrorCode.none,)
+    assert commit(driver, metadata=text + "x", offset=6).partition_errors == (ErrorCode.offset_metadata_too_large,)
     assert fetch(driver) == {T0: 5}
 
 
@@ -282,14 +282,14 @@ def test_offsets_of_topics_that_a_consumer_reads_cannot_be_deleted(driver: Group
     member = settle(driver)
     commit(driver, T0, TopicPartition("other", 0), member=member, generation=1)
     deleted = delete(driver, T0, TopicPartition("other", 0), TopicPartition("other", 1))
-    assert deleted.errors == (ErrorCode.group_subscribed_to_topic, ErrorCode.none, ErrorCode.none)
+    assert deleted.partition_errors == (ErrorCode.group_subscribed_to_topic, ErrorCode.none, ErrorCode.none)
     assert fetch(driver) == {T0: 5}
 
 
 def test_consumers_with_unreadable_metadata_keep_all_their_offsets(driver: GroupDriver) -> None:
     member = settle(driver, metadata=b"\x7f")
     commit(driver, member=member, generation=1)
-    assert delete(driver, TopicPartition("other", 0)).errors == (ErrorCode.group_subscribed_to_topic,)
+    assert delete(driver, TopicPartition("other", 0)).partition_errors == (ErrorCode.group_subscribed_to_topic,)
 
 
 def test_groups_of_another_protocol_type_keep_their_offsets_while_they_have_members(driver: GroupDriver) -> None:
@@ -297,7 +297,7 @@ def test_groups_of_another_protocol_type_keep_their_offsets_while_they_have_memb
     commit(driver, member=member, generation=1)
     assert delete(driver, T0).error is ErrorCode.non_empty_group
     driver.leave(member)
-    assert delete(driver, T0).errors == (ErrorCode.none,)
+    assert delete(driver, T0).partition_errors == (ErrorCode.none,)
     assert fetch(driver) == {}
 
 
@@ -426,7 +426,7 @@ def test_groups_loaded_together_check_their_offsets_at_different_times(driver: G
 
 def test_pending_offsets_count_from_the_commit_of_their_transaction_on(driver: GroupDriver) -> None:
     commit(driver, T0, offset=1)
-    assert commit_in_transaction(driver, T0, T1, offset=2).errors == (ErrorCode.none, ErrorCode.none)
+    assert commit_in_transaction(driver, T0, T1, offset=2).partition_errors == (ErrorCode.none, ErrorCode.none)
     assert fetch(driver) == {T0: 1}
     assert unstable(driver) == {T0}, "of all partitions, those with a committed offset are listed"
     assert unstable(driver, T0, T1, TopicPartition("u", 0)) == {T0, T1}
@@ -524,7 +524,7 @@ def test_in_the_sync_phase_a_member_may_commit_in_a_transaction(driver: GroupDri
 
 def test_a_pending_offset_with_too_long_metadata_is_left_out(driver: GroupDriver) -> None:
     response = commit_in_transaction(driver, metadata="x" * 4097)
-    assert response.errors == (ErrorCode.offset_metadata_too_large,)
+    assert response.partition_errors == (ErrorCode.offset_metadata_too_large,)
     assert driver.group.is_nonexistent
 
 
@@ -645,7 +645,7 @@ def without_transactions(log: Sequence[Record | TransactionEnded]) -> list[Recor
                 if isinstance(one, TransactionEnded) and one.producer_id == record.producer.producer_id
             )
             if next(ends, False):
-                counting.append(OffsetWritten(partition=record.partition, committed=record.committed))
+                counting.append(OffsetWritten(partition=record.partition, committed_offset=record.committed_offset))
         elif not isinstance(record, TransactionEnded):
             counting.append(record)
     return counting

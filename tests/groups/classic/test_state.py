@@ -32,7 +32,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import GroupRemoved
-from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all
+from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -114,7 +114,7 @@ class RandomHistory:
     def feed(self, event: Event) -> None:
         before, generation = self.group.phase, self.group.generation
         output = step(self.group, event, now_ms=self.now_ms)
-        check_all(self.group)
+        check_all_invariants(self.group)
         assert (before, self.group.phase) in ALLOWED_TRANSITIONS or isinstance(event, GroupLoaded)
         assert self.group.generation >= generation or GroupRemoved() in output.records
         for record in output.records:
@@ -285,7 +285,7 @@ def test_replayed_records_give_the_live_state_and_stable_members_keep_their_gene
         apply(replayed, line[1])
     assert replayed.generation_record == story.group.generation_record
     step(replayed, GroupLoaded(), now_ms=story.now_ms)
-    check_all(replayed)
+    check_all_invariants(replayed)
     written = story.group.generation_record
     if written is None or not written.members:
         assert replayed.phase is Phase.EMPTY
@@ -361,7 +361,7 @@ def test_a_group_without_requests_loses_all_members_and_becomes_empty(history: l
         key, at_ms = min(group.deadlines.items(), key=lambda item: item[1])
         now_ms = max(now_ms, at_ms)
         step(group, TimerFired(key=key), now_ms=now_ms)
-        check_all(group)
+        check_all_invariants(group)
     assert group.phase is Phase.EMPTY
     assert not group.parked_joins
     assert not group.pending_join_members

@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie.groups.connect.messages import Heartbeat, InstallAssignment, PrepareAssignment, Request, Response
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.nouns.connect_groups import Assignor, Configured, HeartbeatResponse, PrepareAssignmentResponse
+from coterie.nouns.connect_groups import ConfiguredJobs, HeartbeatResponse, PrepareAssignmentResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
@@ -69,7 +69,7 @@ def heartbeat(member: str, epoch: int = 0, *, owned: Jobs | None = NO_JOBS, **fi
     """A heartbeat with all fields that a first request needs."""
     request = Heartbeat(
         reply_to=ReplyTo(0),
-        connection=1,
+        connection_number=1,
         client_id=member,
         client_host="/127.0.0.1",
         member_id=MemberId(member),
@@ -78,7 +78,7 @@ def heartbeat(member: str, epoch: int = 0, *, owned: Jobs | None = NO_JOBS, **fi
         client_assignors=(ASSIGNOR,),
         owned=owned,
         url=WorkerUrl(f"http://{member}"),
-        configured=Configured(config_offset=ConfigOffset(1), jobs=JOBS),
+        configured=ConfiguredJobs(config_offset=ConfigOffset(1), jobs=JOBS),
     )
     return replace(request, **fields) if fields else request
 
@@ -101,6 +101,6 @@ def install(member: str, epoch: int, snapshot: GroupSnapshot, target: ComputedTa
     )
 
 
-def assignor(name: str = "cooperative", oldest: int = 0, newest: int = 3, **fields: Any) -> Assignor:
-    made = Assignor(name=name, minimum_version=oldest, maximum_version=newest, version=newest)
+def assignor(name: str = "cooperative", oldest: int = 0, newest: int = 3, **fields: Any) -> SupportedAssignor:
+    made = SupportedAssignor(name=name, minimum_version=oldest, maximum_version=newest, version=newest)
     return replace(made, **fields) if fields else made

@@ -27,7 +27,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.messages import Request as GroupRequest
 from coterie.groups.connect.messages import Response as GroupResponse
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.state import Group, apply, check_all
+from coterie.groups.connect.state import Group, apply, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.connect_translation import to_coordinator_request, to_worker_response
 from coterie.lab.simulator.connect.coordinator import ConnectStep
@@ -58,7 +58,7 @@ GROUP = GroupId("small")
 SETTINGS = ConnectGroupSettings(
     session_timeout_ms=6_000, assignment_interval_ms=0, initial_rebalance_delay_ms=0, server_assignors=("cooperative",)
 )
-_OFFERED = OfferedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
+_OFFERED = OfferedAssignor(name="cooperative", minimum_version=0, maximum_version=3, metadata_version=3)
 _ASSIGNOR = CooperativeAssignor(RebalancePolicy(max_delay_ms=0))
 
 Choice: TypeAlias = tuple[str, str, int]
@@ -94,7 +94,7 @@ class SmallWorker:
                 server_assignor="cooperative" if uses_server_assignor else None,
                 rebalance_timeout_ms=30_000,
                 config_topic_id=bytes(16),
-                max_wait_ms=1_000,
+                allowed_response_hold_ms=1_000,
             )
         )
         self.connection: Connection | None = None
@@ -141,12 +141,12 @@ class SmallWorker:
 
     def start_assigned(self, assigned: Assigned) -> Iterator[MemberEvent]:
         """Run the assigned jobs; yields what the herder orders then."""
-        assert isinstance(assigned.token, AssignmentDetails)
+        assert isinstance(assigned.protocol_details, AssignmentDetails)
         self.assigned = assigned.jobs
         self.running |= assigned.jobs
         yield self.state()
-        if assigned.token.leader_epoch != self.leader_epoch:
-            self.leader_epoch = assigned.token.leader_epoch
+        if assigned.protocol_details.leader_epoch != self.leader_epoch:
+            self.leader_epoch = assigned.protocol_details.leader_epoch
             yield self.configured_jobs(self.leader_epoch)
 
     def configured_jobs(self, leader_epoch: LeaderEpoch) -> SetConfiguredJobs:
@@ -224,10 +224,10 @@ class SmallGroup:
     def _hand_to_group(self, event: Event, *, crash_after: int | None = None) -> bool:
         """Step the coordinator, which crashes when ``crash_after`` records of the step are durable. Returns whether it
         has crashed."""
-        before = HardState.of(self.group)
+        before = HardState.from_group(self.group)
         output = step_group(self.group, event, now_ms=self.now_ms)
-        check_all(self.group)
-        self._steps.on_step(ConnectStep(event=event, before=before, output=output, group=self.group))
+        check_all_invariants(self.group)
+        self._steps.on_step(ConnectStep(event=event, hard_state_before=before, output=output, group=self.group))
         if crash_after is not None and crash_after <= len(output.records):
             self._log += output.records[:crash_after]
             return True
@@ -354,7 +354,7 @@ class SmallGroup:
             case _:
                 # A proxy has closed the connection, and the worker sees it, too.
                 assert connection is not None
-                self._hand_to_group(ConnectionClosed(connection=connection.number, member_ids=(MemberId(name),)))
+                self._hand_to_group(ConnectionClosed(connection_number=connection.number, member_ids=(MemberId(name),)))
                 worker.break_connection()
 
     def _next_timer(self) -> int | None:
@@ -397,7 +397,7 @@ class SmallGroup:
             self.choose(next(self.choices()))
             self.check_one_owner()
         raise AssertionError(
-            f"not settled: {self.group.state()}, {[(w.name, w.running) for w in self.workers.values()]}"
+            f"not settled: {self.group.group_state()}, {[(w.name, w.running) for w in self.workers.values()]}"
         )
 
     def is_settled(self) -> bool:
@@ -410,7 +410,7 @@ class SmallGroup:
             for worker in present
             if worker.name in self.group.currents
         )
-        is_stable = self.group.state() in (GroupState.STABLE, GroupState.EMPTY)
+        is_stable = self.group.group_state() in (GroupState.STABLE, GroupState.EMPTY)
         return (
             is_stable
             and is_there
@@ -430,7 +430,7 @@ class SmallGroup:
             )
             for one in self.workers.values()
         ]  # fmt: skip
-        return (self.now_ms, self.faults_left, *map(repr, (HardState.of(group), soft, workers, self._late)))
+        return (self.now_ms, self.faults_left, *map(repr, (HardState.from_group(group), soft, workers, self._late)))
 
 
 def explore(begin: Callable[[], SmallGroup], *, depth: int) -> int:

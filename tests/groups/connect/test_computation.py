@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 
 from coterie.groups.connect.messages import (
-    ComputeTimer,
     DescribeGroup,
     DescribeGroupResponse,
+    NextComputationTimer,
     PrepareAssignment,
     SetGroupConfigs,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.soft_state import Chosen, Prepared
+from coterie.groups.connect.soft_state import MemberChosen, MemberComputing
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
     JOIN,
     LEAVE,
-    Assignor,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
+    SupportedAssignor,
 )
 from coterie.nouns.ids import InstanceId, MemberEpoch, MemberId, ReplyTo
 from coterie.nouns.jobs import NO_JOBS
@@ -35,7 +35,7 @@ ALONE = replace(SETTINGS, server_assignors=())
 
 def chosen(conversation: Conversation) -> str | None:
     match conversation.coordinator.group.computation:
-        case Chosen(member_id=member_id) | Prepared(member_id=member_id):
+        case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
             return member_id
         case _:
             return None
@@ -65,7 +65,7 @@ def test_a_newcomer_is_refused_if_no_member_would_cover_all_versions() -> None:
     assert refused.error is ConnectErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-def update(conversation: Conversation, member: str, *offers: Assignor) -> HeartbeatResponse:
+def update(conversation: Conversation, member: str, *offers: SupportedAssignor) -> HeartbeatResponse:
     """A heartbeat of a member of the group that changes only its assignors."""
     epoch = conversation.coordinator.group.currents[MemberId(member)].member_epoch
     return conversation.beat(member, epoch, owned=None, client_assignors=offers)
@@ -138,7 +138,7 @@ def test_another_member_computes_at_once_after_an_invalid_target() -> None:
 def test_another_member_computes_after_an_assignors_error_or_a_timeout() -> None:
     conversation = joined("w0", "w1")
     snapshot = conversation.prepare("w0", 0)
-    failed = replace(install("w0", 0, snapshot, ComputedTarget(members={})), error=1)
+    failed = replace(install("w0", 0, snapshot, ComputedTarget(members={})), assignor_error=1)
     assert conversation.ask(failed) == InstallAssignmentResponse()
     assert chosen(conversation) == "w1"
     conversation.now_ms += ALONE.computation_timeout_ms - 1
@@ -317,7 +317,7 @@ def test_the_error_lists_the_versions_if_no_member_covers_all() -> None:
         conversation.now_ms += 60_000
         for member, offer in {"B": assignor(newest=1), "C": assignor(oldest=2)}.items():
             conversation.beat(member, client_assignors=(offer,))
-        conversation.coordinator.handle(TimerFired(key=ComputeTimer()), conversation.now_ms)
+        conversation.coordinator.handle(TimerFired(key=NextComputationTimer()), conversation.now_ms)
     assert len(conversation.coordinator.log) == records, "the same error is not written again"
 
 

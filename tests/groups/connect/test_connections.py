@@ -20,11 +20,11 @@ class Workers:
     def beat(self, member: str) -> None:
         epoch = self.conversation.coordinator.group.currents[MemberId(member)].member_epoch
         number = self.connections[member]
-        self.conversation.ask(short_heartbeat(member, epoch, connection=number, connection_grace_ms=GRACE_MS))
+        self.conversation.ask(short_heartbeat(member, epoch, connection_number=number, connection_grace_ms=GRACE_MS))
 
     def close(self, *members: str) -> None:
         for member in members:
-            closed = ConnectionClosed(connection=self.connections[member], member_ids=(MemberId(member),))
+            closed = ConnectionClosed(connection_number=self.connections[member], member_ids=(MemberId(member),))
             self.conversation.coordinator.handle(closed, self.conversation.now_ms)
 
     def connect_again(self, member: str) -> None:
@@ -43,9 +43,9 @@ class Workers:
 def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1", "w2")
-    conversation.ask(short_heartbeat("w1", 3, connection=5, connection_grace_ms=2_000))
-    conversation.ask(short_heartbeat("w2", 3, connection=6, connection_grace_ms=2_000))
-    closed = ConnectionClosed(connection=5, member_ids=(MemberId("gone"), MemberId("w1"), MemberId("w2")))
+    conversation.ask(short_heartbeat("w1", 3, connection_number=5, connection_grace_ms=2_000))
+    conversation.ask(short_heartbeat("w2", 3, connection_number=6, connection_grace_ms=2_000))
+    closed = ConnectionClosed(connection_number=5, member_ids=(MemberId("gone"), MemberId("w1"), MemberId("w2")))
     conversation.coordinator.handle(closed, conversation.now_ms)
     conversation.now_ms += 1_999
     conversation.coordinator.fire_due(conversation.now_ms)
@@ -58,14 +58,14 @@ def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
 def test_a_heartbeat_that_is_held_on_a_closed_connection_is_dropped() -> None:
     conversation = Conversation()
     conversation.settle("w0")
-    request = short_heartbeat("w0", 1, connection=5, connection_grace_ms=2_000, max_wait_ms=60_000)
+    request = short_heartbeat("w0", 1, connection_number=5, connection_grace_ms=2_000, max_wait_ms=60_000)
     assert conversation.ask(request) is None
-    closed = ConnectionClosed(connection=5, member_ids=(MemberId("w0"),))
+    closed = ConnectionClosed(connection_number=5, member_ids=(MemberId("w0"),))
     conversation.coordinator.handle(closed, conversation.now_ms)
     conversation.now_ms += 1_999
     conversation.coordinator.fire_due(conversation.now_ms)
     assert not conversation.coordinator.replies
-    assert conversation.ask(short_heartbeat("w0", 1, connection=6)) is not None
+    assert conversation.ask(short_heartbeat("w0", 1, connection_number=6)) is not None
     conversation.now_ms += 1
     conversation.coordinator.fire_due(conversation.now_ms)
     assert "w0" in conversation.coordinator.group.members

@@ -25,7 +25,7 @@ from coterie.groups.connect.messages import (
     TargetRemoved,
     TargetWritten,
 )
-from coterie.nouns.connect_groups import Assignor, Configured
+from coterie.nouns.connect_groups import ConfiguredJobs, SupportedAssignor
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import (
     ConfigOffset,
@@ -68,7 +68,7 @@ CASES: Mapping[str, tuple[int, Record, Mapping[str, Any]]] = {
         4,
         ConfiguredWritten(
             group_epoch=GroupEpoch(4), config_topic_id=bytes(range(16)), leader_epoch=LeaderEpoch(3),
-            configured=Configured(config_offset=ConfigOffset(99), jobs=SOME),
+            configured=ConfiguredJobs(config_offset=ConfigOffset(99), jobs=SOME),
         ),
         {
             "Epoch": 4, "ConnectorsTasks": SOME_JSON, "ConfigTopicId": "00010203-0405-0607-0809-0a0b0c0d0e0f",
@@ -83,7 +83,9 @@ CASES: Mapping[str, tuple[int, Record, Mapping[str, Any]]] = {
             rebalance_timeout_ms=60_000, session_timeout_ms=10_000, connection_grace_ms=2_000,
             server_assignor="eager",
             client_assignors=(
-                Assignor(name="cooperative", minimum_version=0, maximum_version=3, version=2, metadata=b"\x01\x02"),
+                SupportedAssignor(
+                    name="cooperative", minimum_version=0, maximum_version=3, version=2, metadata=b"\x01\x02",
+                ),
             ),
             claims=SOME, draining=True, former=OTHER,
         ),

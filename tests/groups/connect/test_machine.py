@@ -16,7 +16,7 @@ from coterie.groups.connect.messages import (
     RemoveMember,
     SetGroupConfigs,
 )
-from coterie.groups.connect.state import check_all
+from coterie.groups.connect.state import check_all_invariants
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo, WorkerUrl
@@ -321,7 +321,7 @@ def test_a_heartbeat_with_all_fields_is_held_only_if_no_response_can_be_lost() -
     assert conversation.beat("A", 1, **hold).assignment is not None, "the member may not have received its assignment"
     assert conversation.ask(short_heartbeat("A", 1, max_wait_ms=1_000)) is None, "the member has received all responses"
     assert conversation.ask(heartbeat("A", 1, **hold)) is None
-    assert conversation.beat("A", 1, **hold, connection=2).assignment is not None, "a response on 1 may be lost"
+    assert conversation.beat("A", 1, **hold, connection_number=2).assignment is not None, "a response on 1 may be lost"
 
 
 def test_a_repeated_join_is_held_until_the_first_job_is_free() -> None:
@@ -354,7 +354,7 @@ def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() ->
     assert len(conversation.coordinator.replies) == 1
     conversation.coordinator.replies.clear()
     assert conversation.ask(short_heartbeat("w0", 1, max_wait_ms=60_000)) is None
-    held = conversation.coordinator.group.sessions[MemberId("w0")].held
+    held = conversation.coordinator.group.sessions[MemberId("w0")].held_heartbeat
     assert held is not None
     for member in ("gone", "w0", "w0"):  # the second one for w0 finds no hold
         release = ReleaseHold(reply_to=held.reply_to, member_id=MemberId(member))
@@ -366,7 +366,11 @@ def test_a_changed_url_of_the_leader_reaches_each_member_at_once() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1", "w2")
     assert conversation.ask(short_heartbeat("w1", 3, max_wait_ms=1_000)) is None
-    (held,) = (one.held.reply_to for one in conversation.coordinator.group.sessions.values() if one.held is not None)
+    (held,) = (
+        one.held_heartbeat.reply_to
+        for one in conversation.coordinator.group.sessions.values()
+        if one.held_heartbeat is not None
+    )
     conversation.ask(short_heartbeat("w0", 3, url=WorkerUrl("http://moved")))
     for response in (conversation.coordinator.replies.pop(held), conversation.ask(short_heartbeat("w2", 3))):
         assert isinstance(response, HeartbeatResponse)
@@ -489,7 +493,7 @@ def test_a_description_lists_the_jobs_that_a_member_waits_for_by_their_holder() 
     assert isinstance(shown, DescribeGroupResponse)
     assert (shown.state, shown.group_epoch, shown.assignment_epoch) == (GroupState.RECONCILING, 2, 2)
     w1 = next(member for member in shown.members if member.metadata.member_id == "w1")
-    assert w1.awaited == {"w0": w1.target}
+    assert w1.awaited_jobs_by_holder == {"w0": w1.target}
 
 
 def test_the_log_gives_the_live_state_after_each_case() -> None:
@@ -559,7 +563,7 @@ def test_a_job_that_a_member_gives_back_and_shall_have_again_comes_with_the_same
     again = conversation.beat("w0", 1, owned=kept)
     assert again.assignment is not None
     assert (again.assignment.jobs, again.member_epoch) == (JOBS, 3)
-    assert again.assignment.job_epochs == {1: kept, 3: JOBS - kept}
+    assert again.assignment.jobs_by_epoch == {1: kept, 3: JOBS - kept}
 
 
 def test_a_second_load_after_a_target_that_was_written_in_part_finds_who_is_to_have_each_job() -> None:
@@ -573,5 +577,5 @@ def test_a_second_load_after_a_target_that_was_written_in_part_finds_who_is_to_h
     assert coordinator.handle(request, conversation.now_ms, crash_after=1)
     for _ in range(2):
         coordinator.load(conversation.now_ms)
-        check_all(coordinator.group)
+        check_all_invariants(coordinator.group)
         assert coordinator.group.target_owner == dict.fromkeys(JOBS, "w1")

@@ -43,8 +43,8 @@ def test_a_step_revokes_or_assigns_and_never_both(
     has_received_responses: bool,
 ) -> None:
     before = current_with(assigned, pending - assigned)
-    owned = None if owned is None else owned & before.held
-    free -= before.held
+    owned = None if owned is None else owned & before.held_jobs
+    free -= before.held_jobs
     after = reconcile(
         before,
         target=target,
@@ -66,15 +66,15 @@ def test_a_step_revokes_or_assigns_and_never_both(
     assert not after.assigned & after.pending
     assert after.assigned <= before.assigned | free
     assert after.assigned <= target
-    assert after.pending <= before.held
+    assert after.pending <= before.held_jobs
     if owned is None:
         assert before.pending <= after.pending, "only a list of owned jobs acknowledges"
     else:
         assert after.pending <= owned
     assert (after.member_epoch == 2) is (not after.pending)
     epochs = [job for jobs in after.job_epochs.values() for job in jobs]
-    assert sorted(epochs) == sorted(after.held)
-    kept = after.held & before.held
+    assert sorted(epochs) == sorted(after.held_jobs)
+    kept = after.held_jobs & before.held_jobs
     assert kept & after.job_epochs.get(GroupEpoch(1), Jobs()) == kept, "a job that stays keeps its epoch"
 
 

@@ -30,7 +30,7 @@ from coterie.groups.connect.messages import (
     Record,
     TargetWritten,
 )
-from coterie.nouns.connect_groups import Assignor, Configured
+from coterie.nouns.connect_groups import ConfiguredJobs, SupportedAssignor
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import (
     ConfigOffset,
@@ -81,7 +81,7 @@ LITERAL: Mapping[str, tuple[Record, str, str]] = {
     "ConnectWorkerGroupConnectorsTasksMetadata": (
         ConfiguredWritten(
             group_epoch=GroupEpoch(4), config_topic_id=bytes(range(16)), leader_epoch=LeaderEpoch(3),
-            configured=Configured(config_offset=ConfigOffset(99), jobs=JOB),
+            configured=ConfiguredJobs(config_offset=ConfigOffset(99), jobs=JOB),
         ),
         "0004 0001 67"                   # key version 4, group id "g"
         ,
@@ -99,7 +99,9 @@ LITERAL: Mapping[str, tuple[Record, str, str]] = {
             client_host="/h", url=WorkerUrl("u"), name="n", rebalance_timeout_ms=60_000, session_timeout_ms=10_000,
             connection_grace_ms=2_000, server_assignor="s",
             client_assignors=(
-                Assignor(name="v", minimum_version=0, maximum_version=3, reason=1, version=2, metadata=b"\x09"),
+                SupportedAssignor(
+                    name="v", minimum_version=0, maximum_version=3, reason=1, version=2, metadata=b"\x09",
+                ),
             ),
             claims=NO_JOBS, draining=True, former=JOB,
         ),
@@ -222,7 +224,7 @@ PATHS: Mapping[str, Mapping[str, str | None]] = {
 }  # fmt: skip
 """Where the value of a field is in the record, if its path is not the field's name in snake case; None for a field that
 only the draft has, and that always has its default."""
-NESTED = {"configured": Configured, "target": TargetOfMember}
+NESTED = {"configured": ConfiguredJobs, "target": TargetOfMember}
 """The fields of records whose own fields are fields of the value."""
 
 
@@ -273,11 +275,11 @@ def value_of(field: Mapping[str, Any], value: Any) -> Any:
             return value
 
 
-def struct_value(struct: Assignor | UnplaceableJobs) -> dict[str, Any]:
+def struct_value(struct: SupportedAssignor | UnplaceableJobs) -> dict[str, Any]:
     match struct:
         case UnplaceableJobs(reason=reason, jobs=jobs):
             return {"Reason": reason, **jobs_value(jobs)}
-        case Assignor():
+        case SupportedAssignor():
             values = dataclasses.asdict(struct) | {"metadata": struct.metadata.hex()}
             return {"".join(part.capitalize() for part in key.split("_")): value for key, value in values.items()}
 
@@ -310,7 +312,7 @@ def test_the_structs_of_assignors_and_unplaceable_jobs_have_the_fields_of_their_
         for field in DEFINITIONS["ConnectWorkerGroupMemberMetadataValue"]["fields"]
         if field["name"] == "Assignors"
     )
-    assert [snake_case(field["name"]) for field in assignors["fields"]] == paths_in_order(Assignor)
+    assert [snake_case(field["name"]) for field in assignors["fields"]] == paths_in_order(SupportedAssignor)
     (unplaceable,) = (
         field for field in DEFINITIONS["ConnectWorkerGroupMetadataValue"]["fields"] if field["name"] == "Unplaceable"
     )
@@ -347,7 +349,13 @@ JOBS = st.lists(NAMES | st.builds(ConnectorTaskId, NAMES, st.integers(0, 2**31 -
 EPOCHS, LEADER_EPOCHS, MEMBER_EPOCHS = INT32.map(GroupEpoch), INT32.map(LeaderEpoch), INT32.map(MemberEpoch)
 MEMBER_IDS, URLS, INSTANCE_IDS = TEXT.map(MemberId), TEXT.map(WorkerUrl), st.none() | TEXT.map(InstanceId)
 ASSIGNORS = st.builds(
-    Assignor, name=TEXT, minimum_version=INT16, maximum_version=INT16, reason=INT8, version=INT16, metadata=BYTES
+    SupportedAssignor,
+    name=TEXT,
+    minimum_version=INT16,
+    maximum_version=INT16,
+    reason=INT8,
+    version=INT16,
+    metadata=BYTES,
 )
 ANY: Mapping[str, st.SearchStrategy[Record]] = {
     "ConnectWorkerGroupMetadata": st.builds(
@@ -358,7 +366,7 @@ ANY: Mapping[str, st.SearchStrategy[Record]] = {
     "ConnectWorkerGroupConnectorsTasksMetadata": st.builds(
         ConfiguredWritten, group_epoch=EPOCHS, config_topic_id=st.binary(min_size=16, max_size=16),
         leader_epoch=LEADER_EPOCHS,
-        configured=st.builds(Configured, config_offset=INT64.map(ConfigOffset), jobs=JOBS),
+        configured=st.builds(ConfiguredJobs, config_offset=INT64.map(ConfigOffset), jobs=JOBS),
     ),
     "ConnectWorkerGroupMemberMetadata": st.builds(
         MemberMetadata, member_id=MEMBER_IDS, group_epoch=EPOCHS, joined_epoch=EPOCHS, instance_id=INSTANCE_IDS,

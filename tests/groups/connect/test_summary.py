@@ -19,7 +19,7 @@ from coterie.groups.connect.messages import (
     SetGroupConfigs,
     TargetComputed,
 )
-from coterie.groups.connect.summary import ID_LENGTH_MAX, summary
+from coterie.groups.connect.summary import ID_LENGTH_MAX, summarize_event
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import Jobs
@@ -42,8 +42,8 @@ EVENTS: list[tuple[Event, list[Any]]] = [
     (PrepareAssignment(reply_to=REPLY_TO, member_id=LONG, member_epoch=MemberEpoch(5)), ["PrepareAssignment", 5]),
     (install(LONG, 5, SNAPSHOT, TARGET), ["InstallAssignment", 3, "error 0", "1 members"]),
     (TargetComputed(group_epoch=THIRD, target=TARGET), ["TargetComputed", 3, "1 members"]),
-    (TargetComputed(group_epoch=THIRD, target=None, error="e" * 100_000), ["TargetComputed", 3, "failed"]),
-    (ConnectionClosed(connection=7, member_ids=(LONG,) * 1_000), ["ConnectionClosed", 7, "1000 members"]),
+    (TargetComputed(group_epoch=THIRD, target=None, assignor_error="e" * 100_000), ["TargetComputed", 3, "failed"]),
+    (ConnectionClosed(connection_number=7, member_ids=(LONG,) * 1_000), ["ConnectionClosed", 7, "1000 members"]),
     (RemoveMember(reply_to=REPLY_TO, member_id=LONG), ["RemoveMember"]),
     (
         CheckOffsetRequest(reply_to=REPLY_TO, member_id=LONG, member_epoch=MemberEpoch(5), is_commit=True),
@@ -62,7 +62,7 @@ def test_every_event_has_a_case() -> None:
 
 @pytest.mark.parametrize(("event", "expected"), EVENTS)
 def test_a_summary_is_small_and_contains_the_member_and_the_counts(event: Event, expected: list[Any]) -> None:
-    kept = summary(event)
+    kept = summarize_event(event)
     assert all(part in kept for part in expected)
     assert all(isinstance(part, int) or len(part) <= ID_LENGTH_MAX for part in kept)
     if hasattr(event, "member_id"):

@@ -50,4 +50,4 @@ def test_a_static_member_that_is_back_gets_its_jobs_and_then_its_share_of_new_on
     assert world.workers[MemberId("w2-back")].running == before
     world.run(50_000)
     assert sorted(len(worker.running) for worker in world.workers.values()) == [2, 3, 3]
-    assert world.coordinator.group.state() is GroupState.STABLE
+    assert world.coordinator.group.group_state() is GroupState.STABLE

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from coterie.groups.connect.messages import (
     ConfiguredWritten,
     CurrentAssignment,
-    DelayTimer,
     Event,
     GroupMetadata,
     Heartbeat,
     InstallAssignment,
     MemberMetadata,
     PrepareAssignment,
+    RebalanceDelayTimer,
     Response,
     SessionTimer,
     TargetWritten,
@@ -26,7 +26,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    Configured,
+    ConfiguredJobs,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
@@ -130,7 +130,7 @@ class Play:
             target = TargetOfMember(jobs=jobs)
             log.append(TargetWritten(member_id=member_id, assignment_epoch=number, target=target))
             self.workers[member_id] = PlayedWorker(member_id, MemberEpoch(number), jobs, has_joined=True)
-        configured = Configured(config_offset=ConfigOffset(1), jobs=parse_jobs(CONFIGURED))
+        configured = ConfiguredJobs(config_offset=ConfigOffset(1), jobs=parse_jobs(CONFIGURED))
         log.append(
             ConfiguredWritten(
                 group_epoch=number, config_topic_id=bytes(16), leader_epoch=LeaderEpoch(1), configured=configured
@@ -164,10 +164,11 @@ class Play:
         )  # fmt: skip
         response = self.ask(
             lambda reply_to: Heartbeat(
-                reply_to=reply_to, connection=1, client_id=name, client_host="/127.0.0.1", member_id=worker.member_id,
+                reply_to=reply_to, connection_number=1, client_id=name, client_host="/127.0.0.1",
+                member_id=worker.member_id,
                 member_epoch=worker.epoch, request_number=0, rebalance_timeout_ms=60_000,
                 client_assignors=(assignor,), owned=worker.running, url=WorkerUrl(f"http://{name}"),
-                configured=Configured(config_offset=ConfigOffset(1), jobs=parse_jobs(CONFIGURED)),
+                configured=ConfiguredJobs(config_offset=ConfigOffset(1), jobs=parse_jobs(CONFIGURED)),
             )
         )  # fmt: skip
         assert isinstance(response, HeartbeatResponse)
@@ -221,7 +222,7 @@ class Play:
         self.workers.pop(MemberId(name))
 
     def end_delay(self) -> Iterator[str]:
-        (timer,) = (key for key in self.coordinator.group.deadlines if isinstance(key, DelayTimer))
+        (timer,) = (key for key in self.coordinator.group.deadlines if isinstance(key, RebalanceDelayTimer))
         yield from self.run_until(timer)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class Play:
     def shown(self) -> Iterator[str]:
         """The group as K848C's case studies print it."""
         group = self.coordinator.group
-        members = [one.member_id for one in group.in_order_of_joining()]
+        members = [one.member_id for one in group.members_in_joining_order()]
         yield f"Group (epoch={group.group_epoch}): {', '.join(members) or 'empty'}"
         yield f"Target Assignment (epoch={group.assignment_epoch})"
         for member_id in members:

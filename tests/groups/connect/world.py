@@ -27,17 +27,17 @@ from coterie.groups.connect.messages import (
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.state import Group, apply, check_all
+from coterie.groups.connect.state import Group, apply, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
     JOIN,
     LEAVE,
     LEAVE_BRIEFLY,
-    Assignor,
-    Configured,
+    ConfiguredJobs,
     HeartbeatResponse,
     PrepareAssignmentResponse,
+    SupportedAssignor,
 )
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -46,7 +46,7 @@ from tests.groups.connect.simple_assignor import compute
 
 Compute: TypeAlias = Callable[[GroupSnapshot], ComputedTarget]
 
-ASSIGNOR = Assignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
+ASSIGNOR = SupportedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
 SETTINGS = ConnectGroupSettings(assignment_interval_ms=50, initial_rebalance_delay_ms=0)
 
 RETRY_MS = {
@@ -95,7 +95,7 @@ class Coordinator:
         """Step the machine. With ``crash_after`` the coordinator crashes when so many records of the step are durable;
         then nothing of its effects is performed, and True is returned."""
         output = step(self.group, event, now_ms=now_ms)
-        check_all(self.group)
+        check_all_invariants(self.group)
         if crash_after is not None and crash_after < len(output.records):
             self.log += output.records[:crash_after]
             return True
@@ -180,7 +180,7 @@ class World:
 
     def run(self, until_ms: int) -> None:
         while True:
-            next_timer = self.coordinator.timers.next_at_ms()
+            next_timer = self.coordinator.timers.next_deadline_ms()
             next_event = self._events[0][0] if self._events else None
             times = [at for at in (next_timer, next_event) if at is not None]
             if not times or min(times) > until_ms:
@@ -266,14 +266,14 @@ class World:
 
         def make(reply_to: ReplyTo) -> Heartbeat:
             return Heartbeat(
-                reply_to=reply_to, connection=0, client_id=worker.member_id, client_host="/127.0.0.1",
+                reply_to=reply_to, connection_number=0, client_id=worker.member_id, client_host="/127.0.0.1",
                 member_id=worker.member_id, member_epoch=worker.epoch, request_number=number,
                 instance_id=worker.instance_id if is_full else None,
                 rebalance_timeout_ms=15_000 if is_full else None,
                 client_assignors=(ASSIGNOR,) if is_full else None,
                 owned=owned if reports else None, url=worker.url if is_full else None,
                 draining=worker.draining,
-                configured=Configured(config_offset=ConfigOffset(self.config_offset), jobs=self.configured)
+                configured=ConfiguredJobs(config_offset=ConfigOffset(self.config_offset), jobs=self.configured)
                 if worker.leader or is_full else None,
                 max_wait_ms=1_000 if worker.holds and not is_full else 0,
             )  # fmt: skip
@@ -326,7 +326,7 @@ class World:
             worker.leader = response.leader.member_id == worker.member_id
         if response.assignment is not None:
             self.take(worker, response.assignment.jobs)
-            for epoch, jobs in response.assignment.job_epochs.items():
+            for epoch, jobs in response.assignment.jobs_by_epoch.items():
                 for job in jobs:
                     self.check_job_epoch(worker, job, epoch)
         if response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT:
@@ -390,7 +390,8 @@ class World:
         number = worker.number + 1
         self.send(
             lambda reply_to: Heartbeat(
-                reply_to=reply_to, connection=0, client_id=name, client_host="/127.0.0.1", member_id=worker.member_id,
+                reply_to=reply_to, connection_number=0, client_id=name, client_host="/127.0.0.1",
+                member_id=worker.member_id,
                 member_epoch=LEAVE_BRIEFLY if briefly else LEAVE, request_number=number, owned=NO_JOBS,
             ),
             lambda _: None,
@@ -416,7 +417,7 @@ class World:
         self.is_faulty = False
         self.run(self.now_ms + 120_000)
         group = self.coordinator.group
-        assert group.state() in (GroupState.STABLE, GroupState.EMPTY), (group.state(), self.story[-40:])
+        assert group.group_state() in (GroupState.STABLE, GroupState.EMPTY), (group.group_state(), self.story[-40:])
         assert group.members.keys() == self.workers.keys()
         running = Jobs.of(job for worker in self.workers.values() for job in worker.running)
         if self.workers and not all(worker.draining for worker in self.workers.values()):

@@ -13,7 +13,7 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import MembershipLost, Rejoin
 from coterie.nouns.states import TargetState
-from coterie.wire.connect import AssignmentError, ConnectProtocol
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol
 from tests.herder.builders import (
     ALL_JOBS,
     COMPATIBLE,
@@ -48,7 +48,7 @@ def test_a_worker_that_did_not_lag_in_a_failed_rebalance_keeps_its_jobs_without_
     herder.assign(assigned=jobs_of(*TASKS))
     herder.run_all_chores()
     herder.feed(ROUND)
-    herder.assign(error=AssignmentError.CONFIG_MISMATCH, protocol=protocol)
+    herder.assign(error=AssignmentErrorCode.CONFIG_MISMATCH, protocol=protocol)
     assert not herder.pop_effects(StopTask)
     assert not herder.pop_effects(Rejoin)
     assert herder.herder.place.assigned == jobs_of(*TASKS)
@@ -57,7 +57,7 @@ def test_a_worker_that_did_not_lag_in_a_failed_rebalance_keeps_its_jobs_without_
 def test_a_worker_that_lagged_in_a_failed_rebalance_rejoins_when_it_has_read_the_config_log() -> None:
     herder = configured_herder()
     herder.write(config_records.connector_line(STOCK, {"name": "stock"}, INCARNATION), read=False)
-    herder.assign(error=AssignmentError.CONFIG_MISMATCH)
+    herder.assign(error=AssignmentErrorCode.CONFIG_MISMATCH)
     assert not herder.pop_effects(Rejoin)
     herder.config.pop()
     herder.write(config_records.connector_line(STOCK, {"name": "stock"}, INCARNATION))
@@ -75,7 +75,7 @@ def test_only_new_rebalances_that_have_ended_with_an_assignment_are_counted() ->
     before = completed()
     assert before is not None
     herder.assign(assigned=jobs_of(*TASKS))
-    herder.assign(error=AssignmentError.CONFIG_MISMATCH)
+    herder.assign(error=AssignmentErrorCode.CONFIG_MISMATCH)
     assert completed() == before + 1, "the second one has failed"
     herder.assign()
     assert completed() == before + 2
@@ -191,7 +191,7 @@ def leader_with_move_limit() -> HerderDriver:
     """A leader that may make one move per second, and has two to make."""
     herder = configured_herder(STOCK_CONNECTOR_LINE, *STOCK_TASK_CONFIG_LINES)
     policy = RebalancePolicy(moves_per_round_max=1, round_interval_ms=1_000)
-    herder.herder.settings = replace(herder.herder.settings, policy=policy)
+    herder.herder.settings = replace(herder.herder.settings, rebalance_policy=policy)
     everything = herder.herder.config.jobs()
     herder.assign(assigned=everything, leader=ME)
     herder.run_all_chores()
@@ -306,7 +306,7 @@ def test_the_release_of_deleted_jobs_requests_no_rejoin_unless_they_still_run(is
     assert not herder.pop_effects(Rejoin)
     for stop in stops if is_slow else ():
         herder.run_chore(stop)
-    assert not herder.herder.owned
+    assert not herder.herder.owned_jobs
     assert len(herder.pop_effects(Rejoin)) == is_slow
 
 

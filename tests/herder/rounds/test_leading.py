@@ -5,7 +5,7 @@ Cases of KIP-415's "Compatibility, Deprecation, and Migration Plan", with the le
 
 import pytest
 
-from coterie.herder.messages import AppendStatuses, StartTask, StatusesAppended, StopTask
+from coterie.herder.messages import AppendStatuses, StartTask, StatusAppendEnded, StopTask
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -107,7 +107,7 @@ def test_unwritable_statuses_do_not_delay_a_rebalance() -> None:
     for stop in herder.pop_effects(StopTask):
         herder.run_chore(stop)
     assert herder.pop_effects(AppendStatuses)
-    herder.feed(StatusesAppended(failure="the log cannot be reached"))
+    herder.feed(StatusAppendEnded(failure="the log cannot be reached"))
     assert herder.pop_effects(SetWorkerState)[-1].owned == NO_JOBS
 
 
@@ -151,7 +151,7 @@ def test_after_a_switch_to_eager_jobs_are_assigned_only_in_the_second_rebalance(
     )
     assert assigned_jobs(computed) == NO_JOBS
     herder.run_all_chores()  # It stops its own jobs.
-    assert not herder.herder.owned
+    assert not herder.herder.owned_jobs
     assert len(herder.pop_effects(Rejoin)) == 1, "the leader triggers the second rebalance"
     # The members have received the eager protocol, so they stopped their jobs before they joined.
     computed = lead_round(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})

@@ -10,7 +10,7 @@ from coterie.herder.status_records import Status
 from coterie.nouns.ids import Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import MemberReport, MembershipLost, Rejoin, SendAssignments
-from coterie.nouns.states import State, TargetState
+from coterie.nouns.states import JobState, TargetState
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, assignments_requested
 
 A, B = ConnectorName("a"), ConnectorName("b")
@@ -177,9 +177,9 @@ def test_a_connector_that_cannot_be_split_is_not_waited_for() -> None:
     write_connector(herder, B)
     herder.assign()
     failed_status = Status(
-        state=State.FAILED, worker_id=WorkerId("there:8083"), generation=Generation(1), trace="no such table"
+        state=JobState.FAILED, worker_id=WorkerId("there:8083"), generation=Generation(1), trace="no such table"
     )
-    line = status_records.line_of(B, failed_status)
+    line = status_records.status_line_of_job(B, failed_status)
     herder.feed(
         StatusLinesRead(lines=[TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)])
     )
@@ -193,7 +193,7 @@ def test_a_leader_with_a_pending_write_of_another_connector_waits_for_it() -> No
     write_connector(herder, A)
     compute_assignments(herder)
     herder.assign(leader=ME)
-    herder.send_request(PutConnector(connector=B, config=CONFIG, replace=False))
+    herder.send_request(PutConnector(connector=B, config=CONFIG, may_replace=False))
     write_task_configs(herder, A)
     assert not herder.pop_effects(Rejoin)
     assert requested_rejoins(herder, after_ms=WINDOW_MS) == 1

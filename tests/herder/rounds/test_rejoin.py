@@ -22,10 +22,10 @@ def test_of_each_kind_of_reason_only_the_newest_is_kept() -> None:
 def test_a_reported_change_waits_for_its_announcement_and_requests_one_rejoin() -> None:
     turn = Turn(working().herder, 0)
     rejoin.add_reason(turn, ReportedStateChanged(reason="news"))
-    rejoin.advance(turn)
+    rejoin.request_rejoin_if_due(turn)
     assert not turn.effects
-    rejoin.request_rejoin_for_changes(turn)
-    rejoin.request_rejoin_for_changes(turn)
+    rejoin.request_rejoin_for_state_changes(turn)
+    rejoin.request_rejoin_for_state_changes(turn)
     assert turn.effects == [Rejoin(reason="news")]
     assert turn.herder.rounds.is_rejoin_requested
 

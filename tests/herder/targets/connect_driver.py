@@ -58,11 +58,11 @@ class ConnectHerderDriver(HerderDriver):
                 leader=leader,
                 leader_url=HERE_URL if leader == ME else OTHER_URL,
                 config_offset=ConfigOffset(len(self.config) or -1),
-                token=AssignmentDetails(
+                protocol_details=AssignmentDetails(
                     leader_epoch=LeaderEpoch(leader_epoch),
                     assignment_epoch=GroupEpoch(self.epoch),
-                    job_epochs={GroupEpoch(self.epoch): jobs},
-                    version=1 if metadata else 0,
+                    jobs_by_epoch={GroupEpoch(self.epoch): jobs},
+                    metadata_version=1 if metadata else 0,
                     metadata=metadata,
                 ),
             )

@@ -7,7 +7,7 @@ from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorkerGroup, GroupView
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import GroupDescribed, RequestDescription
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 from coterie.nouns.target_assignments import UnplaceableJobs
 from tests.herder.builders import BOTH_TASKS, FIRST
 from tests.herder.herder_driver import ME, OTHER
@@ -76,4 +76,4 @@ def test_the_leader_reports_a_job_that_no_worker_may_run() -> None:
     (task,) = FIRST.tasks
     status = driver.herder.statuses.get(task)
     assert status is not None
-    assert (status.state, status.trace) == (State.UNASSIGNED, "no worker claims it")
+    assert (status.state, status.trace) == (JobState.UNASSIGNED, "no worker claims it")

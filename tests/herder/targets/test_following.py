@@ -60,7 +60,7 @@ def test_after_a_loss_all_tasks_stop_and_the_next_assignment_counts() -> None:
     assert {stop.task for stop in driver.chores() if isinstance(stop, StopTask)} == BOTH_TASKS.tasks
     for task in sorted(BOTH_TASKS.tasks):
         driver.feed(TaskStopped(task=task))
-    assert driver.herder.place.state is MemberState.UNJOINED
+    assert driver.herder.place.member_state is MemberState.UNJOINED
     driver.receive(FIRST)
     assert {start.spec.task for start in driver.pop_effects(StartTask)} == FIRST.tasks
 
@@ -71,7 +71,7 @@ def test_the_state_in_a_rebalance_is_shown_and_disturbs_no_task() -> None:
     driver.run_all_chores()
     for state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE, MemberState.STABLE):
         driver.feed(MemberStateChanged(state=state))
-        assert driver.herder.place.state is state
+        assert driver.herder.place.member_state is state
         assert driver.herder.place.is_settled
         assert not driver.chores()
 

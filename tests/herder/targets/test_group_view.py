@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.herder.group_view import MOVES_LIMITED_REASON
-from coterie.herder.targets.group_view import unassigned_reasons, view
+from coterie.herder.targets.group_view import build_group_view, unassigned_reasons
 from coterie.nouns.group_description import DepartedDescription
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -20,7 +20,7 @@ DEPARTED = DepartedDescription(
 
 def test_jobs_of_a_departed_member_are_deferred_and_have_a_reason() -> None:
     group = replace(described_group(described_member(ME)), departed=(DEPARTED,))
-    (deferred,) = view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
+    (deferred,) = build_group_view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
     assert (deferred.jobs, deferred.time_left_ms, deferred.worker) == (FIRST, 2_000, "gone:8083")
     (reason,) = set(unassigned_reasons(group).values())
     assert reason == "gone:8083 has left the group and may rejoin: the job waits for scheduled.rebalance.max.delay.ms"
@@ -29,15 +29,15 @@ def test_jobs_of_a_departed_member_are_deferred_and_have_a_reason() -> None:
 def test_jobs_that_may_still_run_on_a_departed_member_are_not_deferred() -> None:
     held = replace(DEPARTED, delay_left_ms=None, held_left_ms=500)
     group = replace(described_group(described_member(ME)), departed=(held,))
-    assert not view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
+    assert not build_group_view(group, configured=ALL_JOBS, policy=RebalancePolicy()).deferred
     assert not unassigned_reasons(group)
 
 
 def test_the_groups_own_delay_takes_precedence_over_the_workers() -> None:
     group, policy = described_group(described_member(ME)), RebalancePolicy(max_delay_ms=5, moves_per_round_max=2)
-    assert view(group, configured=ALL_JOBS, policy=policy).policy == policy
+    assert build_group_view(group, configured=ALL_JOBS, policy=policy).policy == policy
     configs = {"connect.session.timeout.ms": "10000", "connect.scheduled.rebalance.max.delay.ms": "0"}
-    with_delay = view(replace(group, configs=configs), configured=ALL_JOBS, policy=policy)
+    with_delay = build_group_view(replace(group, configs=configs), configured=ALL_JOBS, policy=policy)
     assert with_delay.policy == replace(policy, max_delay_ms=0)
 
 
@@ -45,7 +45,9 @@ def test_unplaceable_jobs_are_unassigned_with_their_reason() -> None:
     unplaceable = (UnplaceableJobs(jobs=FIRST, reason="no worker claims it"),)
     group = replace(described_group(described_member(ME)), unplaceable=unplaceable)
     (job,) = FIRST.tasks
-    assert view(group, configured=ALL_JOBS, policy=RebalancePolicy()).unassigned == ((job, "no worker claims it"),)
+    assert build_group_view(group, configured=ALL_JOBS, policy=RebalancePolicy()).unassigned == (
+        (job, "no worker claims it"),
+    )
 
 
 def test_the_view_contains_the_reason_why_a_draining_member_keeps_jobs() -> None:
@@ -53,13 +55,15 @@ def test_the_view_contains_the_reason_why_a_draining_member_keeps_jobs() -> None
     claims_nothing = described_member(OTHER, claims=NO_JOBS)
     by_name = {
         info.name: info
-        for info in view(described_group(drains, claims_nothing), configured=ALL_JOBS, policy=RebalancePolicy()).members
+        for info in build_group_view(
+            described_group(drains, claims_nothing), configured=ALL_JOBS, policy=RebalancePolicy()
+        ).members
     }
     assert by_name["here"].drain_wait_reason not in (None, MOVES_LIMITED_REASON)
-    (info, _) = view(
+    (info, _) = build_group_view(
         described_group(drains, described_member(OTHER)), configured=ALL_JOBS, policy=RebalancePolicy()
     ).members
     assert info.drain_wait_reason == MOVES_LIMITED_REASON
     leaves = described_member(ME, assigned=BOTH_TASKS, target=NO_JOBS, draining=True)
-    (info,) = view(described_group(leaves), configured=ALL_JOBS, policy=RebalancePolicy()).members
+    (info,) = build_group_view(described_group(leaves), configured=ALL_JOBS, policy=RebalancePolicy()).members
     assert info.drain_wait_reason is None

@@ -101,7 +101,7 @@ def test_an_assignment_that_this_worker_cannot_start_yet_is_not_announced() -> N
     driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
     driver.receive(ALL_JOBS)
     assert driver.news() == [], "the runtime is not open"
-    driver.feed(RuntimeOpened(wall_ms=WALL_MS))
+    driver.feed(RuntimeOpened(wall_clock_ms=WALL_MS))
     driver.run_all_chores()
     assert driver.news() == [assigned(ALL_JOBS)]
 
@@ -134,7 +134,7 @@ def test_paused_jobs_of_a_relaunched_worker_wait_for_its_runtime_and_an_answered
 ) -> None:
     driver = ConnectHerderDriver(HANDOVER)
     driver.write(CONNECTOR_LINE, *TASK_CONFIG_LINES, target_state_line(ORDERS, TargetState.PAUSED))
-    events: list[Event] = [RuntimeOpened(wall_ms=WALL_MS), lease_renewed(sent_at_ms=driver.now_ms)]
+    events: list[Event] = [RuntimeOpened(wall_clock_ms=WALL_MS), lease_renewed(sent_at_ms=driver.now_ms)]
     first, second = events if is_opened_first else reversed(events)
     driver.feed(first)
     assert driver.news() == []

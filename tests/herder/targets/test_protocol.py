@@ -25,7 +25,7 @@ def test_a_relaunching_worker_exits_with_what_its_member_hands_over() -> None:
     assert len(driver.pop_effects(CloseRuntime)) == 1
     driver.feed(RuntimeClosed())
     assert len(driver.pop_effects(SuspendMembership)) == 1
-    driver.feed(MembershipSuspended(place=HANDOVER))
+    driver.feed(MembershipSuspended(handover=HANDOVER))
     (end,) = driver.pop_effects(Exit)
     assert (end.relaunches, end.handover) == (True, HANDOVER)
 

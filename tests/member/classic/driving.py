@@ -104,7 +104,7 @@ class MemberDriver:
 
     def advance_clock(self, ms: int) -> None:
         end_ms = self.now_ms + ms
-        while (at_ms := self.timers.next_at_ms()) is not None and at_ms <= end_ms:
+        while (at_ms := self.timers.next_deadline_ms()) is not None and at_ms <= end_ms:
             self.now_ms = max(self.now_ms, at_ms)
             due = self.timers.pop_due(self.now_ms)
             assert due is not None
@@ -175,7 +175,9 @@ def joined(
         protocol=protocol.wire_name,
         leader=MemberId(leader),
         member_id=MemberId("me"),
-        members={MemberId(member): data for member, data in members.items()} if members is not None else None,
+        metadata_by_member={MemberId(member): data for member, data in members.items()}
+        if members is not None
+        else None,
     )
 
 

@@ -6,7 +6,7 @@ from coterie.member.classic.connect_translation import to_assigned, to_member_re
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import AssignmentChange, ComputedAssignments, MemberReport
-from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_opaque import encode_opaque
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -52,7 +52,7 @@ def test_a_leader_sends_each_member_what_its_herder_decided(mismatch: bool) -> N
         has_config_mismatch=mismatch,
     )
     sent = to_worker_assignments(computed, leader=ME, leader_url=URL)
-    error = AssignmentError.CONFIG_MISMATCH if mismatch else AssignmentError.NO_ERROR
+    error = AssignmentErrorCode.CONFIG_MISMATCH if mismatch else AssignmentErrorCode.NO_ERROR
     assert {
         (assignment.error, assignment.leader, assignment.leader_url, assignment.config_offset, assignment.delay_ms)
         for assignment in sent.values()
@@ -68,4 +68,4 @@ def test_an_assignment_replaces_all_jobs_only_in_an_eager_group(protocol: Connec
     assigned = to_assigned(ME, assignment, generation=Generation(7), protocol=protocol)
     assert assigned.replaces_all is (protocol is ConnectProtocol.EAGER)
     assert (assigned.member_id, assigned.epoch, assigned.jobs, assigned.leader) == (ME, 7, ORDERS, OTHER)
-    assert assigned.token == RoundResult(protocol=protocol, delay_ms=300)
+    assert assigned.protocol_details == RoundResult(protocol=protocol, delay_ms=300)

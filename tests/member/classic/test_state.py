@@ -74,7 +74,7 @@ JOINS = st.builds(
     protocol=st.sampled_from(["compatible", "compatible", "sessioned"]),
     leader=IDS,
     member_id=IDS,
-    members=st.sampled_from([None, {MemberId("me"): b"\x00"}]),
+    metadata_by_member=st.sampled_from([None, {MemberId("me"): b"\x00"}]),
     skip_assignment=st.booleans(),
 )
 SYNCS = st.one_of(

@@ -39,7 +39,9 @@ A = ConnectorName("a")
 A0, A1, A2 = (Jobs.of([ConnectorTaskId(A, number)]) for number in range(3))
 SOME = Jobs.of([A]) | A0
 ME, OTHER = MemberId("me"), MemberId("other")
-COOPERATIVE = OfferedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3, metadata=b"m")
+COOPERATIVE = OfferedAssignor(
+    name="cooperative", minimum_version=0, maximum_version=3, metadata_version=3, metadata=b"m"
+)
 
 HANDOVER = ConnectPlaceHandover(
     member_id=MemberId("former"),
@@ -70,7 +72,11 @@ class MemberDriver:
         **settings: Any,
     ) -> None:
         self.step = step
-        values: dict[str, Any] = {"assignors": (COOPERATIVE,), "config_topic_id": bytes(16), "max_wait_ms": 1_000}
+        values: dict[str, Any] = {
+            "assignors": (COOPERATIVE,),
+            "config_topic_id": bytes(16),
+            "allowed_response_hold_ms": 1_000,
+        }
         self.member = Member(
             MemberSettings(group_id=GroupId("fleet"), member_id=ME, url=WorkerUrl("http://me"), **(values | settings)),
             place,
@@ -100,7 +106,7 @@ class MemberDriver:
 
     def advance_clock(self, ms: int) -> None:
         end_ms = self.now_ms + ms
-        while (at_ms := self.timers.next_at_ms()) is not None and at_ms <= end_ms:
+        while (at_ms := self.timers.next_deadline_ms()) is not None and at_ms <= end_ms:
             self.now_ms = max(self.now_ms, at_ms)
             due = self.timers.pop_due(self.now_ms)
             assert due is not None
@@ -115,7 +121,7 @@ class MemberDriver:
         self.feed(SetConfiguredJobs(leader_epoch=epoch, config_offset=offset, jobs=jobs))
 
     def update_assignor(self, metadata: bytes = b"m", reason: int = 0, *, name: str = COOPERATIVE.name) -> None:
-        self.feed(UpdateAssignor(name=name, version=2, metadata=metadata, reason=reason))
+        self.feed(UpdateAssignor(name=name, metadata_version=2, metadata=metadata, reason=reason))
 
     def join(self, jobs: Jobs = SOME, *, leader: MemberId = OTHER) -> HeartbeatRequest:
         """Join, and receive and start ``jobs``; returns the join."""
@@ -193,7 +199,7 @@ def accepted(
     if jobs is not None:
         assignment = AssignmentToMember(
             jobs=jobs,
-            job_epochs={GroupEpoch(epoch): jobs} if jobs else {},
+            jobs_by_epoch={GroupEpoch(epoch): jobs} if jobs else {},
             assignment_epoch=GroupEpoch(epoch),
             config_offset=ConfigOffset(4),
         )

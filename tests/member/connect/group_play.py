@@ -80,7 +80,7 @@ from tests.groups.connect.world import Coordinator, compacted, jobs_of
 
 SETTINGS = ConnectGroupSettings(assignment_interval_ms=50, initial_rebalance_delay_ms=0, session_timeout_ms=9_000)
 ConnectStep: TypeAlias = Step[Member, Request, Response, Timer]
-COOPERATIVE = OfferedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
+COOPERATIVE = OfferedAssignor(name="cooperative", minimum_version=0, maximum_version=3, metadata_version=3)
 
 
 class Connection:
@@ -163,7 +163,7 @@ class Process:
             self.play.at(self.paused_until_ms - self.play.now_ms, self._handler(event))
             return
         match event:
-            case Assigned(jobs=jobs, token=token):
+            case Assigned(jobs=jobs, protocol_details=token):
                 assert isinstance(token, AssignmentDetails)
                 self.play.check_job_epochs(self, token)
                 self.follow(token.leader_epoch)
@@ -187,7 +187,7 @@ class Process:
                 )
                 order = InstallTarget(token=token, target=target, error="" if target else "failed")
                 self.play.at(self.play.herder_delay_ms(), lambda: self.feed(order))
-            case MembershipSuspended(place=place):
+            case MembershipSuspended(handover=place):
                 self.play.relaunch(self, place)
             case MembershipRefused(reason=reason):
                 raise AssertionError(f"no member of the play has a wrong setting: {reason}")
@@ -244,8 +244,8 @@ class Process:
 
     def update_assignor(self, metadata: bytes, reason: int) -> None:
         """The assignor of this worker has other metadata, or asks for a new target assignment."""
-        name, version = COOPERATIVE.name, COOPERATIVE.version
-        self.feed(UpdateAssignor(name=name, version=version, metadata=metadata, reason=reason))
+        name, version = COOPERATIVE.name, COOPERATIVE.metadata_version
+        self.feed(UpdateAssignor(name=name, metadata_version=version, metadata=metadata, reason=reason))
 
     def end(self, order: Leave | SuspendMembership) -> None:
         """Stop all jobs, and leave or suspend the membership."""
@@ -288,10 +288,10 @@ class GroupPlay:
 
     def run(self, until_ms: int) -> None:
         while True:
-            times = [at_ms for process in self.alive if (at_ms := process.timers.next_at_ms()) is not None]
+            times = [at_ms for process in self.alive if (at_ms := process.timers.next_deadline_ms()) is not None]
             if self._agenda:
                 times.append(self._agenda[0][0])
-            if (timer_ms := self.coordinator.timers.next_at_ms()) is not None:
+            if (timer_ms := self.coordinator.timers.next_deadline_ms()) is not None:
                 times.append(timer_ms)
             if not times or max(self.now_ms, min(times)) > until_ms:
                 self.now_ms = until_ms
@@ -344,7 +344,7 @@ class GroupPlay:
             assignors=(COOPERATIVE,),
             rebalance_timeout_ms=15_000,
             config_topic_id=bytes(16),
-            max_wait_ms=max_wait_ms,
+            allowed_response_hold_ms=max_wait_ms,
         )
         process = Process(self, settings, place)
         self.processes.append(process)
@@ -367,7 +367,7 @@ class GroupPlay:
         connection = process.connection
         if connection is not None and self.is_answered_or_held(connection):
             connection.is_open = False
-            closed = ConnectionClosed(connection=connection.number, member_ids=(process.member_id,))
+            closed = ConnectionClosed(connection_number=connection.number, member_ids=(process.member_id,))
             self.at(1, lambda: self.receive(closed))
 
     def relaunch(self, process: Process, place: ConnectPlaceHandover | None) -> None:
@@ -382,7 +382,7 @@ class GroupPlay:
                 name,
                 url=settings.url,
                 instance_id=settings.instance_id,
-                max_wait_ms=settings.max_wait_ms,
+                max_wait_ms=settings.allowed_response_hold_ms,
                 place=place,
             )
 
@@ -494,7 +494,11 @@ class GroupPlay:
         connection.unanswered.clear()
 
     def is_answered_or_held(self, connection: Connection) -> bool:
-        held = {session.held.reply_to for session in self.coordinator.group.sessions.values() if session.held}
+        held = {
+            session.held_heartbeat.reply_to
+            for session in self.coordinator.group.sessions.values()
+            if session.held_heartbeat
+        }
         return connection.last_arrival_ms < self.now_ms and all(to in held for to, _ in connection.waiting)
 
     # -- checks -------------------------------------------------------------------------------------------------------
@@ -519,7 +523,7 @@ class GroupPlay:
     def check_job_epochs(self, process: Process, details: AssignmentDetails) -> None:
         """Each job epoch has one owner ever."""
         owner = process.member.settings.instance_id or process.member_id
-        for epoch, jobs in details.job_epochs.items():
+        for epoch, jobs in details.jobs_by_epoch.items():
             for job in jobs:
                 known = self._owner_of_epoch.setdefault((job, epoch), owner)
                 assert known == owner, f"{job} at epoch {epoch} belongs to {known} and {owner}"
@@ -530,14 +534,14 @@ class GroupPlay:
         self.run(self.now_ms + 90_000)
         group, alive = self.coordinator.group, self.alive
         story = "\n".join(self.story)
-        assert group.state() in (GroupState.STABLE, GroupState.EMPTY), f"{group.state()}\n{story}"
+        assert group.group_state() in (GroupState.STABLE, GroupState.EMPTY), f"{group.group_state()}\n{story}"
         assert group.members.keys() == {process.member_id for process in alive}, story
         running = [job for process in alive for job in process.running]
         assert len(running) == len(set(running)), story
         assert set(running) == (set(self.configured) if alive else set()), story
         for process in alive:
             assert process.running == group.currents[process.member_id].assigned, story
-            assert process.member.state.value == "STABLE", story
+            assert process.member.rebalance_state.value == "STABLE", story
             assert process.member.assigned_unconfirmed == NO_JOBS
             (newest,) = process.member.assignors
             (known,) = group.members[process.member_id].client_assignors
@@ -559,7 +563,7 @@ def to_event(request: Request, reply_to: ReplyTo, connection: int) -> Event | No
     match request:
         case HeartbeatRequest():
             return Heartbeat(
-                reply_to=reply_to, connection=connection, client_id="play", client_host="/127.0.0.1",
+                reply_to=reply_to, connection_number=connection, client_id="play", client_host="/127.0.0.1",
                 member_id=request.member_id, member_epoch=request.member_epoch,
                 request_number=request.request_number, instance_id=request.instance_id,
                 rebalance_timeout_ms=request.rebalance_timeout_ms, server_assignor=request.server_assignor,
@@ -577,7 +581,7 @@ def to_event(request: Request, reply_to: ReplyTo, connection: int) -> Event | No
                 member_id=request.member_id,
                 member_epoch=request.member_epoch,
                 group_epoch=request.group_epoch,
-                error=request.error,
+                assignor_error=request.assignor_error,
                 target=request.target,
             )
         case DescribeRequest():

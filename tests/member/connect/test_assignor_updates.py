@@ -5,18 +5,20 @@ import pytest
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.member.connect.state import OfferedAssignor
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import Assignor
+from coterie.nouns.connect_groups import SupportedAssignor
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import SuspendMembership
 from tests.member.connect.driving import A0, COOPERATIVE, OTHER, SOME, MemberDriver, accepted
 
-OTHER_ASSIGNOR = OfferedAssignor(name="other", minimum_version=2, maximum_version=2, version=2)
+OTHER_ASSIGNOR = OfferedAssignor(name="other", minimum_version=2, maximum_version=2, metadata_version=2)
 
 
-def listed(metadata: bytes, reason: int = 0) -> tuple[Assignor, ...]:
+def listed(metadata: bytes, reason: int = 0) -> tuple[SupportedAssignor, ...]:
     """The assignors of a heartbeat after an update."""
     return (
-        Assignor(name="cooperative", minimum_version=0, maximum_version=3, version=2, metadata=metadata, reason=reason),
+        SupportedAssignor(
+            name="cooperative", minimum_version=0, maximum_version=3, version=2, metadata=metadata, reason=reason
+        ),
     )
 
 
@@ -39,7 +41,7 @@ def test_new_metadata_end_a_hold_and_are_sent_once(worker: MemberDriver) -> None
 
 
 def test_without_a_hold_new_metadata_are_sent_at_once_with_nothing_else() -> None:
-    worker = MemberDriver(max_wait_ms=0)
+    worker = MemberDriver(allowed_response_hold_ms=0)
     worker.join()
     assert worker.count(HeartbeatRequest) == 0
     worker.update_assignor(b"new", 2)
@@ -62,7 +64,7 @@ def test_a_reason_is_in_one_accepted_heartbeat(worker: MemberDriver) -> None:
 @pytest.fixture
 def unheld() -> MemberDriver:
     """A member in the group that asks for no holds, between two heartbeats."""
-    worker = MemberDriver(max_wait_ms=0, assignors=(COOPERATIVE, OTHER_ASSIGNOR))
+    worker = MemberDriver(allowed_response_hold_ms=0, assignors=(COOPERATIVE, OTHER_ASSIGNOR))
     worker.join()
     return worker
 

@@ -57,14 +57,14 @@ def test_a_chosen_member_prepares_computes_and_installs(chosen: MemberDriver) ->
     chosen.feed(InstallTarget(token=requested.token, target=TARGET))
     install = chosen.pending(InstallRequest)
     assert isinstance(install.request, InstallRequest)
-    assert (install.request.group_epoch, install.request.error, install.request.target) == (7, 0, TARGET)
+    assert (install.request.group_epoch, install.request.assignor_error, install.request.target) == (7, 0, TARGET)
     chosen.reply(install, InstallAssignmentResponse())
     assert isinstance(chosen.member.computation, NotComputing)
 
 
 def test_the_next_heartbeat_follows_an_installation_at_once() -> None:
     """Also if responses are not held: the next heartbeat is due after the interval."""
-    worker = MemberDriver(max_wait_ms=0)
+    worker = MemberDriver(allowed_response_hold_ms=0)
     worker.own()
     worker.answer(accepted(0, is_full=True, error=COMPUTE))
     requested = prepare(worker)
@@ -81,7 +81,7 @@ def test_an_assignor_that_has_failed_is_reported(chosen: MemberDriver) -> None:
     chosen.feed(InstallTarget(token=requested.token, target=None, error="ValueError: no"))
     request = chosen.pending(InstallRequest).request
     assert isinstance(request, InstallRequest)
-    assert (request.error, request.target) == (1, ComputedTarget(members={}))
+    assert (request.assignor_error, request.target) == (1, ComputedTarget(members={}))
     assert chosen.logged == ["The assignor of this worker has computed no target assignment: ValueError: no"]
 
 

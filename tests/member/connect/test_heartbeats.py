@@ -5,7 +5,7 @@ import pytest
 from coterie.member.connect.heartbeats import INTERVAL_MIN_MS
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, Assignor, Claims, Configured, HeartbeatResponse
+from coterie.nouns.connect_groups import JOIN, Claims, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, LeaderEpoch, MemberEpoch, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
@@ -32,7 +32,7 @@ from tests.member.connect.driving import (
 
 
 def test_a_worker_joins_with_all_fields_and_no_jobs_when_the_herder_is_ready() -> None:
-    worker = MemberDriver(instance_id=InstanceId("i"), name="one", claims=A0)
+    worker = MemberDriver(instance_id=InstanceId("i"), worker_name="one", claims=A0)
     assert worker.sent == []
     worker.own()
     assert worker.heartbeat == HeartbeatRequest(
@@ -43,7 +43,7 @@ def test_a_worker_joins_with_all_fields_and_no_jobs_when_the_herder_is_ready() -
         instance_id=InstanceId("i"),
         rebalance_timeout_ms=60_000,
         client_assignors=(
-            Assignor(name="cooperative", minimum_version=0, maximum_version=3, version=3, metadata=b"m"),
+            SupportedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3, metadata=b"m"),
         ),
         owned=NO_JOBS,
         url=WorkerUrl("http://me"),
@@ -109,7 +109,7 @@ def test_a_settled_heartbeat_is_held_and_contains_nothing_but_the_epoch(worker: 
 
 
 def test_a_hold_is_no_longer_than_a_sixth_of_the_session() -> None:
-    worker = MemberDriver(max_wait_ms=60_000)
+    worker = MemberDriver(allowed_response_hold_ms=60_000)
     worker.join()
     assert worker.heartbeat.max_wait_ms == SESSION_MS // 6
     assert worker.heartbeat.response_timeout_ms == SESSION_MS // 3
@@ -127,8 +127,8 @@ def test_new_jobs_reach_the_herder_and_the_next_heartbeat_lists_them(worker: Mem
             leader=OTHER,
             leader_url=WorkerUrl("http://other"),
             config_offset=ConfigOffset(4),
-            token=AssignmentDetails(
-                leader_epoch=LeaderEpoch(1), assignment_epoch=GroupEpoch(2), job_epochs={GroupEpoch(2): SOME}
+            protocol_details=AssignmentDetails(
+                leader_epoch=LeaderEpoch(1), assignment_epoch=GroupEpoch(2), jobs_by_epoch={GroupEpoch(2): SOME}
             ),
         )
     ]
@@ -210,7 +210,7 @@ def test_the_leader_sends_the_configured_jobs_at_once_and_again_only_when_they_c
     assert worker.heartbeat.configured is None
     worker.configure(SOME | A1, 5)
     assert worker.count(HeartbeatRequest) == 2
-    reported = Configured(config_offset=ConfigOffset(5), jobs=SOME | A1)
+    reported = ConfiguredJobs(config_offset=ConfigOffset(5), jobs=SOME | A1)
     assert worker.heartbeat.configured == reported
     worker.fail()
     assert worker.heartbeat.configured == reported
@@ -222,7 +222,7 @@ def test_the_leader_reports_the_configured_jobs_in_the_heartbeat_after_the_join(
     worker.configure(SOME)
     worker.own()
     worker.answer(accepted(0, leader=ME, is_full=True))
-    assert worker.heartbeat.configured == Configured(config_offset=ConfigOffset(4), jobs=SOME)
+    assert worker.heartbeat.configured == ConfiguredJobs(config_offset=ConfigOffset(4), jobs=SOME)
 
 
 def test_a_leader_that_is_appointed_again_does_not_send_the_jobs_of_its_former_appointment(
@@ -235,7 +235,7 @@ def test_a_leader_that_is_appointed_again_does_not_send_the_jobs_of_its_former_a
     worker.answer(accepted(1, leader=ME, leader_epoch=3))
     assert worker.heartbeat.configured is None, "another leader may have reported newer ones"
     worker.configure(SOME | A1, 7, leader_epoch=3)
-    assert worker.heartbeat.configured == Configured(config_offset=ConfigOffset(7), jobs=SOME | A1)
+    assert worker.heartbeat.configured == ConfiguredJobs(config_offset=ConfigOffset(7), jobs=SOME | A1)
 
 
 def test_only_the_leader_sends_configured_jobs(worker: MemberDriver) -> None:
@@ -245,7 +245,7 @@ def test_only_the_leader_sends_configured_jobs(worker: MemberDriver) -> None:
     worker.configure(SOME | A1, 5)
     assert worker.count(HeartbeatRequest) == 1
     worker.answer(accepted(1, leader=ME))
-    assert worker.heartbeat.configured == Configured(config_offset=ConfigOffset(5), jobs=SOME | A1)
+    assert worker.heartbeat.configured == ConfiguredJobs(config_offset=ConfigOffset(5), jobs=SOME | A1)
 
 
 def test_a_drain_is_reported_at_once_and_a_config_offset_with_the_next_heartbeat(worker: MemberDriver) -> None:
@@ -321,7 +321,7 @@ def test_a_coordinator_that_holds_nothing_does_not_make_the_member_busy(worker: 
 
 
 def test_a_member_that_asks_for_no_hold_sends_a_heartbeat_each_interval() -> None:
-    worker = MemberDriver(max_wait_ms=0)
+    worker = MemberDriver(allowed_response_hold_ms=0)
     worker.join()
     answers = 0
     for _ in range(10 * INTERVAL_MS // 100):
@@ -337,7 +337,7 @@ def test_a_member_that_asks_for_no_hold_sends_a_heartbeat_each_interval() -> Non
 
 @pytest.mark.parametrize("interval_ms", [-(2**31), 0, 1, 2**31 - 1])
 def test_a_senseless_interval_neither_makes_the_member_busy_nor_ends_its_lease(interval_ms: int) -> None:
-    worker = MemberDriver(max_wait_ms=0)
+    worker = MemberDriver(allowed_response_hold_ms=0)
     worker.join()
     worker.events.clear()
     answers = 0

@@ -284,9 +284,9 @@ def test_a_process_announces_the_next_one_and_passes_its_membership_on(worker: M
     assert (announced.resumes, announced.max_wait_ms, announced.owned) == (True, 0, SOME)
     worker.answer(accepted(3, SOME, leader=ME, is_full=True))
     (suspended,) = worker.take_events(MembershipSuspended)
-    assert suspended.place is not None
-    assert (suspended.place.member_epoch, suspended.place.leader, suspended.place.jobs) == (3, ME, SOME)
-    assert suspended.place.request_number == announced.request_number
+    assert suspended.handover is not None
+    assert (suspended.handover.member_epoch, suspended.handover.leader, suspended.handover.jobs) == (3, ME, SOME)
+    assert suspended.handover.request_number == announced.request_number
     worker.own()
     worker.advance_clock(60_000)
     assert worker.count(HeartbeatRequest) == 1, "only the held one: nothing was sent since"
@@ -300,8 +300,8 @@ def test_the_membership_is_passed_on_when_the_announcement_is_lost(worker: Membe
     number = worker.heartbeat.request_number
     worker.advance_clock(ENDING_TIMEOUT_MS)
     (suspended,) = worker.take_events(MembershipSuspended)
-    assert suspended.place is not None
-    assert suspended.place.request_number == number
+    assert suspended.handover is not None
+    assert suspended.handover.request_number == number
 
 
 @pytest.mark.parametrize("error", [ConnectErrorCode.UNKNOWN_MEMBER_ID, ConnectErrorCode.FENCED_MEMBER_EPOCH])
@@ -309,12 +309,12 @@ def test_a_membership_that_is_lost_meanwhile_is_not_passed_on(worker: MemberDriv
     worker.join()
     worker.feed(SuspendMembership())
     worker.refuse(error)
-    assert worker.take_events(MembershipSuspended) == [MembershipSuspended(place=None)]
+    assert worker.take_events(MembershipSuspended) == [MembershipSuspended(handover=None)]
 
 
 def test_a_worker_outside_the_group_passes_nothing_on(worker: MemberDriver) -> None:
     worker.feed(SuspendMembership())
-    assert worker.take_events(MembershipSuspended) == [MembershipSuspended(place=None)]
+    assert worker.take_events(MembershipSuspended) == [MembershipSuspended(handover=None)]
     assert isinstance(worker.member.ending, Suspended)
 
 
@@ -326,9 +326,9 @@ def test_the_next_process_continues_member_id_epoch_and_request_numbers() -> Non
     assert first.client_assignors is not None
     worker.answer(accepted(5, SOME, leader=MemberId("former"), is_full=True))
     (assigned,) = worker.take_events(Assigned)
-    assert isinstance(assigned.token, AssignmentDetails)
+    assert isinstance(assigned.protocol_details, AssignmentDetails)
     assert (assigned.member_id, assigned.jobs, assigned.revoked) == ("former", SOME, NO_JOBS)
-    assert assigned.token.job_epochs == {GroupEpoch(5): SOME}
+    assert assigned.protocol_details.jobs_by_epoch == {GroupEpoch(5): SOME}
 
 
 def test_the_first_heartbeat_after_a_relaunch_renews_the_lease() -> None:
@@ -353,7 +353,7 @@ def test_a_handover_survives_a_chain_of_processes() -> None:
         worker.feed(SuspendMembership())
         worker.answer(accepted(5, SOME, leader=OTHER, is_full=True))
         (suspended,) = worker.take_events(MembershipSuspended)
-        place = suspended.place
+        place = suspended.handover
     assert place is not None
     assert place.request_number > HANDOVER.request_number
     assert (place.member_id, place.jobs, place.session_timeout_ms) == ("former", SOME, SESSION_MS)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewTopic
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.separator import BadRowSeparator, SeparatedRows
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
@@ -130,7 +130,7 @@ async def run_with_crashes(rig: Rig, kafka: Kafka, topic: str, config: dict[str,
         died = await rig.end_of(start.task)
         assert died.can_restart, died.trace
         await rig.runtime.restart(start.task)
-    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == BATCHES - 1)
+    await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == BATCHES - 1)
     await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
@@ -218,7 +218,7 @@ async def test_a_randomly_bad_record_is_lost_or_doubled_if_folders_are_written_i
 
     def without_bad_rows(config: PrefixedConfig) -> FileSink:
         sink = whole(config)
-        return replace(sink, folder=replace(sink.folder, bad_folder=None))
+        return replace(sink, folder=replace(sink.folder, bad_records_folder=None))
 
     monkeypatch.setattr(FileSink, "of", without_bad_rows)
     CrashesAtFileCommit(monkeypatch)
@@ -237,7 +237,7 @@ async def test_bad_records_are_written_to_a_folder_with_bytes_and_error(rig: Rig
     start = await rig.start(config, "to-folder")
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch_id(held.path / "commits") is not None)
+    await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") is not None)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     dead_letters = dead_letters_in(tmp_path / "bad")
     assert sorted(dead_letter["value"] for dead_letter in dead_letters) == sorted(BAD)
@@ -263,7 +263,7 @@ async def test_bad_records_are_written_to_a_topic_with_connects_headers_once_ove
         start = await rig.start(config, "to-topic")
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)  # noqa: B023
+        await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=10_000)
         (held.path / "commits" / "0").unlink()
     assert rows_of(kafka.out / "to-topic") == [7]
@@ -303,7 +303,7 @@ async def test_bad_lines_of_files_are_written_to_a_table_and_a_topic_like_bad_re
         start = await rig.start(config, name)
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
-        await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)  # noqa: B023
+        await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=10_000)
     assert good_rows(server) == rows_of(tmp_path / "out") == [1, 2]
     uri = f"file:{tmp_path}/in/a.csv"
@@ -371,7 +371,7 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
         died = await rig.end_of(start.task)
         assert died.can_restart, died.trace
         await rig.runtime.restart(start.task)
-    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0)
+    await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == 0)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     good = [json.loads(value or b"")["row"] for _, value, _ in records(kafka.servers, "between-good")]
     bad = [value or b"" for _, value, _ in records(kafka.servers, "between-bad")]

@@ -14,13 +14,13 @@ from coterie.spark.bad_records.error_columns import (
     ERROR_TYPE,
     ORIGINAL_COLUMN,
     bad_rows,
-    error_value,
+    error_column_value,
     good_rows,
     with_error_columns,
 )
-from coterie.spark.bad_records.tolerant_transforms import apply_tolerant
+from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
 from coterie.spark.transforms import Transform, apply_transforms, parse_transforms
 from tests.spark.conftest import Rig
 
@@ -36,13 +36,13 @@ def records(spark: SparkSession) -> DataFrame:
     rows = [(None, text.encode(), None, "t", 0, offset, None) for offset, text in enumerate(TEXTS)]
     text = F.col("value").cast("string")
     hidden = with_error_columns(spark.createDataFrame(rows, RECORDS)).withColumn("text", F.when(text != "-5", text))
-    error = F.when(text == "-5", error_value("VALUE_CONVERTER", "aConverter", "negative").cast(ERROR_TYPE))
+    error = F.when(text == "-5", error_column_value("VALUE_CONVERTER", "aConverter", "negative").cast(ERROR_TYPE))
     return hidden.withColumn(ERROR_COLUMN, error).select("text", ORIGINAL_COLUMN, ERROR_COLUMN)
 
 
 def separated(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object], dict[int, str]]:
     """The first column of the good rows, and the stage and the class of each bad row by its offset."""
-    classified = apply_tolerant(rows, parse_transforms(config), None).coalesce(1)
+    classified = apply_transforms_tolerantly(rows, parse_transforms(config), None).coalesce(1)
     bad = bad_rows(classified).collect()
     assert all(row["value"].decode() == TEXTS[row["offset"]] for row in bad)
     good = good_rows(classified)
@@ -82,7 +82,9 @@ async def test_a_cast_or_a_condition_that_fails_makes_its_row_bad_and_bad_rows_p
 
 async def test_an_error_is_reported_with_the_record_and_the_transforms_key(rig: Rig) -> None:
     spark = rig.spark_runtime._running_driver().spark
-    classified = apply_tolerant(records(spark), parse_transforms(named(("Cast", "spec", "text:int"))), None)
+    classified = apply_transforms_tolerantly(
+        records(spark), parse_transforms(named(("Cast", "spec", "text:int"))), None
+    )
     row = bad_rows(classified).where("offset = 2").collect()[0]
     assert (row["topic"], row["partition"], bytes(row["value"])) == ("t", 0, b"x")
     assert row["message"] == "transforms.t0.spec=text:int cannot be computed for this record"
@@ -93,9 +95,11 @@ async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(r
         return rows.groupBy("text").count()
 
     counting = Transform(
-        transform_type=TransformType(name="Count", package=None, keys=(make_transform_key("by", "", ""),), apply=count),
-        side=RecordSide.VALUE,
+        transform_type=TransformType(
+            name="Count", package=None, keys=(make_transform_config_key("by", "", ""),), apply=count
+        ),
+        record_side=RecordSide.VALUE,
         settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
     )
     with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs this step as Aggregate"):
-        apply_tolerant(records(rig.spark_runtime._running_driver().spark), [counting], None)
+        apply_transforms_tolerantly(records(rig.spark_runtime._running_driver().spark), [counting], None)

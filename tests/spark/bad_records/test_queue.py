@@ -22,8 +22,8 @@ from tests.spark.sinks.file_owners import LINEAGE
 def test_a_lineage_is_also_retired_in_the_folder_of_bad_records(tmp_path: Path) -> None:
     folder = SinkFolder(path=tmp_path / "bad", layout=FolderLayout(format="parquet", partition_columns=()))
     folder.take_over(LINEAGE)
-    copy = folder.new_copy(LINEAGE, 0)
-    copy.create_staging()
+    copy = folder.new_batch_copy(LINEAGE, 0)
+    copy.create_staging_folder()
     copy.good_files.folder.mkdir(parents=True, exist_ok=True)
     copy.commit()
     path = {"errors.deadletterqueue.path": str(tmp_path / "bad")}
@@ -51,8 +51,8 @@ def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
     (tmp_path / "bad").unlink()
     made.take_over(LINEAGE, 2)
     folder = bad_records_folder(tmp_path / "bad")
-    copy = folder.new_copy(LINEAGE, 0)
-    copy.create_staging()
+    copy = folder.new_batch_copy(LINEAGE, 0)
+    copy.create_staging_folder()
     (copy.good_files.folder / copy.good_files.file_name(0, ".parquet")).touch()
     monkeypatch.setattr(FileSink, "stage", lambda *_: copy)
     batch: Any = Batch(task_lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
 
 def errors_of(folder: Path) -> dict[str, list[str]]:
     spark: Any = None
-    return queue.destination_errors(spark, DeadLetterFolder(path=folder), {}, {})
+    return queue.find_destination_errors(spark, DeadLetterFolder(path=folder), {}, {})
 
 
 def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def change(world: WorldOnDisk, positions: dict[str, int | None], point: str | No
             change=PositionChange(positions=positions),
             config={},
             split_function=world.source.function,
-            was_started=True,
+            was_connector_started=True,
         )
     )
 

@@ -17,7 +17,7 @@ from coterie.spark.checkpoint import (
     create_first_checkpoint,
     find_batch_in_flight,
     is_checkpoint_taken_over,
-    last_batch_id,
+    last_batch_id_in_log,
     take_over_checkpoint,
 )
 from coterie.spark.fence import Fence
@@ -35,12 +35,12 @@ from coterie.spark.generations.resplit import (
     close_generation,
     record_task_stopped,
     remove_old_generations,
-    write_generation_zero,
+    write_generation_zero_manifest,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, PositionStore
+from coterie.spark.generations.stores import FilePositionStore, PositionStore
 from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
-from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
+from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
 
 class Source:
@@ -89,7 +89,7 @@ class Files(Source):
     """A folder. Every task lists all files and reads those that hash to it."""
 
     function = SplitFunction.PATH_HASH_V1
-    position_store = FilePositions()
+    position_store = FilePositionStore()
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -118,7 +118,7 @@ class Files(Source):
 
     def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
         log = checkpoint / "sources" / "0"
-        last = last_batch_id(log)
+        last = last_batch_id_in_log(log)
         seen = {path for entry in range((-1 if last is None else last) + 1) for path in _entries(log, entry)}
         before = _log_offset(checkpoint, number - 1)
         end = -1 if last is None else last
@@ -140,7 +140,7 @@ class Topic(Source):
     """A topic whose partitions grow and become more. Some may be invisible for a time."""
 
     function = SplitFunction.PARTS_V1
-    position_store = KafkaPositions()
+    position_store = KafkaPositionStore()
 
     def __init__(self, *, new_parts_at_latest: bool = False) -> None:
         self.ends = [0, 0]
@@ -248,7 +248,7 @@ class World:
 
     def plan_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> int | None:
         """The number of the batch that is now in flight; None if there is nothing new to read."""
-        planned = last_batch_id(held.path / "offsets")
+        planned = last_batch_id_in_log(held.path / "offsets")
         number = 0 if planned is None else planned + 1
         line = self.source.plan(held.path, number, manifest.split.partitions_by_task[task], rng)
         if line is None:
@@ -334,7 +334,7 @@ class World:
             else:
                 generation = generation_folder(self.connector, number)
                 if number == 0:
-                    write_generation_zero(self.connector, self.flat)
+                    write_generation_zero_manifest(self.connector, self.flat)
                 if read_plan(generation) is None and (number == 0 or self.rng.random() < 0.5):
                     close_generation(self.connector, self.plan(number + 1))
                 if is_generation_closed(generation):
@@ -365,7 +365,7 @@ class World:
                 change=PositionChange(positions=positions),
                 config={},
                 split_function=self.source.function,
-                was_started=True,
+                was_connector_started=True,
             )
         )
         self.changes += 1
@@ -403,7 +403,7 @@ class World:
         number = newest_generation_number(self.connector)
         finisher = self.finisher()
         if number == 0:
-            write_generation_zero(self.connector, self.flat)
+            write_generation_zero_manifest(self.connector, self.flat)
             close_generation(self.connector, self.plan(1))
         if number is None:
             number = finisher.create_first_generation(self.plan(1)).generation.number

@@ -9,7 +9,7 @@ from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.resplit import ResplitFinisher
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater
-from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
+from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
 CONFIG = {"sink.format": "json", "sink.path": "/out", "sink.option.compression": "gzip", "transforms": "t"}
 PARTS = tuple(str(TopicIdPartition(topic="t", partition=number, topic_id="i")) for number in range(3))
@@ -20,7 +20,10 @@ def finisher(connector: Path, fence: Fence | None = None) -> ResplitFinisher:
         raise AssertionError("no batch is in flight")
 
     return ResplitFinisher(
-        connector_path=connector, position_store=KafkaPositions(), run_batch_in_flight=run_batch, fence=fence or Fence()
+        connector_path=connector,
+        position_store=KafkaPositionStore(),
+        run_batch_in_flight=run_batch,
+        fence=fence or Fence(),
     )
 
 
@@ -47,10 +50,10 @@ def request_of(
         identify_sink=lambda config: {
             key: value for key, value in config.items() if key in ("sink.path", "sink.format")
         },
-        initial_positions=initial_positions,
+        find_initial_positions=initial_positions,
         keys_to_infer=keys_to_infer,
         infer_values=lambda known: dict.fromkeys(keys_to_infer - known.keys(), f"inferred from {config}"),
         is_split_fixed=fixed,
-        was_started=known,
-        generation_zero=None,
+        was_connector_started=known,
+        generation_zero_manifest=None,
     )

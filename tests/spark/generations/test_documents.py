@@ -17,9 +17,9 @@ from coterie.spark.generations.manifest import (
     read_plan,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions
+from coterie.spark.generations.stores import FilePositionStore
 from coterie.spark.positions import commit_empty_batches
-from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
+from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
 SPLIT = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(("a:0@x",), ("a:1@x", "b:0@y")))
 PLAN = GenerationPlan(
@@ -89,7 +89,7 @@ def test_partitions_of_a_recreated_topic_are_other_parts() -> None:
 
 
 def test_kafka_offsets_are_those_of_the_last_committed_batch_or_else_of_the_seed(tmp_path: Path) -> None:
-    store, parts = KafkaPositions(), ("a:0@x", "a:1@x", "b:0@y")
+    store, parts = KafkaPositionStore(), ("a:0@x", "a:1@x", "b:0@y")
     assert store.read(tmp_path, parts) == {}
     store.initialize(tmp_path, {"a:0@x": 1, "b:0@y": 0})
     assert store.read(tmp_path, parts) == {"a:0@x": 1, "b:0@y": 0}
@@ -99,11 +99,11 @@ def test_kafka_offsets_are_those_of_the_last_committed_batch_or_else_of_the_seed
 
 def test_partitions_of_a_topic_and_of_its_recreation_do_not_fit_into_one_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="two topic ids"):
-        KafkaPositions().initialize(tmp_path, {"a:0@x": 1, "a:0@y": 0})
+        KafkaPositionStore().initialize(tmp_path, {"a:0@x": 1, "a:0@y": 0})
 
 
 def test_files_are_read_from_a_seeded_log_and_nothing_is_seeded_without_files(tmp_path: Path) -> None:
-    store = FilePositions()
+    store = FilePositionStore()
     store.initialize(tmp_path / "none", {})
     assert not (tmp_path / "none").exists()
     store.initialize(tmp_path, {"file:///a": 7})

@@ -17,7 +17,7 @@ from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_plan
 from coterie.spark.generations.resplit import ResplitFinisher, SupersededError, close_generation, record_task_stopped
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, UnmovablePositions
+from coterie.spark.generations.stores import FilePositionStore, UnmovablePositionStore
 from coterie.spark.generations.updater import GenerationRequest, GenerationUpdater, read_newest_plan_or_manifest
 from tests.spark.generations.owners import CONFIG, PARTS, finisher, owner, request_of
 
@@ -75,14 +75,14 @@ def test_another_sink_another_split_or_other_parts_create_a_generation(
 
 @pytest.mark.parametrize("is_name_stored_first", [True, False])
 def test_a_folder_and_its_digest_belong_to_the_same_generation(tmp_path: Path, is_name_stored_first: bool) -> None:
-    files = GenerationUpdater(replace(finisher(tmp_path), position_store=FilePositions()), tasks_stop_timeout_ms=0)
+    files = GenerationUpdater(replace(finisher(tmp_path), position_store=FilePositionStore()), tasks_stop_timeout_ms=0)
 
     def updated(folder: str, *, has_digest: bool, known: bool = True) -> Manifest:
         split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=((folder,),))
         request = replace(
             request_of(known=known, keys_to_infer=frozenset(["schema"])),
-            split=split.with_digests() if has_digest else split,
-            initial_positions=lambda *_, **__: {},
+            split=split.with_partition_name_digests() if has_digest else split,
+            find_initial_positions=lambda *_, **__: {},
         )
         return files.update(request)
 
@@ -143,7 +143,7 @@ def test_two_workers_that_create_the_first_generation_agree_on_one(tmp_path: Pat
         return dict.fromkeys(source_partitions, 3)
 
     with pytest.raises(SupersededError, match="Another worker has created checkpoint generation 1-"):
-        owner(tmp_path).update(replace(request_of(PARTS, known=False), initial_positions=initial_positions))
+        owner(tmp_path).update(replace(request_of(PARTS, known=False), find_initial_positions=initial_positions))
     assert not is_generation_closed(tmp_path / "gen-1")
 
 
@@ -190,14 +190,14 @@ def test_another_sink_closes_no_generation_whose_positions_cannot_be_read(tmp_pa
         config=CONFIG,
         split=split,
         identify_sink=lambda config: {"path": config["sink.path"]},
-        initial_positions=lambda parts, *, is_new_connector: {},
+        find_initial_positions=lambda parts, *, is_new_connector: {},
         keys_to_infer=frozenset(),
         infer_values=dict,
         is_split_fixed=True,
-        was_started=False,
-        generation_zero=None,
+        was_connector_started=False,
+        generation_zero_manifest=None,
     )
-    streams = replace(finisher(tmp_path), position_store=UnmovablePositions())
+    streams = replace(finisher(tmp_path), position_store=UnmovablePositionStore())
     first = GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(now)
     with pytest.raises(WorldError, match="configure the former sink again"):
         GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(
@@ -273,16 +273,16 @@ def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp
         config=CONFIG,
         split=Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=split.partitions_by_task),
         identify_sink=lambda config: config,
-        initial_positions=lambda parts, *, is_new_connector: {},
+        find_initial_positions=lambda parts, *, is_new_connector: {},
         keys_to_infer=frozenset(),
         infer_values=dict,
         is_split_fixed=False,
-        was_started=True,
-        generation_zero=flat,
+        was_connector_started=True,
+        generation_zero_manifest=flat,
     )
     files = ResplitFinisher(
         connector_path=tmp_path,
-        position_store=FilePositions(),
+        position_store=FilePositionStore(),
         run_batch_in_flight=finisher(tmp_path).run_batch_in_flight,
         fence=Fence(),
     )
@@ -293,15 +293,15 @@ def test_a_waiting_worker_finishes_a_closed_generation_only_if_its_owner_makes_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = owner(tmp_path).update(request_of(PARTS, known=False))
-    assert owner(tmp_path).finish_if_abandoned() == first
+    assert owner(tmp_path).finish_resplit_if_abandoned() == first
     split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(PARTS[:1], PARTS[1:]))
     close_generation(tmp_path, plan(GenerationId(number=2, id="b"), split))
     assert read_newest_plan_or_manifest(tmp_path) == read_plan(tmp_path / "gen-1")
     with monkeypatch.context() as patch:
         signs = iter(range(100))
         patch.setattr(owner_module, "last_liveness_ns", lambda generation: next(signs))
-        assert owner(tmp_path).finish_if_abandoned() is None
-    made = owner(tmp_path).finish_if_abandoned()
+        assert owner(tmp_path).finish_resplit_if_abandoned() is None
+    made = owner(tmp_path).finish_resplit_if_abandoned()
     assert made is not None
     assert made.generation == GenerationId(number=2, id="b")
 

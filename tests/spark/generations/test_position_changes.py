@@ -15,7 +15,7 @@ from coterie.spark.generations.reached import read_reached_positions
 from coterie.spark.generations.resplit import ResplitFinisher
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
-from coterie.spark.sources.kafka_positions import KafkaPositions
+from coterie.spark.sources.kafka_positions import KafkaPositionStore
 from tests.spark.generations.owners import CONFIG, PARTS, owner, request_of
 
 BEGIN = dict.fromkeys(PARTS, 3)
@@ -29,7 +29,7 @@ def change(
             change=PositionChange(positions=positions, removes_others=removes_others),
             config=CONFIG,
             split_function=SplitFunction.PARTS_V1,
-            was_started=was_started,
+            was_connector_started=was_started,
         )
     )
 
@@ -41,7 +41,7 @@ def newest(connector: Path) -> Manifest:
 
 
 def reached(connector: Path) -> Mapping[str, int]:
-    return read_reached_positions(connector, KafkaPositions())
+    return read_reached_positions(connector, KafkaPositionStore())
 
 
 class EndedFinisher(ResplitFinisher):
@@ -72,7 +72,7 @@ def test_a_removed_position_is_the_one_of_a_new_connector_at_the_next_split(tmp_
     change(tmp_path, {PARTS[0]: 7, PARTS[1]: None})
     assert reached(tmp_path) == {PARTS[0]: 7}
     assert newest(tmp_path).reset_partitions == (PARTS[1],)
-    assert owner(tmp_path).finish_if_abandoned() is None
+    assert owner(tmp_path).finish_resplit_if_abandoned() is None
     # A part that is new in the same split is one that was found later.
     requested: dict[bool, list[str]] = {True: [], False: []}
 
@@ -80,7 +80,7 @@ def test_a_removed_position_is_the_one_of_a_new_connector_at_the_next_split(tmp_
         requested[is_new_connector] += source_partitions
         return dict.fromkeys(source_partitions, 4)
 
-    manifest = owner(tmp_path).update(replace(request_of(PARTS), initial_positions=initial_positions))
+    manifest = owner(tmp_path).update(replace(request_of(PARTS), find_initial_positions=initial_positions))
     assert requested == {True: [PARTS[1]], False: [PARTS[2]]}
     assert manifest.positions == {PARTS[0]: 7, PARTS[1]: 4, PARTS[2]: 4}
     assert manifest.reset_partitions == ()
@@ -126,14 +126,14 @@ def test_a_stored_change_is_shown_before_it_is_finished_and_is_finished_by_the_n
     """As after a kill of the worker that made the change."""
     owner(tmp_path).update(request_of(PARTS, known=False))
     killed = EndedFinisher(
-        connector_path=tmp_path, position_store=KafkaPositions(), run_batch_in_flight=run_nothing, fence=Fence()
+        connector_path=tmp_path, position_store=KafkaPositionStore(), run_batch_in_flight=run_nothing, fence=Fence()
     )
     updater = GenerationUpdater(killed, tasks_stop_timeout_ms=0, liveness_timeout_ms=200)
     request = PositionChangeRequest(
         change=PositionChange(positions={PARTS[0]: 9}),
         config=CONFIG,
         split_function=SplitFunction.PARTS_V1,
-        was_started=True,
+        was_connector_started=True,
     )
     with pytest.raises(FencedError):
         updater.change_positions(request)

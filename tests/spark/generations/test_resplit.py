@@ -30,12 +30,12 @@ from coterie.spark.generations.resplit import (
     record_task_stopped,
     remove_old_generations,
     tasks_still_running,
-    write_generation_zero,
+    write_generation_zero_manifest,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions
+from coterie.spark.generations.stores import FilePositionStore
 from coterie.spark.positions import Positions, commit_empty_batches
-from coterie.spark.sources.kafka_positions import KafkaPositions, TopicIdPartition
+from coterie.spark.sources.kafka_positions import KafkaPositionStore, TopicIdPartition
 
 PARTS = tuple(str(TopicIdPartition(topic="flights", partition=number, topic_id="id")) for number in range(4))
 
@@ -57,7 +57,7 @@ def run_nothing(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
 def finisher(connector: Path, fence: Fence | None = None) -> ResplitFinisher:
     return ResplitFinisher(
         connector_path=connector,
-        position_store=KafkaPositions(),
+        position_store=KafkaPositionStore(),
         run_batch_in_flight=run_nothing,
         fence=fence or Fence(),
     )
@@ -259,11 +259,11 @@ def test_a_re_split_that_hangs_after_its_fence_was_closed_lets_another_worker_co
     monkeypatch.setattr(resplit, "LIVENESS_INTERVAL_MS", 10)
     fence, read, go_on = Fence(), threading.Event(), threading.Event()
 
-    class HangingPositions(KafkaPositions):
+    class HangingPositions(KafkaPositionStore):
         def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
             read.set()
             assert go_on.wait(60)
-            return KafkaPositions.read(self, checkpoint, source_partitions)
+            return KafkaPositionStore.read(self, checkpoint, source_partitions)
 
     one = replace(finisher(tmp_path, fence), position_store=HangingPositions())
     one.create_first_generation(plan(1, [PARTS]))
@@ -303,10 +303,10 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
         absent_partition_positions={},
     )
     one = ResplitFinisher(
-        connector_path=tmp_path, position_store=FilePositions(), run_batch_in_flight=run_nothing, fence=Fence()
+        connector_path=tmp_path, position_store=FilePositionStore(), run_batch_in_flight=run_nothing, fence=Fence()
     )
     assert newest_generation_number(tmp_path) == 0
-    write_generation_zero(tmp_path, flat)
+    write_generation_zero_manifest(tmp_path, flat)
     split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),))
     for number in (1, 2):
         close_generation(

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.spark.generations.split import Split, SplitFunction, merge_positions, spark_hash, task_number_sql, uri_path
+from coterie.spark.generations.split import (
+    Split,
+    SplitFunction,
+    encoded_path_of_uri,
+    merge_positions,
+    spark_hash,
+    task_number_sql,
+)
 from tests.spark.conftest import Rig
 
 NAMES = ["", "a", "ab", "abc", "abcd", "a b", "ü", "é€😀", "%41", "c+d", "e#f", "\x7f\x80\xff", "x" * 1000]
@@ -30,7 +37,7 @@ async def test_the_hash_is_that_of_spark(rig: Rig) -> None:
 
 def test_a_file_belongs_to_the_same_task_for_every_form_of_its_uri() -> None:
     for uri in ("file:/in/a%20b", "file:///in/a%20b", "file://host/in/a%20b", "hdfs://name:9000/in/a%20b", "/in/a%20b"):
-        assert uri_path(uri) == "/in/a%20b"
+        assert encoded_path_of_uri(uri) == "/in/a%20b"
 
 
 @pytest.mark.parametrize("function", [SplitFunction.PATH_HASH_V0, SplitFunction.PATH_HASH_V1])
@@ -44,22 +51,22 @@ def test_every_file_belongs_to_exactly_one_task(function: SplitFunction) -> None
 
 def test_a_folder_and_its_digest_are_the_same_source_partition() -> None:
     split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in/secret",),) * 2)
-    stored = split.with_digests()
+    stored = split.with_partition_name_digests()
     assert "secret" not in str(stored)
-    assert stored.with_digests() == stored
-    assert stored != replace(split, partitions_by_task=(("/in/other",),) * 2).with_digests()
+    assert stored.with_partition_name_digests() == stored
+    assert stored != replace(split, partitions_by_task=(("/in/other",),) * 2).with_partition_name_digests()
     for one, other in ((split, stored), (stored, split), (stored, stored)):
-        assert one.is_within(other.source_partitions)
+        assert one.is_within_partitions(other.source_partitions)
         assert one.common_partitions(["/in/other", *other.source_partitions])
-    assert not stored.is_within(["/in/other"])
+    assert not stored.is_within_partitions(["/in/other"])
     assert not stored.common_partitions(["/in/other"])
 
 
 def test_the_names_of_partitions_that_a_task_reads_are_kept() -> None:
     split = Split(function=SplitFunction.PARTS_V1, partitions_by_task=(("a",), ("b",)))
-    assert split.with_digests() == split
-    assert split.is_within("abc")
-    assert not split.is_within("a")
+    assert split.with_partition_name_digests() == split
+    assert split.is_within_partitions("abc")
+    assert not split.is_within_partitions("a")
     assert split.common_partitions("bc") == {"b"}
 
 

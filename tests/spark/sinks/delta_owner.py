@@ -44,7 +44,7 @@ def main(path: Path, batch_id: int) -> None:
     writer.remove_earlier_staged_files()
     wait_at("owns")
     try:
-        staged = writer.stage_files(batch_id, writer.checked_layout(SCHEMA), files)
+        staged = writer.stage_files(batch_id, writer.check_or_create_table(SCHEMA), files)
         wait_at("staged")
         staged.commit()
         print_line("done")

@@ -37,7 +37,7 @@ def write(writer: DeltaWriter, batch_id: int) -> None:
 
 
 def append(writer: DeltaWriter, batch_id: int, schema: StructType, files: Callable[[Path], None]) -> None:
-    staged = writer.stage_files(batch_id, writer.checked_layout(schema), files)
+    staged = writer.stage_files(batch_id, writer.check_or_create_table(schema), files)
     try:
         staged.commit()
     finally:

@@ -24,7 +24,7 @@ def folder_at(path: Path, *columns: str, bad: Path | None = None) -> SinkFolder:
     return SinkFolder(
         path=path,
         layout=FolderLayout(format="json", partition_columns=columns),
-        bad_folder=None
+        bad_records_folder=None
         if bad is None
         else SinkFolder(path=bad, layout=FolderLayout(format="json", partition_columns=()), config_key="bad"),
     )
@@ -39,7 +39,7 @@ def other_device(than: Path) -> Path:
 def write(copy: BatchCopy, lines: list[str], rng: random.Random) -> None:
     """Write some files in two folders, none without lines. A writer creates its folder again if it was removed."""
     rng.shuffle(lines)
-    if copy.sink_folder.bad_folder is not None and lines:
+    if copy.sink_folder.bad_records_folder is not None and lines:
         bad = [lines.pop() for _ in range(rng.randrange(1, 4))]
         copy.bad_files.folder.mkdir(parents=True, exist_ok=True)
         for number, line in enumerate(bad):
@@ -111,10 +111,10 @@ class Owners:
                 self.check_committed()
 
     def run(self, batch: int, at: Callable[[str], None]) -> None:
-        copy = self.folder.new_copy(LINEAGE, batch)
+        copy = self.folder.new_batch_copy(LINEAGE, batch)
         try:
-            if not copy.is_committed:
-                copy.create_staging()
+            if not copy.is_batch_committed:
+                copy.create_staging_folder()
                 at("begun")
                 try:
                     write(copy, rows_of_batch(batch), self._rng)
@@ -137,8 +137,8 @@ class Owners:
         """Check that readers see each row of a committed batch, and no row twice."""
         wanted = {row for batch in range(self.checkpoint.committed + 1) for row in rows_of_batch(batch)}
         seen = visible(self.folder.path)
-        if self.folder.bad_folder is not None:
-            seen += visible(self.folder.bad_folder.path)
+        if self.folder.bad_records_folder is not None:
+            seen += visible(self.folder.bad_records_folder.path)
         lost, doubled = sorted(wanted - seen.keys()), sorted(row for row, count in seen.items() if count > 1)
         if lost or doubled:
             raise AssertionError(f"lost {lost}, doubled {doubled}")

@@ -101,7 +101,7 @@ def main(folder: Path, format_: str, point: str) -> None:
             scratch_folder=folder / "scratch",
             jvm_log_file=folder / "spark.log",
             user_settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
-            jars=None,
+            jar_folder_settings=None,
         ),
         lambda _: None,
     )

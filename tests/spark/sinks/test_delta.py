@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.jars import Jar, JarPackage
 from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, Batch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_files import write_by_arrow, write_by_spark
 from coterie.spark.sinks.delta_table import SharedDeltaTable, shared_table_at
-from coterie.spark.sinks.delta_writer import AlreadyCommitted, DeltaWriter, DirectDeltaWrite, StagedMerge
+from coterie.spark.sinks.delta_writer import AlreadyCommittedBatch, DeltaWriter, DirectDeltaWrite, StagedMerge
 from tests.spark.conftest import Rig, write_file
 from tests.spark.sinks.delta_rows import LINEAGE, rows_of, target_of, versions
 
@@ -57,7 +57,7 @@ async def test_rows_of_files_are_written_once_over_stops_starts_and_replays(rig:
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.wait_until(lambda expected=(number + 1) * 10: len(rows_of(table)) >= expected)  # type: ignore[misc]
-        await rig.wait_until(lambda expected=number, path=held.path: last_batch_id(path / "commits") == expected)  # type: ignore[misc]
+        await rig.wait_until(lambda expected=number, path=held.path: last_batch_id_in_log(path / "commits") == expected)  # type: ignore[misc]
         await rig.runtime.stop(start.task, grace_ms=10_000 if number % 2 else 0)
         (held.path / "commits" / str(number)).unlink()
     assert rows_of(table) == list(range(40))
@@ -150,9 +150,14 @@ async def test_without_deltas_jars_rows_are_appended_and_writes_that_need_spark_
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = Jar(
-        group="org.example", artifact="absent", version="1.0", size_bytes=0, sha256="", class_name="org.example.Absent"
+        maven_group="org.example",
+        artifact="absent",
+        version="1.0",
+        size_bytes=0,
+        sha256="",
+        identifying_class_name="org.example.Absent",
     )
-    lacking = JarPackage(name="delta", needed_for="", jars=(absent,), settings={})
+    lacking = JarPackage(name="delta", needed_for="", jars=(absent,), spark_settings={})
     monkeypatch.setattr("coterie.spark.jars.jar_packages", lambda: {"delta": lacking})
     config = config_of(rig, tmp_path)
     assert await rig.config_errors(config, ()) == {}
@@ -200,7 +205,7 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
         delta_spark.write_batch(rows(batch_id), path, application, batch_id, ())
 
     def by_files(batch_id: int, *, is_small: bool) -> None:
-        layout = writer.checked_layout(rows(batch_id).schema)
+        layout = writer.check_or_create_table(rows(batch_id).schema)
         table = rows(batch_id)
 
         def files(out: Path) -> None:
@@ -219,7 +224,7 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
     assert rows_of(path) == list(range(30))
     assert versions(path) == 4
     assert DeltaTable(str(path)).transaction_version(application) == 2
-    assert put(writer, batch_of(rows(2), 2, is_small=True)) is AlreadyCommitted
+    assert put(writer, batch_of(rows(2), 2, is_small=True)) is AlreadyCommittedBatch
 
 
 ONLY_SPARK = {
@@ -269,7 +274,7 @@ async def test_an_upsert_by_spark_and_one_by_deltalake_give_the_same_rows(spark:
         ]
     ):
         ways.append(put(writer, batch_of(batch, batch_id, is_small=is_small)))
-        assert put(writer, batch_of(batch, batch_id, is_small=not is_small)) is AlreadyCommitted
+        assert put(writer, batch_of(batch, batch_id, is_small=not is_small)) is AlreadyCommittedBatch
     assert ways == [StagedMerge, DirectDeltaWrite] * 2
     assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist() == [
         {"row": 1, "text": "d"},
@@ -288,11 +293,11 @@ async def test_an_upsert_by_spark_is_not_repeated(spark: SparkSession, tmp_path:
     path = tmp_path / "table"
     writer = DeltaWriter(target_of(path, keys), LINEAGE)
     one = spark.createDataFrame([(1, "old")], "row BIGINT, text STRING")
-    writer.checked_layout(one.schema)
+    writer.check_or_create_table(one.schema)
     staged = DirectDeltaWrite(batch_of(one, 0, is_small=False), target_of(path, keys), "my/é-2/l")
     staged.commit()
     other = DeltaWriter(target_of(path, keys), replace(LINEAGE, lineage_id="other"))
-    other.stage_merge(0, other.checked_layout(one.schema), pa.table({"row": [1], "text": ["new"]})).commit()
+    other.stage_merge(0, other.check_or_create_table(one.schema), pa.table({"row": [1], "text": ["new"]})).commit()
     staged.commit()
     assert rows_of(path, "text") == ["new"]
 
@@ -307,14 +312,14 @@ async def test_spark_writes_nothing_if_another_owner_commits_the_batch_first(
     target = target_of(path, keys)
     writer = DeltaWriter(target, LINEAGE)
     rows = spark.range(0, 10, 1, 1).selectExpr("id AS row", "string(id) AS text")
-    writer.checked_layout(rows.schema)
+    writer.check_or_create_table(rows.schema)
     slow = rows.where("reflect('java.lang.Thread', 'sleep', 1000L) IS NULL OR row >= 0")
     staged = DirectDeltaWrite(batch_of(slow, 0, is_small=False), target, "my/é-2/l")
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(staged.commit)
         await rig.wait_until(lambda: writing.done() or list(path.glob("part-*")) != [])
         assert not writing.done(), "Spark had finished the write too early"
-        assert put(writer, batch_of(rows, 0, is_small=True)) is not AlreadyCommitted
+        assert put(writer, batch_of(rows, 0, is_small=True)) is not AlreadyCommittedBatch
         await asyncio.wrap_future(writing)
     assert rows_of(path) == list(range(10))
     assert versions(path) == 2

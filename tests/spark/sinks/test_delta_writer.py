@@ -102,7 +102,7 @@ def start_process(path: Path) -> Iterator[Callable[[int], OwnerProcess]]:
 def test_a_batch_is_visible_only_after_it_was_put_in_place(path: Path, own: Callable[..., DeltaWriter]) -> None:
     writer = own()
     staged = writer.stage_files(
-        0, writer.checked_layout(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
+        0, writer.check_or_create_table(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
     )
     assert rows_of(path) == []
     staged.commit()
@@ -262,7 +262,7 @@ def test_an_owner_stopped_between_the_check_and_the_commit_doubles_nothing_when_
 def test_an_owner_whose_files_were_removed_commits_nothing(path: Path, own: Callable[..., DeltaWriter]) -> None:
     old = own()
     staged = old.stage_files(
-        0, old.checked_layout(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
+        0, old.check_or_create_table(SCHEMA), partial(write_by_arrow, arrow(0, ROWS), partition_columns=())
     )
     new = own()
     with pytest.raises(FencedError):
@@ -295,7 +295,7 @@ def test_a_table_that_was_changed_during_a_batch_is_read_again(path: Path, own: 
     writer = own()
     write(writer, 0)
     files = partial(write_by_arrow, arrow(ROWS, ROWS), partition_columns=())
-    staged = writer.stage_files(1, writer.checked_layout(SCHEMA), files)
+    staged = writer.stage_files(1, writer.check_or_create_table(SCHEMA), files)
     DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(UnreachableError, match="was changed or removed while batch 1 was written"):
         staged.commit()
@@ -324,7 +324,7 @@ def test_a_task_waits_only_for_an_unreachable_file_system(
         raise failure
 
     with pytest.raises(UnreachableError if waits else OSError, match="the commit of batch 1 failed: ") as caught:
-        writer.commit(1, writer.checked_layout(SCHEMA), fail)
+        writer.commit(1, writer.check_or_create_table(SCHEMA), fail)
     assert isinstance(caught.value, UnreachableError) == waits
     write(writer, 1)
     assert rows_of(path) == numbers(2)
@@ -348,7 +348,7 @@ def test_a_task_that_retries_a_commit_lets_others_write_meanwhile(
             raise conflicts.pop()
 
     monkeypatch.setattr("coterie.spark.sinks.delta_table.time.sleep", look_elsewhere)
-    writer.commit(1, writer.checked_layout(SCHEMA), act)
+    writer.commit(1, writer.check_or_create_table(SCHEMA), act)
     assert len(pauses) == 3
     assert min(pauses) >= 0
     assert max(pauses) <= 0.2
@@ -371,7 +371,7 @@ def test_a_commit_delays_no_validation_and_other_tasks_for_a_limited_time(
             ):
                 other.submit(shared_table_at(path).read_newest_layout).result(10)
 
-    writer.commit(1, writer.checked_layout(SCHEMA), act)
+    writer.commit(1, writer.check_or_create_table(SCHEMA), act)
 
 
 def test_a_recreated_table_is_another_table(path: Path, own: Callable[..., DeltaWriter]) -> None:
@@ -391,7 +391,7 @@ def test_a_table_with_a_feature_that_deltalake_cannot_read_is_written_by_spark(
     features = ["magic"]
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
     (path / LOG_FOLDER / f"{versions(path):020}.json").write_text(json.dumps({"protocol": protocol}))
-    layout = own().checked_layout(SCHEMA)
+    layout = own().check_or_create_table(SCHEMA)
     assert layout.columns is None
     assert "'magic' is not supported" in (layout.spark_only_reason or "")
 
@@ -399,7 +399,7 @@ def test_a_table_with_a_feature_that_deltalake_cannot_read_is_written_by_spark(
 def test_two_tasks_that_find_no_table_create_only_one(
     path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
 ) -> None:
-    at_once(lambda writer: writer.checked_layout(SCHEMA), [own(at=at) for at in (path, elsewhere) * 4])
+    at_once(lambda writer: writer.check_or_create_table(SCHEMA), [own(at=at) for at in (path, elsewhere) * 4])
     assert versions(path) == 1
 
 
@@ -424,7 +424,7 @@ def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
 
     def merge(batch_id: int, *rows: tuple[int, str]) -> None:
         table = pa.table({"row": pa.array([row for row, _ in rows], pa.int64()), "text": [text for _, text in rows]})
-        writer.stage_merge(batch_id, writer.checked_layout(SCHEMA), table).commit()
+        writer.stage_merge(batch_id, writer.check_or_create_table(SCHEMA), table).commit()
 
     merge(0, (3, "a"), (1, "b"), (3, "c"))
     merge(1, (1, "d"), (2, "e"), (2, "f"))
@@ -436,17 +436,17 @@ def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
     ]
     assert versions(path) == 3
     with pytest.raises(WorldError, match=r"row 1 \(counted from 0\): column row is null"):
-        writer.stage_merge(2, writer.checked_layout(SCHEMA), pa.table({"row": pa.array([1, None], pa.int64())}))
+        writer.stage_merge(2, writer.check_or_create_table(SCHEMA), pa.table({"row": pa.array([1, None], pa.int64())}))
 
 
 def test_concurrent_changes_of_the_same_rows_by_two_tasks_both_succeed(path: Path, elsewhere: Path) -> None:
     keys = {"insert.mode": "upsert", "pk.fields": "row"}
     tasks = [DeltaWriter(target_of(at, keys), replace(LINEAGE, lineage_id=at.name)) for at in (path, elsewhere)]
-    tasks[0].checked_layout(SCHEMA)
+    tasks[0].check_or_create_table(SCHEMA)
 
     def run(writer: DeltaWriter) -> None:
         for batch_id in range(5):
-            writer.stage_merge(batch_id, writer.checked_layout(SCHEMA), arrow(0, ROWS)).commit()
+            writer.stage_merge(batch_id, writer.check_or_create_table(SCHEMA), arrow(0, ROWS)).commit()
 
     at_once(run, tasks)
     assert rows_of(path) == numbers(1)
@@ -529,7 +529,7 @@ def test_rows_for_which_no_table_can_be_created_are_refused(
     path: Path, schema: StructType, keys: dict[str, str], words: str
 ) -> None:
     with pytest.raises(WorldError, match=words):
-        DeltaWriter(target_of(path, keys), LINEAGE).checked_layout(schema)
+        DeltaWriter(target_of(path, keys), LINEAGE).check_or_create_table(schema)
 
 
 @pytest.mark.parametrize(
@@ -541,9 +541,9 @@ def test_rows_for_which_no_table_can_be_created_are_refused(
     ],
 )
 def test_rows_that_do_not_fit_into_the_table_are_refused(path: Path, schema: StructType, words: str) -> None:
-    DeltaWriter(target_of(path, {"partition.field.name": "text"}), LINEAGE).checked_layout(SCHEMA)
+    DeltaWriter(target_of(path, {"partition.field.name": "text"}), LINEAGE).check_or_create_table(SCHEMA)
     with pytest.raises(WorldError, match=words):
-        DeltaWriter(target_of(path, {}), LINEAGE).checked_layout(schema)
+        DeltaWriter(target_of(path, {}), LINEAGE).check_or_create_table(schema)
 
 
 def test_a_column_that_is_missing_in_the_rows_is_null(path: Path, own: Callable[..., DeltaWriter]) -> None:

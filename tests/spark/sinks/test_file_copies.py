@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def staged(folder: SinkFolder, text: str, batch_id: int = 0, bad: str = "") -> BatchCopy:
-    copy = folder.new_copy(LINEAGE, batch_id)
-    copy.create_staging()
+    copy = folder.new_batch_copy(LINEAGE, batch_id)
+    copy.create_staging_folder()
     if bad:
         copy.bad_files.folder.mkdir()
         (copy.bad_files.folder / copy.bad_files.file_name(0, ".json")).write_text(bad)
@@ -58,13 +58,13 @@ def test_the_first_copy_of_a_batch_counts_and_names_its_files_by_task_lineage_ba
 
 def test_a_batch_without_rows_writes_a_mark_and_no_file(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
-    copy = folder.new_copy(LINEAGE, 0)
-    copy.create_staging()
+    copy = folder.new_batch_copy(LINEAGE, 0)
+    copy.create_staging_folder()
     copy.commit()
     assert os.listdir(tmp_path / "out") == []
     assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
     # A replay that has rows, because a transform is not deterministic, must not write them.
-    assert folder.new_copy(LINEAGE, 0).is_committed
+    assert folder.new_batch_copy(LINEAGE, 0).is_batch_committed
 
 
 def test_no_part_of_a_copy_that_was_removed_during_its_write_is_ever_visible(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_bad_records_go_to_the_folder_of_their_copy_even_if_a_later_config_names
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "out") == {"a": 1}
     assert visible(tmp_path / "bad") == {"b": 1}
-    again = folder.new_copy(LINEAGE, 0)
-    assert again.is_committed
+    again = folder.new_batch_copy(LINEAGE, 0)
+    assert again.is_batch_committed
     again.commit()
     if later is not None:
         assert os.listdir(tmp_path / later) == []
@@ -221,14 +221,14 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("dies_at", [None, "copyfileobj", "sync_folder"])
+@pytest.mark.parametrize("dies_at", [None, "copyfileobj", "fsync_folder"])
 def test_bad_records_are_copied_once_to_a_folder_mounted_after_the_decisive_step(
     tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str | None
 ) -> None:
     folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
     staged(folder, "a", bad="b")._commit_by_rename()
     (folder.committed_folder(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
-    name = folder.new_copy(LINEAGE, 0).bad_files.file_name(0, ".json")
+    name = folder.new_batch_copy(LINEAGE, 0).bad_files.file_name(0, ".json")
     (elsewhere / f".{name}.of-one-that-was-killed").write_text("ha")
     if dies_at is not None:
         with monkeypatch.context() as patch:
@@ -335,13 +335,13 @@ def test_the_last_batch_of_a_checkpoint_without_generations_is_visible_once(tmp_
     for copy in (first, second):
         copy.commit()
         copy.clean_up()
-    copy = folder.new_copy(LINEAGE, 6)
-    assert copy.is_committed
+    copy = folder.new_batch_copy(LINEAGE, 6)
+    assert copy.is_batch_committed
     copy.commit()
     assert visible(tmp_path / "out") == {"six": 1, "seven": 1}
     assert sorted(os.listdir(batches)) == ["6", "7"]
-    empty = folder.new_copy(LINEAGE, 8)
-    empty.create_staging()
+    empty = folder.new_batch_copy(LINEAGE, 8)
+    empty.create_staging_folder()
     empty.commit()
     assert sorted(os.listdir(batches)) == ["6", "7"]
     assert os.listdir(folder.work_folder / "committed") == []
@@ -414,7 +414,7 @@ def test_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
     def put_in_place(copy: BatchCopy) -> None:
-        if not copy.is_committed:
+        if not copy.is_batch_committed:
             with contextlib.suppress(FileExistsError):
                 copy._committed_batch_folder.parent.mkdir()
             try:

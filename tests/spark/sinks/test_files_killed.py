@@ -12,7 +12,7 @@ from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
     find_batch_in_flight,
     is_checkpoint_taken_over,
-    last_batch_id,
+    last_batch_id_in_log,
 )
 from tests.sink_files import batch_of, counted, visible_files
 from tests.spark.sinks.file_task import POINTS
@@ -47,7 +47,7 @@ def shown_by_disk(folder: Path) -> str:
     batch = int((folder / "victim").read_text())
     (checkpoint,) = (path for path in (folder / "checkpoints" / "0").iterdir() if not is_checkpoint_taken_over(path))
     assert checkpoint.name != FIRST_CHECKPOINT_NAME
-    if last_batch_id(checkpoint / "commits") == batch:
+    if last_batch_id_in_log(checkpoint / "commits") == batch:
         return "committed"
     assert find_batch_in_flight(checkpoint) == batch
     work = folder / ".out.coterie"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.security import java_settings
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch
@@ -82,7 +82,7 @@ async def test_rows_of_files_are_written_once_over_stops_and_replays(
         assert held is not None
         if number == 1:
             # The last batch is committed in Kafka and not in the checkpoint, as after a kill at that point.
-            last = last_batch_id(held.path / "commits")
+            last = last_batch_id_in_log(held.path / "commits")
             assert last == 1
             (held.path / "commits" / str(last)).unlink()
     assert rows(servers, topic) == list(range(30))
@@ -123,7 +123,7 @@ async def test_a_batch_larger_than_the_memory_is_read_in_pieces(rig: Rig, server
     await rig.runtime.restart(start.task)
     held = rig.spark_runtime.held_checkpoint(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch_id(held.path / "commits") == 0, within_s=600)
+    await rig.wait_until(lambda: last_batch_id_in_log(held.path / "commits") == 0, within_s=600)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     copied = [int(value.split(b" ", 1)[0]) for value in values(servers, f"copy-{size}") if value is not None]
     assert copied == list(range(count))
@@ -401,16 +401,16 @@ async def test_the_other_end_is_kafka_if_a_config_names_none(tmp_path: Path) -> 
     source = {"connector.class": "FileSource", "topic": "t", "value.converter": "StringConverter"}
     end = configured_sink(source, {})
     assert end.plugin.__name__ == "KafkaSink"
-    assert end.config.full_key("value.converter") == "value.converter"
+    assert end.config.user_key("value.converter") == "value.converter"
     assert configured_sink(source | {"sink.format": "json"}, {}).plugin.__name__ == "FileSink"
     # If both ends are Kafka, a key without a prefix belongs to the end that connector.class names.
     sink = {"connector.class": "KafkaSink", "topic": "t", "value.converter": "StringConverter"}
     assert configured_source(sink, {}).plugin.__name__ == "KafkaSource"
-    assert configured_source(sink, {}).config.full_key("value.converter") == "source.value.converter"
-    assert configured_sink(sink, {}).config.full_key("value.converter") == "value.converter"
+    assert configured_source(sink, {}).config.user_key("value.converter") == "source.value.converter"
+    assert configured_sink(sink, {}).config.user_key("value.converter") == "value.converter"
     copied = {"connector.class": "KafkaSource", "topics": "t", "value.converter": "StringConverter"}
-    assert configured_sink(copied, {}).config.full_key("value.converter") == "sink.value.converter"
-    assert configured_source(copied, {}).config.full_key("value.converter") == "value.converter"
+    assert configured_sink(copied, {}).config.user_key("value.converter") == "sink.value.converter"
+    assert configured_source(copied, {}).config.user_key("value.converter") == "value.converter"
 
 
 RIGHTS = {
@@ -445,7 +445,7 @@ async def test_a_sink_needs_the_rights_that_its_page_names_and_no_others(
             await rig.wait_until(
                 lambda: (
                     (held := rig.spark_runtime.held_checkpoint(start.task)) is not None
-                    and last_batch_id(held.path / "commits") == 0
+                    and last_batch_id_in_log(held.path / "commits") == 0
                 )
             )
         else:

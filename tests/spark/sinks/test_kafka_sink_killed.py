@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.plugins import configured_source
 from coterie.spark.sources.kafka import KafkaSource
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -31,7 +31,7 @@ BATCHES = ROUNDS * 8
 
 def point(servers: str, checkpoint: Path) -> str:
     """The point at which the last worker was ended, from the checkpoint and the broker."""
-    planned, committed = (last_batch_id(checkpoint / name) for name in ("offsets", "commits"))
+    planned, committed = (last_batch_id_in_log(checkpoint / name) for name in ("offsets", "commits"))
     if planned == committed:
         return "before offsets"
     marks = [json.loads(value)["batch"] for value in values(servers, "copies-ledger") if value is not None]
@@ -84,8 +84,8 @@ def test_each_record_is_written_once_although_workers_are_killed_and_stopped(
                 stopped = None
             if number == ROUNDS:
                 break
-            before = last_batch_id(folder / "offsets") or 0
-            wait_until(lambda: (last_batch_id(folder / "offsets") or 0) > before + 2, "batches are planned")  # noqa: B023
+            before = last_batch_id_in_log(folder / "offsets") or 0
+            wait_until(lambda: (last_batch_id_in_log(folder / "offsets") or 0) > before + 2, "batches are planned")  # noqa: B023
             time.sleep(chance.uniform(0, 0.3))  # A random moment during the next batches.
             if number % 3 == 2:
                 for pid in (holder.process.pid, holder.jvm):

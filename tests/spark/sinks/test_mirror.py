@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig
 from tests.spark.sinks.postgres_server import PostgresServer
@@ -118,7 +118,7 @@ async def test_inserts_updates_and_deletions_are_applied_also_after_a_replay(
         await rig.runtime.stop(start.task, grace_ms=0)
     for one in held:
         assert one is not None
-        if (last := last_batch_id(one.path / "commits")) is not None:
+        if (last := last_batch_id_in_log(one.path / "commits")) is not None:
             # The last batch was written and not committed, as after a kill at that point.
             (one.path / "commits" / str(last)).unlink()
     users.put(5, "returned")

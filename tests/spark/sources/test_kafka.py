@@ -15,7 +15,7 @@ from coterie.kafka.security import java_settings, librdkafka_settings
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.plugins import configured_source
 from coterie.spark.seams import TaskInput
 from coterie.spark.sources.kafka import KafkaSource
@@ -64,7 +64,7 @@ async def test_each_record_is_read_once_over_stops_and_replays_and_a_re_split_ad
             await rig.runtime.stop(start.task, grace_ms=20_000 if graceful else 0)
         for one in held:
             assert one is not None
-            if not graceful and (last := last_batch_id(one.path / "commits")) is not None:
+            if not graceful and (last := last_batch_id_in_log(one.path / "commits")) is not None:
                 # The last batch was written and not committed, as after a kill at that point.
                 (one.path / "commits" / str(last)).unlink()
         kafka.produce_rows("once", 3)
@@ -451,7 +451,7 @@ async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert held is not None
     # The batch as after a kill before its effect.
-    last = last_batch_id(held.path / "commits")
+    last = last_batch_id_in_log(held.path / "commits")
     assert last is not None
     (held.path / "commits" / str(last)).unlink()
     take_back(kafka.out / "flight", last)

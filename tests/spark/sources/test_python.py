@@ -7,8 +7,8 @@ import pytest
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.checkpoint import last_batch_id
-from coterie.spark.generations.stores import UnmovablePositions
+from coterie.spark.checkpoint import last_batch_id_in_log
+from coterie.spark.generations.stores import UnmovablePositionStore
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -45,7 +45,7 @@ async def test_rows_of_a_functions_stream_are_written_once_also_after_a_replay(r
         held = rig.spark_runtime.held_checkpoint(start.task)
         assert held is not None
         await rig.runtime.stop(start.task, grace_ms=0)
-        if (last := last_batch_id(held.path / "commits")) is not None:
+        if (last := last_batch_id_in_log(held.path / "commits")) is not None:
             # The last batch was written and not committed, as after a kill at that point.
             (held.path / "commits" / str(last)).unlink()
     start = await rig.start(config, "build")
@@ -88,4 +88,4 @@ async def test_the_sink_of_a_python_source_with_checkpoints_cannot_be_changed(ri
     with pytest.raises(ConfigError, match="keeps its sink"):
         await rig.runtime.split(name, incarnation, changed, tasks)
     with pytest.raises(WorldError, match="cannot be moved to another checkpoint"):
-        UnmovablePositions().read(tmp_path, ["stream"])
+        UnmovablePositionStore().read(tmp_path, ["stream"])

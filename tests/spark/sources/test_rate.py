@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.spark.checkpoint import last_batch_id
+from coterie.spark.checkpoint import last_batch_id_in_log
 from tests.spark.conftest import Rig, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -33,7 +33,7 @@ async def test_each_value_is_written_once_over_all_tasks_also_after_a_replay(rig
         for one in held:
             assert one is not None
             # The last batch was written and not committed, as after a kill at that point.
-            (one.path / "commits" / str(last_batch_id(one.path / "commits"))).unlink()
+            (one.path / "commits" / str(last_batch_id_in_log(one.path / "commits"))).unlink()
     for index in range(2):
         found = values(index)
         assert found == list(range(index, found[-1] + 1, 2))

@@ -14,13 +14,13 @@ are deferred), `placement` (where each job is to run), and `standing` (whether t
 from collections import defaultdict
 from collections.abc import Mapping
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.connect.interface import AssignorMetadata
-from coterie.assignors.connect.ownership import Ownership, member_specs, ownership
+from coterie.assignors.connect.ownership import Ownership, compute_ownership, member_specs
 from coterie.assignors.connect.placement import EligibleMembers, Placement, compute_placement
 from coterie.assignors.connect.standing import is_present_target_as_good
-from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS, deferrals, possibly_returned_members
+from coterie.assignors.connect.waiting import AWAY_CHECK_INTERVAL_MS, compute_deferrals, possibly_returned_members
 from coterie.assignors.delay import tie_break_order
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.nouns.ids import MemberId
@@ -62,53 +62,63 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
     these are as good as a new placement."""
     members = member_specs(snapshot)
     eligibility = Eligibility.from_members(members, snapshot.configured)
-    owned = ownership(snapshot, eligibility.is_eligible)
-    deferred = deferrals(snapshot, owned.unowned, policy.max_delay_ms)
-    eligible_members = EligibleMembers.of(eligibility, owned.away)
+    owned = compute_ownership(snapshot, eligibility.is_eligible)
+    deferred = compute_deferrals(snapshot, owned.unowned, policy.max_delay_ms)
+    eligible_members = EligibleMembers.from_eligibility(eligibility, owned.away_members)
     placement = compute_placement(
         owned,
         members,
         eligible_members,
-        deferred=union(one.jobs for one in deferred.values()),
-        order=tie_break_order(possibly_returned_members(snapshot, owned), eligible_members.present.wildcard_workers),
+        deferred=union_of_jobs(one.jobs for one in deferred.values()),
+        order=tie_break_order(
+            possibly_returned_members(snapshot, owned), eligible_members.eligibility_without_away.wildcard_workers
+        ),
         policy=policy,
     )
-    jobs = owned.standing if is_present_target_as_good(owned, placement, eligible_members) else placement.jobs
+    jobs = (
+        owned.present_targets
+        if is_present_target_as_good(owned, placement, eligible_members)
+        else placement.jobs_by_member
+    )
     return ComputedTarget(
         members={member: TargetOfMember(jobs=jobs[member]) for member in sorted(members)},
         deferred=deferred,
-        unplaceable=_group_by_reason(placement.unplaceable, members, eligible_members, owned),
-        next_in_ms=_next_in_ms(placement, policy),
+        unplaceable=_group_unplaceable_jobs(placement.unplaceable_jobs, members, eligible_members, owned),
+        next_in_ms=_next_target_in_ms(placement, policy),
     )
 
 
-def _next_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
+def _next_target_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
     """The time until the next target has to be computed although no event requests it: because moves were postponed, or
     because jobs wait for members that are away. None if there is no such reason."""
     due = []
-    if placement.postponed:
+    if placement.postponed_move_count:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))
-    if placement.waits_for_away:
+    if placement.depends_on_away_members:
         due.append(AWAY_CHECK_INTERVAL_MS)
     return min(due, default=None)
 
 
-def _group_by_reason(
+def _group_unplaceable_jobs(
     jobs: Jobs, members: Mapping[MemberId, MemberSpec], eligible_members: EligibleMembers, owned: Ownership
 ) -> tuple[UnplaceableJobs, ...]:
     """The unplaceable ``jobs``, grouped by the reason, which is a text for operators."""
     if not jobs:
         return ()
-    waiting = eligible_members.in_group.assignable(jobs) if owned.away else NO_JOBS
+    waiting = eligible_members.eligibility_with_away.assignable_jobs(jobs) if owned.away_members else NO_JOBS
     found: defaultdict[str, list[Job]] = defaultdict(list)
     for job in waiting:
-        may = [member for member in sorted(owned.away) if eligible_members.in_group.is_eligible(member, job)]
+        may = [
+            member
+            for member in sorted(owned.away_members)
+            if eligible_members.eligibility_with_away.is_eligible(member, job)
+        ]
         found[f"each worker that may run it has left for a short time ({', '.join(may)})"].append(job)
     others = jobs - waiting
-    claimed = union(view.claims or NO_JOBS for view in members.values() if view.draining) & others
+    claimed = union_of_jobs(view.claims or NO_JOBS for view in members.values() if view.is_draining) & others
     for job in claimed:
-        found[eligible_members.in_group.unassigned_reason(job, members)].append(job)
+        found[eligible_members.eligibility_with_away.unassigned_reason(job, members)].append(job)
     unclaimed = others - claimed
     if unclaimed:  # all of these have the same reason
-        found[eligible_members.in_group.unassigned_reason(next(iter(unclaimed)), members)] += unclaimed
+        found[eligible_members.eligibility_with_away.unassigned_reason(next(iter(unclaimed)), members)] += unclaimed
     return tuple(UnplaceableJobs(jobs=Jobs.of(there), reason=reason) for reason, there in sorted(found.items()))

@@ -14,7 +14,7 @@ Each configured job is in one of these situations:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coterie.assignors.assignor_state import AssignorState, resolve_duplicates, union
+from coterie.assignors.assignor_state import AssignorState, resolve_duplicate_owners, union_of_jobs
 from coterie.assignors.members import MemberSpec
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
@@ -25,28 +25,28 @@ from coterie.nouns.target_assignments import GroupSnapshot, SnapshotDeparted, Sn
 class Ownership:
     """The owners of the configured jobs. Each job has at most one owner."""
 
-    owned: Mapping[MemberId, Jobs]
+    owned_by_member: Mapping[MemberId, Jobs]
     """The owned jobs of every member; a member without jobs has an empty value."""
     unowned: Jobs
     """The configured jobs without an owner: in motion, waiting, or new."""
-    standing: Mapping[MemberId, Jobs]
+    present_targets: Mapping[MemberId, Jobs]
     """The configured jobs in the present target of every member; each job is with one member only."""
-    pending: Mapping[MemberId, Jobs]
+    pending_revocations: Mapping[MemberId, Jobs]
     """The configured jobs of every member that were revoked from it and that it has not given back."""
-    away: frozenset[MemberId]
+    away_members: frozenset[MemberId]
     """The static members that have left for a short time: they receive no job, and keep the jobs that they own."""
 
     @property
-    def ordered_moves(self) -> Jobs:
+    def jobs_targeted_elsewhere(self) -> Jobs:
         """The owned jobs that are in the present target of another member than their owner: moves that an earlier
         target has ordered. If the assignor may choose which jobs move, it chooses these, so that the target does not
         change."""
-        return union(self.standing.values()) & union(
-            jobs - self.standing[member] for member, jobs in self.owned.items()
+        return union_of_jobs(self.present_targets.values()) & union_of_jobs(
+            jobs - self.present_targets[member] for member, jobs in self.owned_by_member.items()
         )
 
 
-def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bool]) -> Ownership:
+def compute_ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bool]) -> Ownership:
     """The owners of the configured jobs in ``snapshot``.
 
     ``is_eligible`` returns whether a member may run a job. If two members run the same job, a member that may run it
@@ -55,11 +55,11 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
     configured = snapshot.configured
     members = sorted(snapshot.members, key=lambda member: member.member_id)
     running: Mapping[MemberId, Jobs] = {one.member_id: one.current & configured for one in members}
-    taken = union(running.values())
+    taken = union_of_jobs(running.values())
     if sum(map(len, running.values())) > len(taken):
-        running, _ = resolve_duplicates(running, AssignorState(), is_eligible)
+        running, _ = resolve_duplicate_owners(running, AssignorState(), is_eligible)
     pending = {one.member_id: one.pending & configured for one in members}
-    started = union([taken, *pending.values()])
+    started = union_of_jobs([taken, *pending.values()])
     standing = _with_first_owner_only({one.member_id: one.target & configured for one in members})
     owned = {
         one.member_id: running[one.member_id] | (standing[one.member_id] - started)
@@ -67,20 +67,20 @@ def ownership(snapshot: GroupSnapshot, is_eligible: Callable[[MemberId, Job], bo
         else running[one.member_id]
         for one in members
     }
-    targeted = union([started, *standing.values()])
+    targeted = union_of_jobs([started, *standing.values()])
     given_back = NO_JOBS
     for one in snapshot.members:
         again = (_jobs_deferred_for(one, snapshot) & configured) - targeted - given_back
         if again:
             owned[one.member_id] |= again
             given_back |= again
-    taken = union(owned.values())
+    taken = union_of_jobs(owned.values())
     return Ownership(
-        owned=owned,
+        owned_by_member=owned,
         unowned=configured - taken,
-        standing=standing,
-        pending=pending,
-        away=frozenset(one.member_id for one in members if one.member_epoch < 0),
+        present_targets=standing,
+        pending_revocations=pending,
+        away_members=frozenset(one.member_id for one in members if one.member_epoch < 0),
     )
 
 
@@ -88,7 +88,7 @@ def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
     """The members of ``snapshot`` as `MemberSpec`, for the rules for claims and drains."""
     return {
         one.member_id: MemberSpec(
-            owned=one.current, claims=one.claims, draining=one.draining, instance_id=one.instance_id
+            owned=one.current, claims=one.claims, is_draining=one.draining, instance_id=one.instance_id
         )
         for one in snapshot.members
     }
@@ -96,7 +96,7 @@ def member_specs(snapshot: GroupSnapshot) -> Mapping[MemberId, MemberSpec]:
 
 def _with_first_owner_only(jobs_by_member: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
     """The same jobs, but each job only with the first of the members that have it."""
-    seen = union(jobs_by_member.values())
+    seen = union_of_jobs(jobs_by_member.values())
     if sum(map(len, jobs_by_member.values())) == len(seen):
         return jobs_by_member
     found: dict[MemberId, Jobs] = {}
@@ -110,7 +110,7 @@ def _jobs_deferred_for(member: SnapshotMember, snapshot: GroupSnapshot) -> Jobs:
     """The jobs that are deferred for ``member`` as a departed member that has returned. The snapshot contains them in
     ``former``, or with a departed member that is the same worker: while jobs may still run on a departed member, the
     coordinator does not match it with a new member by URL or instance id."""
-    return union([member.former, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
+    return union_of_jobs([member.former, *(one.jobs for one in snapshot.departed if _is_same_worker(one, member))])
 
 
 def _is_same_worker(departed: SnapshotDeparted, member: SnapshotMember) -> bool:

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.connect.ownership import Ownership
-from coterie.assignors.job_selection import select_jobs
+from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.assignors.moves import Revocations, count_jobs, limit_revocations
+from coterie.assignors.moves import Revocations, count_revoked_jobs, limit_revocations
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 
@@ -24,13 +24,13 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Job
 class Placement:
     """The jobs of each member, and the jobs without a member."""
 
-    jobs: Mapping[MemberId, Jobs]
+    jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs of every member; a member without jobs has an empty value."""
-    unplaceable: Jobs
+    unplaceable_jobs: Jobs
     """The jobs that no present member may run and that are not deferred for a departed member."""
-    postponed: int
+    postponed_move_count: int
     """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
-    waits_for_away: bool
+    depends_on_away_members: bool
     """Whether the placement would differ if the members that are away were present: then it is computed again later."""
 
 
@@ -38,16 +38,19 @@ class Placement:
 class EligibleMembers:
     """Which members may receive which jobs, with and without the static members that are away."""
 
-    in_group: Eligibility
-    present: Eligibility
-    away_claims: Jobs
+    eligibility_with_away: Eligibility
+    eligibility_without_away: Eligibility
+    jobs_claimed_only_by_away: Jobs
     """The jobs that only members that are away claim: they stay where they are, or wait."""
 
     @classmethod
-    def of(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
-        """The eligibility with all members, ``in_group``, and the eligibility without the members that are ``away``."""
+    def from_eligibility(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
+        """The eligibility with all members, ``eligibility_with_away``, and the eligibility without the members that are
+        ``away``."""
         if not away:
-            return cls(in_group=in_group, present=in_group, away_claims=NO_JOBS)
+            return cls(
+                eligibility_with_away=in_group, eligibility_without_away=in_group, jobs_claimed_only_by_away=NO_JOBS
+            )
         claims = {member: jobs for member, jobs in in_group.claims_by_worker.items() if member not in away}
         present = replace(
             in_group,
@@ -55,25 +58,33 @@ class EligibleMembers:
             claims_by_worker=claims,
             draining_workers=in_group.draining_workers - away,
         )
-        return cls(in_group=in_group, present=present, away_claims=in_group.static_jobs - union(claims.values()))
+        return cls(
+            eligibility_with_away=in_group,
+            eligibility_without_away=present,
+            jobs_claimed_only_by_away=in_group.static_jobs - union_of_jobs(claims.values()),
+        )
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
         are away could receive is not released, unless its owner's own claims forbid it: claims hold also if no worker
         can run the job then."""
-        ineligible = self.in_group.ineligible_jobs(owned)
-        if self.present is self.in_group:
+        ineligible = self.eligibility_with_away.ineligible_jobs(owned)
+        if self.eligibility_without_away is self.eligibility_with_away:
             return ineligible
         found = {
-            member: (self.present.assignable(jobs) if member in self.in_group.draining_workers else jobs)
-            - (NO_JOBS if member in self.in_group.claims_by_worker else self.away_claims)
+            member: (
+                self.eligibility_without_away.assignable_jobs(jobs)
+                if member in self.eligibility_with_away.draining_workers
+                else jobs
+            )
+            - (NO_JOBS if member in self.eligibility_with_away.claims_by_worker else self.jobs_claimed_only_by_away)
             for member, jobs in ineligible.items()
         }
         return {member: jobs for member, jobs in found.items() if jobs}
 
-    def unplaceable(self, jobs: Jobs) -> Jobs:
+    def unplaceable_jobs(self, jobs: Jobs) -> Jobs:
         """The ``jobs`` that no member may receive now; draining members do not count as receivers."""
-        return self.present.unassignable(jobs) | (jobs & self.away_claims)
+        return self.eligibility_without_away.unassignable_jobs(jobs) | (jobs & self.jobs_claimed_only_by_away)
 
 
 def compute_placement(
@@ -90,84 +101,89 @@ def compute_placement(
     While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` contains the
     present wildcard workers; among equals, an earlier one is preferred.
     """
-    draining = eligible_members.in_group.draining_workers
-    ineligible = eligible_members.ineligible_jobs(ownership.owned)
+    draining = eligible_members.eligibility_with_away.draining_workers
+    ineligible = eligible_members.ineligible_jobs(ownership.owned_by_member)
     drains = {member: jobs for member, jobs in ineligible.items() if member in draining}
-    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned.items()}
-    static = eligible_members.in_group.static_jobs
-    to_place = (ownership.unowned | union(ineligible.values())) - static
+    stays = {member: jobs - ineligible.get(member, NO_JOBS) for member, jobs in ownership.owned_by_member.items()}
+    static = eligible_members.eligibility_with_away.static_jobs
+    to_place = (ownership.unowned | union_of_jobs(ineligible.values())) - static
     given: Mapping[MemberId, Jobs] = {}
     surplus: Revocations = {}
-    moved = ownership.ordered_moves
+    moved = ownership.jobs_targeted_elsewhere
     if order:
-        given, surplus = select_jobs(
+        given, surplus = jobs_to_receive_and_release(
             stays, to_assign=to_place, assignable_now=to_place - deferred, moved_before=moved, order=order
         )
-    is_held_back = bool(deferred) or any(ownership.owned[member] for member in ownership.away)
+    is_held_back = bool(deferred) or any(ownership.owned_by_member[member] for member in ownership.away_members)
     to_balance = {} if is_held_back else surplus
     drains_now, balance_now = _limit_moves(drains, to_balance, ownership, policy)
     postponed = {member: jobs - drains_now.get(member, NO_JOBS) for member, jobs in drains.items()}
-    stay_there = union(postponed.values())
+    stay_there = union_of_jobs(postponed.values())
     if order and (balance_now or stay_there):
-        released = union(surplus.values())
-        kept = released - union(balance_now.values())
+        released = union_of_jobs(surplus.values())
+        kept = released - union_of_jobs(balance_now.values())
         every = to_place | released
-        given, _ = select_jobs(
+        given, _ = jobs_to_receive_and_release(
             {member: stays[member] - surplus.get(member, NO_JOBS) for member in order},
             to_assign=every,
             assignable_now=every - (deferred | stay_there | kept),
             moved_before=moved,
             order=order,
         )
-    given = keep_present_targets(given, ownership.standing)
-    unowned, moving = ownership.unowned - deferred, union(ineligible.values()) - stay_there
-    unplaceable = eligible_members.unplaceable(unowned | moving)
+    given = swap_toward_present_targets(given, ownership.present_targets)
+    unowned, moving = ownership.unowned - deferred, union_of_jobs(ineligible.values()) - stay_there
+    unplaceable = eligible_members.unplaceable_jobs(unowned | moving)
     load = {member: len(jobs) for member, jobs in stays.items()}
     parts = [given]
     for claimed in ((unowned & static) - unplaceable, (moving & static) - unplaceable):
         # In two steps, like the classic rounds: first the jobs without an owner, then the jobs that members release.
-        parts.append(eligible_members.present.assign_static_jobs(claimed, load))
+        parts.append(eligible_members.eligibility_without_away.assign_static_jobs(claimed, load))
         load = {member: count + len(parts[-1].get(member, NO_JOBS)) for member, count in load.items()}
-    back = eligible_members.present.assign_back_to_draining(
+    back = eligible_members.eligibility_without_away.assign_back_to_draining(
         unplaceable & _jobs_of_draining_members(ownership, draining), members, load
     )
     parts += [postponed, back]
     placed = {
-        member: union([jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)])
+        member: union_of_jobs(
+            [jobs - balance_now.get(member, NO_JOBS), *(part[member] for part in parts if member in part)]
+        )
         for member, jobs in stays.items()
     }
     return Placement(
-        jobs=placed,
-        unplaceable=unplaceable - union(back.values()),
-        postponed=len(stay_there) + count_jobs(to_balance) - count_jobs(balance_now),
-        waits_for_away=bool(ownership.away) and _waits_for_away(placed, unplaceable, eligible_members),
+        jobs_by_member=placed,
+        unplaceable_jobs=unplaceable - union_of_jobs(back.values()),
+        postponed_move_count=len(stay_there) + count_revoked_jobs(to_balance) - count_revoked_jobs(balance_now),
+        depends_on_away_members=bool(ownership.away_members)
+        and _depends_on_away_members(placed, unplaceable, eligible_members),
     )
 
 
-def keep_present_targets(given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]) -> Mapping[MemberId, Jobs]:
+def swap_toward_present_targets(
+    given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]
+) -> Mapping[MemberId, Jobs]:
     """The placement ``given`` with the same numbers of connectors, and of tasks of each connector, for each member; but
     a job goes to the member that has it in ``standing``, as far as these numbers allow it."""
-    every = union(given.values())
+    every = union_of_jobs(given.values())
     former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
     if not former_jobs:
         return given
-    room = {member: Counter(map(_exchange_kind, jobs)) for member, jobs in given.items()}
+    room = {member: Counter(map(_exchangeable_jobs_key, jobs)) for member, jobs in given.items()}
     found: defaultdict[MemberId, list[Job]] = defaultdict(list)
     for member, jobs in sorted(former_jobs.items()):
         for job in jobs:
-            if room[member][_exchange_kind(job)]:
-                room[member][_exchange_kind(job)] -= 1
+            if room[member][_exchangeable_jobs_key(job)]:
+                room[member][_exchangeable_jobs_key(job)] -= 1
                 found[member].append(job)
     left: defaultdict[ConnectorName | None, list[Job]] = defaultdict(list)
     for job in every - Jobs.of(job for jobs in found.values() for job in jobs):
-        left[_exchange_kind(job)].append(job)
+        left[_exchangeable_jobs_key(job)].append(job)
     for member in given:
         for kind, count in room[member].items():
             found[member] += [left[kind].pop() for _ in range(count)]
     return {member: Jobs.of(jobs) for member, jobs in found.items()}
 
 
-def _exchange_kind(job: Job) -> ConnectorName | None:
+def _exchangeable_jobs_key(job: Job) -> ConnectorName | None:
     """What two jobs must have in common to be exchanged: the connector of a task; None for connectors, which are all of
     one kind."""
     return job.connector if isinstance(job, ConnectorTaskId) else None
@@ -183,14 +199,14 @@ def _limit_moves(
     """
     if policy.moves_per_round_max is None:
         return drains, balance
-    ordered = ownership.ordered_moves
+    ordered = ownership.jobs_targeted_elsewhere
     going = [{member: jobs & ordered for member, jobs in part.items()} for part in (drains, balance)]
     fresh = [{member: jobs - ordered for member, jobs in part.items()} for part in (drains, balance)]
-    on_their_way = sum(map(count_jobs, going)) + count_jobs(ownership.pending)
+    on_their_way = sum(map(count_revoked_jobs, going)) + count_revoked_jobs(ownership.pending_revocations)
     left = replace(policy, moves_per_round_max=max(0, policy.moves_per_round_max - on_their_way))
     more = limit_revocations(fresh[0], fresh[1], policy=left, now_ms=0, moves_allowed_at_ms=0)
     drains_now, balance_now = (
-        {member: union([part[member], also.get(member, NO_JOBS)]) for member in part}
+        {member: union_of_jobs([part[member], also.get(member, NO_JOBS)]) for member in part}
         for part, also in zip(going, more, strict=True)
     )
     return drains_now, balance_now
@@ -199,18 +215,24 @@ def _limit_moves(
 def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId]) -> Jobs:
     """The jobs that draining members had or have: those that were revoked and not given back, and those of the present
     targets."""
-    return union(
-        [jobs for member in sorted(draining) for jobs in (ownership.pending[member], ownership.standing[member])]
+    return union_of_jobs(
+        [
+            jobs
+            for member in sorted(draining)
+            for jobs in (ownership.pending_revocations[member], ownership.present_targets[member])
+        ]
     )
 
 
-def _waits_for_away(placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers) -> bool:
+def _depends_on_away_members(
+    placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers
+) -> bool:
     """Whether a member that is away could run a job that is unplaceable or must move, or would gain or release a job
     for balance."""
-    in_group = eligible_members.in_group
-    if in_group.assignable(unplaceable) or in_group.ineligible_jobs(placed):
+    in_group = eligible_members.eligibility_with_away
+    if in_group.assignable_jobs(unplaceable) or in_group.ineligible_jobs(placed):
         return True
-    _, surplus = select_jobs(
+    _, surplus = jobs_to_receive_and_release(
         placed, to_assign=NO_JOBS, assignable_now=NO_JOBS, moved_before=NO_JOBS, order=in_group.wildcard_workers
     )
     return bool(surplus)

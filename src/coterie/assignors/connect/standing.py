@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.connect.ownership import Ownership
 from coterie.assignors.connect.placement import EligibleMembers, Placement
 from coterie.nouns.ids import MemberId
@@ -19,22 +19,31 @@ from coterie.nouns.jobs import Jobs
 def is_present_target_as_good(ownership: Ownership, placement: Placement, eligible_members: EligibleMembers) -> bool:
     """Whether the present target places the same jobs as ``placement``, each on a member that may run it, with as few
     moves, the same loads and as even a spread. False while ``placement`` postpones moves, unless the two are equal."""
-    standing, placed = ownership.standing, placement.jobs
+    standing, placed = ownership.present_targets, placement.jobs_by_member
     if standing == placed:
         return True
-    if placement.postponed or union(standing.values()) != union(placed.values()):
+    if placement.postponed_move_count or union_of_jobs(standing.values()) != union_of_jobs(placed.values()):
         return False
     for member, jobs in standing.items():
         others = jobs - placed[member]
-        if others and (member in ownership.away or eligible_members.in_group.eligible_jobs(member, others) != others):
+        if others and (
+            member in ownership.away_members
+            or eligible_members.eligibility_with_away.eligible_jobs(member, others) != others
+        ):
             return False
-    wildcard, static = eligible_members.present.wildcard_workers, sorted(eligible_members.present.claims_by_worker)
-    was, would_be = (_PlacementQuality.of(jobs, ownership.owned, wildcard, static) for jobs in (standing, placed))
+    wildcard, static = (
+        eligible_members.eligibility_without_away.wildcard_workers,
+        sorted(eligible_members.eligibility_without_away.claims_by_worker),
+    )
+    was, would_be = (
+        _PlacementQuality.from_placement(jobs, ownership.owned_by_member, wildcard, static)
+        for jobs in (standing, placed)
+    )
     return (
         was.loads == would_be.loads
-        and was.moves <= would_be.moves
-        and was.static_squares <= would_be.static_squares
-        and was.cell_squares <= would_be.cell_squares
+        and was.move_count <= would_be.move_count
+        and was.static_load_square_sum <= would_be.static_load_square_sum
+        and was.connector_spread_square_sum <= would_be.connector_spread_square_sum
     )
 
 
@@ -42,18 +51,18 @@ def is_present_target_as_good(ownership: Ownership, placement: Placement, eligib
 class _PlacementQuality:
     """The values by which two placements of the same jobs are compared."""
 
-    moves: int
+    move_count: int
     """The number of jobs that their owners must release."""
     loads: Sequence[Sequence[int]]
     """The numbers of connectors, of tasks and of both on the wildcard workers: three sorted sequences."""
-    static_squares: int
+    static_load_square_sum: int
     """The sum of the squares of the numbers of jobs on the static workers; it is lowest when these numbers are even."""
-    cell_squares: int
+    connector_spread_square_sum: int
     """The sum of the squares of the numbers of each connector's tasks on each wildcard worker; it is lowest when each
     connector's tasks are spread evenly."""
 
     @classmethod
-    def of(
+    def from_placement(
         cls,
         placed: Mapping[MemberId, Jobs],
         owned: Mapping[MemberId, Jobs],
@@ -63,12 +72,12 @@ class _PlacementQuality:
         jobs = [placed[member] for member in wildcard]
         cells = (Counter(task.connector for task in one.tasks) for one in jobs)
         return cls(
-            moves=sum(len(jobs - placed[member]) for member, jobs in owned.items()),
+            move_count=sum(len(jobs - placed[member]) for member, jobs in owned.items()),
             loads=(
                 sorted(len(one.connectors) for one in jobs),
                 sorted(len(one.tasks) for one in jobs),
                 sorted(map(len, jobs)),
             ),
-            static_squares=sum(len(placed[member]) ** 2 for member in static),
-            cell_squares=sum(count * count for counts in cells for count in counts.values()),
+            static_load_square_sum=sum(len(placed[member]) ** 2 for member in static),
+            connector_spread_square_sum=sum(count * count for counts in cells for count in counts.values()),
         )

@@ -3,7 +3,7 @@ away."""
 
 from collections.abc import Mapping, Sequence
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.connect.ownership import Ownership
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
@@ -14,7 +14,7 @@ AWAY_CHECK_INTERVAL_MS = 5_000
 the return of such a member nor the release of a job requests a new target."""
 
 
-def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapping[MemberId, DeferredJobs]:
+def compute_deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapping[MemberId, DeferredJobs]:
     """The ``unowned`` jobs that are deferred, by departed member (KIP-415).
 
     Each departed member has its own delay: the group's or, if the group has none, ``max_delay_ms``. A delay that has
@@ -24,7 +24,7 @@ def deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapp
     limit_ms = max_delay_ms if snapshot.max_delay_ms is None else snapshot.max_delay_ms
     left = unowned
     if left and snapshot.departed:
-        left -= union([jobs for member in snapshot.members for jobs in (member.target, member.pending)])
+        left -= union_of_jobs([jobs for member in snapshot.members for jobs in (member.target, member.pending)])
     found: dict[MemberId, DeferredJobs] = {}
     for one in sorted(snapshot.departed, key=lambda one: one.member_id):
         jobs = one.jobs & left
@@ -44,5 +44,5 @@ def possibly_returned_members(snapshot: GroupSnapshot, ownership: Ownership) -> 
     return [
         one.member_id
         for one in snapshot.members
-        if not (ownership.owned[one.member_id] or ownership.standing[one.member_id])
+        if not (ownership.owned_by_member[one.member_id] or ownership.present_targets[one.member_id])
     ]

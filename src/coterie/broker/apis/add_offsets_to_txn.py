@@ -2,7 +2,7 @@
 commits offsets of the group in it."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, group_in_transaction_error
+from coterie.broker.apis.authorization import ApiAuthorization, transactional_group_access_error
 from coterie.broker.apis.transactional import OFFSETS_PARTITION, coordinator_reply
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import AddPartitions, ProducerIdAndEpoch
@@ -31,5 +31,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 API = KafkaApi(
-    key=25, versions=range(5), handle=handle, authorization=ApiAuthorization(check_request=group_in_transaction_error)
+    key=25,
+    versions=range(5),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=transactional_group_access_error),
 )

@@ -10,14 +10,14 @@ from coterie.broker.apis.authorization import (
     AccessCheck,
     ApiAuthorization,
     Operation,
-    cluster_check,
-    each_partition,
-    topic_check,
-    transactional_id_check,
+    make_cluster_check,
+    make_topic_check,
+    make_transactional_id_check,
+    partition_items_authorization,
 )
 from coterie.broker.apis.transactional import coordinator_reply
 from coterie.broker.context import ApiRequest, BrokerContext
-from coterie.broker.topics.names import is_internal
+from coterie.broker.topics.names import is_internal_topic
 from coterie.groups.transaction_messages import (
     AddPartitions,
     Event,
@@ -40,7 +40,7 @@ _ErrorOf = Callable[[TopicPartition], ErrorCode]
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     body = request.body
     if request.header.api_version < _BATCHED_SINCE:
-        error_of = await _add_partitions(
+        error_of = await _add_or_verify_partitions(
             broker,
             body.v3_and_below_transactional_id,
             ProducerIdAndEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
@@ -53,7 +53,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     results: list[Values] = []
     for asked in body.transactions:
         producer = ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch)
-        error_of = await _add_partitions(
+        error_of = await _add_or_verify_partitions(
             broker, asked.transactional_id, producer, asked.topics, only_verifies=asked.verify_only
         )
         results.append(
@@ -62,7 +62,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
-async def _add_partitions(
+async def _add_or_verify_partitions(
     broker: BrokerContext,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
@@ -78,7 +78,7 @@ async def _add_partitions(
     OPERATION_NOT_ATTEMPTED.
     """
     asked = frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
-    errors = {of: error for of in asked if (error := _topic_error(broker, of))}
+    errors = {of: error for of in asked if (error := _partition_error(broker, of))}
     if errors:
         return lambda of: errors.get(of, ErrorCode.operation_not_attempted)
     if not transactional_id:
@@ -89,12 +89,12 @@ async def _add_partitions(
     reply = await coordinator_reply(
         broker, transactional_id, lambda _: event, supports_producer_fenced=supports_producer_fenced
     )
-    return lambda of: ErrorCode.transaction_abortable if of in reply.missing else reply.error
+    return lambda of: ErrorCode.transaction_abortable if of in reply.missing_partitions else reply.error
 
 
-def _topic_error(broker: BrokerContext, topic_partition: TopicPartition) -> ErrorCode | None:
+def _partition_error(broker: BrokerContext, topic_partition: TopicPartition) -> ErrorCode | None:
     """The error code if the partition does not exist or belongs to an internal topic, else None."""
-    if is_internal(topic_partition.topic):
+    if is_internal_topic(topic_partition.topic):
         return ErrorCode.topic_authorization_failed
     return ErrorCode.unknown_topic_or_partition if broker.log.partition(*topic_partition) is None else None
 
@@ -120,10 +120,10 @@ def _topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorCode | N
     """The error code of the topic in the entry ``asked`` of a request of v0-3; None if the client may write with the
     transactional id and to all topics of the request. If only another topic of the request is refused, the code is
     OPERATION_NOT_ATTEMPTED."""
-    error = transactional_id_check("v3_and_below_transactional_id")(access)
+    error = make_transactional_id_check("v3_and_below_transactional_id")(access)
     if error is not None:
         return error
-    write = topic_check(Operation.WRITE)
+    write = make_topic_check(Operation.WRITE)
     if (error := write(access, asked)) is not None:
         return error
     others = access.request.body.v3_and_below_topics
@@ -134,14 +134,16 @@ def _broker_only_authorization_error(access: AccessCheck) -> ErrorCode | None:
     """CLUSTER_AUTHORIZATION_FAILED if a client without CLUSTER_ACTION on the cluster sends v4 or later, which Kafka
     allows to brokers only; else None."""
     return (
-        None if hasattr(access.request.body, "v3_and_below_topics") else cluster_check(Operation.CLUSTER_ACTION)(access)
+        None
+        if hasattr(access.request.body, "v3_and_below_topics")
+        else make_cluster_check(Operation.CLUSTER_ACTION)(access)
     )
 
 
 _AUTHORIZATION = ApiAuthorization(
     check_request=_broker_only_authorization_error,
     items=[
-        each_partition(
+        partition_items_authorization(
             _topic_authorization_error,
             request_field="v3_and_below_topics",
             response_field="results_by_topic_v3_and_below",

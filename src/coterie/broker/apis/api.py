@@ -23,7 +23,7 @@ class KafkaApi:
     """The versions that work; a request of another version is not decoded."""
     handle: Handler
     authorization: ApiAuthorization
-    advertised_min: int | None = None
+    advertised_version_min: int | None = None
     """The lowest version in ApiVersions responses; None: the lowest of ``versions``."""
 
     def respond(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:

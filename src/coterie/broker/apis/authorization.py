@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.broker.apis.config_resources import ConfigResourceType
-from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.security.authorizer import CLUSTER_NAME, Acls, ResourceType
 from coterie.broker.security.authorizer import Operation as Operation
 from coterie.wire.errors import ErrorCode
@@ -62,7 +62,7 @@ class AccessCheck:
         an error."""
         name = getattr(entry, name_field, None)
         if name is None:
-            topic = topic_of(self.broker, entry, name_field) if getattr(entry, "topic_id", None) else None
+            topic = requested_topic(self.broker, entry, name_field) if getattr(entry, "topic_id", None) else None
             name = None if topic is None else topic.name
         return None if name is None else self.error_code(operation, TOPIC, name)
 
@@ -81,7 +81,7 @@ class ItemAuthorization:
     """The name of the list in the response to which the entries of refused items are added."""
     check: ItemCheck
     """The check of one item."""
-    refused_item: Callable[[Any, ErrorCode], Values]
+    make_refused_entry: Callable[[Any, ErrorCode], Values]
     """Builds the response entry of a refused item from the request's item and the error code of ``check``."""
 
 
@@ -94,7 +94,7 @@ class ApiAuthorization:
     response has this code as top-level ``error_code`` and otherwise empty values."""
     items: Sequence[ItemAuthorization] = ()
     """The request fields whose items are authorized one by one."""
-    is_visible_by_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
+    visibility_check_by_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
     """By the name of a list in the response: a function that returns whether the client may see an item of the list.
     Other items are removed from the response without an error code."""
     filter_response: Callable[[AccessCheck, Values], Values] | None = None
@@ -111,31 +111,31 @@ NO_AUTHORIZATION = ApiAuthorization()
 # -- checks that several APIs share ------------------------------------------------------------------------------------
 
 
-def group_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
+def make_group_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
     """A function that returns GROUP_AUTHORIZATION_FAILED if the client may not perform ``operation`` on the group in
     the request's field ``group_id``, else None."""
     return lambda access: access.error_code(operation, GROUP, access.request.body.group_id)
 
 
-def cluster_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
+def make_cluster_check(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
     """A function that returns CLUSTER_AUTHORIZATION_FAILED if the client may not perform ``operation`` on the cluster,
     else None."""
     return lambda access: access.error_code(operation, CLUSTER)
 
 
-def transactional_id_check(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
+def make_transactional_id_check(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
     """A function that returns TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the client may not write with the transactional
     id in the request's field ``field``, else None."""
     return lambda access: access.error_code(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
 
 
-def group_in_transaction_error(access: AccessCheck) -> ErrorCode | None:
+def transactional_group_access_error(access: AccessCheck) -> ErrorCode | None:
     """The error code if the client may not write with the request's transactional id, or not read its group; else
     None."""
-    return transactional_id_check()(access) or group_check(Operation.READ)(access)
+    return make_transactional_id_check()(access) or make_group_check(Operation.READ)(access)
 
 
-def topic_check(
+def make_topic_check(
     operation: Operation, check_request: Callable[[AccessCheck], ErrorCode | None] | None = None
 ) -> ItemCheck:
     """A function that returns TOPIC_AUTHORIZATION_FAILED if the client may not perform ``operation`` on the topic of
@@ -147,7 +147,7 @@ def topic_check(
 
     def check(access: AccessCheck, asked: Any) -> ErrorCode | None:
         error = check_request(access) if check_request is not None else None
-        return error if error is not None else access.topic_error_code(operation, asked, _name_field(asked))
+        return error if error is not None else access.topic_error_code(operation, asked, _topic_name_field(asked))
 
     return check
 
@@ -160,7 +160,7 @@ def create_topic_authorization_error(access: AccessCheck, topic: Any) -> ErrorCo
     return access.error_code(Operation.CREATE, TOPIC, topic.name)
 
 
-def each_partition(
+def partition_items_authorization(
     check: ItemCheck,
     *,
     request_field: str = "topics",
@@ -177,8 +177,8 @@ def each_partition(
     indexes themselves.
     """
 
-    def refused_item(topic: Any, error: ErrorCode) -> Values:
-        field = _name_field(topic)
+    def make_refused_entry(topic: Any, error: ErrorCode) -> Values:
+        field = _topic_name_field(topic)
         numbers = [
             one if index_fields[0] is None else getattr(one, index_fields[0])
             for one in getattr(topic, partition_fields[0])
@@ -190,18 +190,18 @@ def each_partition(
         }
 
     return ItemAuthorization(
-        request_field=request_field, response_field=response_field, check=check, refused_item=refused_item
+        request_field=request_field, response_field=response_field, check=check, make_refused_entry=make_refused_entry
     )
 
 
-def each_topic(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
+def topic_items_authorization(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
     """The declaration that each topic in the request's list ``topics`` is authorized with ``check``, for a response
     that has one entry with an error code for a topic."""
     return ItemAuthorization(
         request_field="topics",
         response_field=response_field,
         check=check,
-        refused_item=lambda topic, error: {
+        make_refused_entry=lambda topic, error: {
             "name": getattr(topic, "name", None),
             "topic_id": getattr(topic, "topic_id", None),
             "error_code": error,
@@ -210,14 +210,16 @@ def each_topic(check: ItemCheck, *, response_field: str) -> ItemAuthorization:
     )
 
 
-def each_name(check: ItemCheck, *, request_field: str, response_field: str, name_field: str) -> ItemAuthorization:
+def name_items_authorization(
+    check: ItemCheck, *, request_field: str, response_field: str, name_field: str
+) -> ItemAuthorization:
     """The declaration that each name in the request's list ``request_field`` is authorized with ``check``. The response
     entry of a refused name has the name in ``name_field``, and the error code."""
     return ItemAuthorization(
         request_field=request_field,
         response_field=response_field,
         check=check,
-        refused_item=lambda one, error: {name_field: one, "error_code": error},
+        make_refused_entry=lambda one, error: {name_field: one, "error_code": error},
     )
 
 
@@ -228,7 +230,11 @@ def groups_authorization(operation: Operation, *, request_field: str, response_f
         return access.error_code(operation, GROUP, group_id)
 
     return ApiAuthorization(
-        items=[each_name(check, request_field=request_field, response_field=response_field, name_field="group_id")]
+        items=[
+            name_items_authorization(
+                check, request_field=request_field, response_field=response_field, name_field="group_id"
+            )
+        ]
     )
 
 
@@ -242,7 +248,7 @@ def resources_authorization(operation: Operation, *, response_field: str) -> Api
             return access.error_code(operation, CLUSTER)
         return access.error_code(operation, type_, resource.resource_name)
 
-    def refused_item(resource: Any, error: ErrorCode) -> Values:
+    def make_refused_entry(resource: Any, error: ErrorCode) -> Values:
         return {
             "error_code": error,
             "error_message": UNAUTHORIZED,
@@ -253,7 +259,10 @@ def resources_authorization(operation: Operation, *, response_field: str) -> Api
     return ApiAuthorization(
         items=[
             ItemAuthorization(
-                request_field="resources", response_field=response_field, check=check, refused_item=refused_item
+                request_field="resources",
+                response_field=response_field,
+                check=check,
+                make_refused_entry=make_refused_entry,
             )
         ]
     )
@@ -265,7 +274,7 @@ def is_topic_visible(access: AccessCheck, topic: Values) -> bool:
     return topic["name"] is None or access.is_allowed(Operation.DESCRIBE, TOPIC, topic["name"])
 
 
-def _name_field(topic: Any) -> str:
+def _topic_name_field(topic: Any) -> str:
     """The name of the field with the topic's name in ``topic``, a request's entry: ``topic`` or ``name``, depending on
     the API."""
     return "topic" if hasattr(topic, "topic") else "name"

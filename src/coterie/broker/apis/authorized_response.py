@@ -34,14 +34,14 @@ async def _authorize_items(
         errors = [
             (one, each.check(access, one)) async for one in yielding(asked, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
         ]
-        answers = [each.refused_item(one, error) for one, error in errors if error is not None]
+        answers = [each.make_refused_entry(one, error) for one, error in errors if error is not None]
         if answers:
             refused.setdefault(each.response_field, []).extend(answers)
             body = replace(body, **{each.request_field: tuple(one for one, error in errors if error is None)})
     return body, refused, None
 
 
-def _is_empty(authorization: ApiAuthorization, body: Any) -> bool:
+def _has_no_items(authorization: ApiAuthorization, body: Any) -> bool:
     """Whether all request fields whose items are authorized are empty."""
     return not any(getattr(body, each.request_field, None) for each in authorization.items)
 
@@ -61,14 +61,14 @@ async def authorized_response(
     if error is not None:
         return response_with_empty_values(header.api_key, header.api_version, {"error_code": error})
     values: Values | None = {}
-    if not refused or authorization.handles_empty_request or not _is_empty(authorization, body):
+    if not refused or authorization.handles_empty_request or not _has_no_items(authorization, body):
         result = handle(access.broker, replace(access.request, body=body))
         values = await result if isinstance(result, Awaitable) else result
     if values is None or access.request.field_or_default("acks", None) == 0:
         if refused:
             raise WireError(f"the access rules refuse a Produce request with acks=0, which has no response: {refused}")
         return values
-    return _merge_refused(authorization, access, values, refused, has_items=not _is_empty(authorization, body))
+    return _merge_refused(authorization, access, values, refused, has_items=not _has_no_items(authorization, body))
 
 
 def _merge_refused(
@@ -82,7 +82,7 @@ def _merge_refused(
     """The handler's response ``values`` without what the client may not see, and with the entries of the ``refused``
     items. ``has_items``: whether the handler received at least one item."""
     merged = dict(values)
-    for field, is_shown in (authorization.is_visible_by_field or {}).items():
+    for field, is_shown in (authorization.visibility_check_by_field or {}).items():
         merged[field] = [one for one in merged.get(field, ()) if is_shown(access, one)]
     if authorization.filter_response is not None:
         merged = dict(authorization.filter_response(access, merged))

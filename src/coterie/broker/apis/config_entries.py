@@ -5,10 +5,10 @@ value that is set there."""
 from collections.abc import Mapping
 from enum import IntEnum
 
-from coterie.broker.connect_configs import group_defaults
+from coterie.broker.connect_configs import group_config_defaults
 from coterie.broker.context import NODE_ID, BrokerContext
-from coterie.broker.groups.configs import broker_config_name, group_definition
-from coterie.broker.topics.broker_configs import broker_values
+from coterie.broker.groups.configs import broker_config_name, group_config_definition
+from coterie.broker.topics.broker_configs import broker_config_keys_and_values
 from coterie.broker.topics.configs import BROKER_CONFIG_NAMES, TOPIC_CONFIGS, batch_size_max
 from coterie.config.definition import ConfigKey, Type
 from coterie.wire.kio_entities import Values
@@ -54,7 +54,7 @@ def topic_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
 
 def group_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Values]:
     """An entry for each config that a group can have; ``configs`` are those set on the group."""
-    on_broker = group_defaults(broker.settings)
+    on_broker = group_config_defaults(broker.settings)
     return [
         _config_entry(
             key,
@@ -63,14 +63,14 @@ def group_entries(broker: BrokerContext, configs: Mapping[str, str]) -> list[Val
             broker_config_name(key.name),
             set_on_broker=value if (value := on_broker.get(key.name)) != key.default else None,
         )
-        for key in group_definition(broker.settings).keys
+        for key in group_config_definition(broker.settings).keys
     ]
 
 
 def broker_entries(broker: BrokerContext) -> list[Values]:
     """An entry for each config of this broker. All are read-only: they cannot be changed while the broker runs."""
     entries: list[Values] = []
-    for key, value in broker_values(broker.settings, NODE_ID, f"{broker.host}:{broker.port}"):
+    for key, value in broker_config_keys_and_values(broker.settings, NODE_ID, f"{broker.host}:{broker.port}"):
         set_here = None if value == key.default else value
         synonym = None if key.default is None else key.name
         entries.append({**_config_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym), "read_only": True})

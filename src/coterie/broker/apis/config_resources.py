@@ -15,7 +15,7 @@ class ConfigResourceType(IntEnum):
     GROUP = 32
 
 
-def broker_error(name: str) -> str | None:
+def broker_id_error(name: str) -> str | None:
     """An error message if ``name``, the name of a config resource of type BROKER, is not this broker's id, else
     None."""
     try:

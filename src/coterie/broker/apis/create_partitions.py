@@ -5,12 +5,12 @@ from collections import Counter
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_topic, topic_check
-from coterie.broker.apis.create_topics import assignment_error, check_partition_limit
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_topic_check, topic_items_authorization
+from coterie.broker.apis.create_topics import check_partition_limit, replica_assignment_error
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
 from coterie.broker.loop_yield import yielding
-from coterie.broker.topics.names import is_internal
+from coterie.broker.topics.names import is_internal_topic
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -40,7 +40,7 @@ async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counte
     topic = broker.log.topics.get(asked.name)
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
-    if is_internal(asked.name):
+    if is_internal_topic(asked.name):
         raise KafkaRefusal(
             ErrorCode.invalid_topic_exception,
             f"{asked.name} is an internal topic; the number of its partitions cannot be changed.",
@@ -62,11 +62,13 @@ async def _add_partitions(broker: BrokerContext, asked: Any, name_counts: Counte
                 " assignment(s) were specified.",
             )
         for assignment in asked.assignments:
-            if error_message := assignment_error(assignment.broker_ids):
+            if error_message := replica_assignment_error(assignment.broker_ids):
                 raise KafkaRefusal(ErrorCode.invalid_replica_assignment, error_message)
     if not validate_only:
         await broker.log.create_partitions(topic, after, partitions_max=broker.settings.partitions_max)
 
 
-_AUTHORIZATION = ApiAuthorization(items=[each_topic(topic_check(Operation.ALTER), response_field="results")])
+_AUTHORIZATION = ApiAuthorization(
+    items=[topic_items_authorization(make_topic_check(Operation.ALTER), response_field="results")]
+)
 API = KafkaApi(key=37, versions=range(4), handle=handle, authorization=_AUTHORIZATION)

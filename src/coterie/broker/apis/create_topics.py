@@ -21,8 +21,8 @@ from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.store import TooManyPartitionsError
-from coterie.broker.topics.configs import config_error
-from coterie.broker.topics.names import colliding_name, is_internal, name_error
+from coterie.broker.topics.configs import topic_config_error
+from coterie.broker.topics.names import colliding_name, is_internal_topic, topic_name_error
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -33,19 +33,19 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     asked = {topic.name: topic for topic in request.body.topics}.values()
     return {
         "topics": [
-            await _topic_values(broker, one, name_counts, validate_only=request.body.validate_only)
+            await _create_and_build_entry(broker, one, name_counts, validate_only=request.body.validate_only)
             async for one in yielding(asked)
         ],
     }
 
 
-async def _topic_values(
+async def _create_and_build_entry(
     broker: BrokerContext, new_topic: Any, name_counts: Counter[str], *, validate_only: bool
 ) -> Values:
     """Create or validate the topic in the request's entry ``new_topic``; return the response entry."""
     configs = {config.name: config.value for config in new_topic.configs}
     error, error_message = await error_and_message(
-        _create(broker, new_topic, configs, name_counts, validate_only=validate_only)
+        _create_topic(broker, new_topic, configs, name_counts, validate_only=validate_only)
     )
     answer: dict[str, Any] = {
         "name": new_topic.name,
@@ -58,13 +58,13 @@ async def _topic_values(
     if not validate_only:
         answer["topic_id"] = broker.log.topics[new_topic.name].topic_id
     return answer | {
-        "num_partitions": len(new_topic.assignments) or _partition_count(broker, new_topic),
+        "num_partitions": len(new_topic.assignments) or _requested_partition_count(broker, new_topic),
         "replication_factor": 1,
         "configs": topic_entries(broker, configs),
     }
 
 
-async def _create(
+async def _create_topic(
     broker: BrokerContext, new_topic: Any, configs: Mapping[str, Any], name_counts: Counter[str], *, validate_only: bool
 ) -> None:
     """Check the request's entry ``new_topic`` and create the topic, unless ``validate_only``. ``configs`` are its
@@ -76,9 +76,11 @@ async def _create(
     if name_counts[new_topic.name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic in request.")
     check_new_topic_name(broker, new_topic.name)
-    partitions = _check_assignments(new_topic) if new_topic.assignments else _check_partition_count(broker, new_topic)
+    partitions = (
+        _check_replica_assignments(new_topic) if new_topic.assignments else _check_partition_count(broker, new_topic)
+    )
     check_partition_limit(broker, partitions=partitions, added_partitions=partitions)
-    if error_message := config_error(configs):
+    if error_message := topic_config_error(configs):
         raise KafkaRefusal(ErrorCode.invalid_config, error_message)
     if not validate_only:
         await broker.log.create_topic(
@@ -95,11 +97,11 @@ def check_new_topic_name(broker: BrokerContext, name: str) -> None:
     :raises KafkaRefusal: when the name is invalid or reserved, a topic with this name exists, or an existing topic's
         name differs from it only in dots and underscores.
     """
-    if error_message := name_error(name):
+    if error_message := topic_name_error(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
     if name in broker.log.topics:
         raise KafkaRefusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-    if is_internal(name):
+    if is_internal_topic(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The name {name} is reserved for an internal topic.")
     if other := colliding_name(name, broker.log.topics):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
@@ -121,7 +123,7 @@ def check_partition_limit(broker: BrokerContext, *, partitions: int, added_parti
         raise TooManyPartitionsError(broker.settings.partitions_max)
 
 
-def assignment_error(broker_ids: Sequence[int]) -> str | None:
+def replica_assignment_error(broker_ids: Sequence[int]) -> str | None:
     """An error message if ``broker_ids``, the replicas that the request assigns to a partition, are not exactly this
     broker, else None."""
     if not broker_ids:
@@ -134,7 +136,7 @@ def assignment_error(broker_ids: Sequence[int]) -> str | None:
     return None
 
 
-def _partition_count(broker: BrokerContext, new_topic: Any) -> int:
+def _requested_partition_count(broker: BrokerContext, new_topic: Any) -> int:
     """The number of partitions that the request's entry ``new_topic`` sets, or the broker's default."""
     # -1 means the broker's default (KIP-464).
     return broker.settings.default_partitions if new_topic.num_partitions == -1 else int(new_topic.num_partitions)
@@ -145,7 +147,7 @@ def _check_partition_count(broker: BrokerContext, new_topic: Any) -> int:
 
     :raises KafkaRefusal: when the number, or the replication factor, is invalid.
     """
-    partitions = _partition_count(broker, new_topic)
+    partitions = _requested_partition_count(broker, new_topic)
     if partitions <= 0:
         raise KafkaRefusal(
             ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
@@ -163,7 +165,7 @@ def _check_partition_count(broker: BrokerContext, new_topic: Any) -> int:
     return partitions
 
 
-def _check_assignments(new_topic: Any) -> int:
+def _check_replica_assignments(new_topic: Any) -> int:
     """The number of partitions of a new topic with a manual assignment of its replicas to brokers.
 
     :raises KafkaRefusal: when the assignment is invalid.
@@ -179,7 +181,7 @@ def _check_assignments(new_topic: Any) -> int:
             ErrorCode.invalid_replica_assignment, "Partitions should be a consecutive 0-based integer sequence."
         )
     for assignment in new_topic.assignments:
-        if error_message := assignment_error(assignment.broker_ids):
+        if error_message := replica_assignment_error(assignment.broker_ids):
             raise KafkaRefusal(ErrorCode.invalid_replica_assignment, error_message)
     return len(numbers)
 
@@ -214,7 +216,7 @@ _AUTHORIZATION = ApiAuthorization(
             request_field="topics",
             response_field="topics",
             check=create_topic_authorization_error,
-            refused_item=lambda topic, error: {
+            make_refused_entry=lambda topic, error: {
                 "name": topic.name,
                 "error_code": error,
                 "error_message": UNAUTHORIZED,

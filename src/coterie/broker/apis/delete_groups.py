@@ -16,26 +16,26 @@ from coterie.wire.kio_entities import Values
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
         "results": [
-            {"group_id": group_id, "error_code": await _delete(broker, GroupId(group_id))}
+            {"group_id": group_id, "error_code": await _delete_group(broker, GroupId(group_id))}
             async for group_id in yielding(dict.fromkeys(request.body.groups_names))
         ]
     }
 
 
-async def _delete(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
+async def _delete_group(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
     """Delete a connect group or a classic group, with its offsets. Returns the error code of the response."""
-    connect_groups = broker.connect_groups_with(group_id)
+    connect_groups = broker.connect_groups_owning_id(group_id)
     if connect_groups is None:
-        return await _delete_classic(broker, group_id)
+        return await _delete_classic_or_offsets(broker, group_id)
     response = await connect_groups.ask(group_id, lambda reply_to: connect.DeleteGroup(reply_to=reply_to))
     assert isinstance(response, connect.ChangeResponse)
     if response.error is not ConnectErrorCode.NONE:
         return ErrorCode(response.error)
-    error = await _delete_classic(broker, group_id)  # its offsets
+    error = await _delete_classic_or_offsets(broker, group_id)  # its offsets
     return ErrorCode.none if error is ErrorCode.group_id_not_found else error
 
 
-async def _delete_classic(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
+async def _delete_classic_or_offsets(broker: BrokerContext, group_id: GroupId) -> ErrorCode:
     """Delete a classic group, or the offsets of a group of another type; returns the error code of the response."""
     response = await broker.groups.ask(group_id, lambda reply_to: DeleteGroup(reply_to=reply_to))
     assert isinstance(response, DeleteGroupResponse)

@@ -6,13 +6,18 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_topic_check,
+    partition_items_authorization,
+)
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
 from coterie.broker.storage.log import Partition
 from coterie.broker.topics.configs import list_config
-from coterie.broker.topics.names import is_internal
+from coterie.broker.topics.names import is_internal_topic
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -21,13 +26,13 @@ _HIGH_WATERMARK = -1
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    return {"topics": await partition_entries(request.body.topics, partial(_partition_values, broker))}
+    return {"topics": await partition_entries(request.body.topics, partial(_delete_and_build_entry, broker))}
 
 
-async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Values:
+async def _delete_and_build_entry(broker: BrokerContext, name: str, asked: Any) -> Values:
     """Delete records of one partition of the topic ``name``; return the partition's response entry."""
     partition = broker.log.partition(name, asked.partition_index)
-    error, _ = await error_and_message(_delete(broker, name, partition, asked.offset))
+    error, _ = await error_and_message(_delete_records_before(broker, name, partition, asked.offset))
     return {
         "partition_index": asked.partition_index,
         "low_watermark": partition.start_offset if partition and error is ErrorCode.none else -1,
@@ -35,7 +40,7 @@ async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Val
     }
 
 
-async def _delete(broker: BrokerContext, name: str, partition: Partition | None, offset: int) -> None:
+async def _delete_records_before(broker: BrokerContext, name: str, partition: Partition | None, offset: int) -> None:
     """Raise the start offset of ``partition`` to ``offset``, or to the end for -1. ``partition`` is None if the
     requested partition does not exist.
 
@@ -43,7 +48,7 @@ async def _delete(broker: BrokerContext, name: str, partition: Partition | None,
         end.
     :raises WorldError: when the log cannot be written. After each error no record was deleted.
     """
-    if is_internal(name):
+    if is_internal_topic(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception)
     if partition is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
@@ -58,5 +63,5 @@ API = KafkaApi(
     key=21,
     versions=range(3),
     handle=handle,
-    authorization=ApiAuthorization(items=[each_partition(topic_check(Operation.DELETE))]),
+    authorization=ApiAuthorization(items=[partition_items_authorization(make_topic_check(Operation.DELETE))]),
 )

@@ -7,12 +7,19 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import TOPIC, AccessCheck, ApiAuthorization, Operation, each_name, each_topic
+from coterie.broker.apis.authorization import (
+    TOPIC,
+    AccessCheck,
+    ApiAuthorization,
+    Operation,
+    name_items_authorization,
+    topic_items_authorization,
+)
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Topic
-from coterie.broker.topics.names import is_internal
+from coterie.broker.topics.names import is_internal_topic
 from coterie.groups.classic.offset_messages import TopicDeleted
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
@@ -34,7 +41,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         if topic is not None and one == (topic.name, None) and (None, topic.topic_id) in key_counts:
             # Also requested by its id: the entry for the id refuses both.
             continue
-        error, error_message = await error_and_message(_delete(broker, one, topic, key_counts))
+        error, error_message = await error_and_message(_delete_topic(broker, one, topic, key_counts))
         answers.append(
             {
                 "name": name if topic is None else topic.name,
@@ -54,7 +61,9 @@ def _find_topic(broker: BrokerContext, asked: _TopicKey) -> Topic | None:
     return None if topic_id is None else broker.log.topics_by_id.get(topic_id)
 
 
-async def _delete(broker: BrokerContext, asked: _TopicKey, topic: Topic | None, key_counts: Counter[_TopicKey]) -> None:
+async def _delete_topic(
+    broker: BrokerContext, asked: _TopicKey, topic: Topic | None, key_counts: Counter[_TopicKey]
+) -> None:
     """Delete ``topic``, which is None if the requested topic does not exist. ``asked`` is its key in the request;
     ``key_counts`` counts how often the request contains each key.
 
@@ -76,7 +85,7 @@ async def _delete(broker: BrokerContext, asked: _TopicKey, topic: Topic | None, 
         raise KafkaRefusal(
             ErrorCode.invalid_request, "The request contains this topic twice: by its name and by its id."
         )
-    if is_internal(topic.name):
+    if is_internal_topic(topic.name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The internal topic {topic.name} cannot be deleted.")
     await broker.log.delete_topic(topic)
     broker.groups.notify_all(TopicDeleted(topic=topic.name))
@@ -102,8 +111,8 @@ def _delete_topic_authorization_error(access: AccessCheck, asked: Any) -> ErrorC
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        each_topic(_delete_topic_authorization_error, response_field="responses"),
-        each_name(
+        topic_items_authorization(_delete_topic_authorization_error, response_field="responses"),
+        name_items_authorization(
             _delete_topic_authorization_error,
             request_field="topic_names",
             response_field="responses",

@@ -4,7 +4,7 @@ because there are none."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import CLUSTER, NO_AUTHORIZATION
-from coterie.broker.apis.operations import allowed_operations
+from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
@@ -28,7 +28,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         "cluster_id": broker.log.cluster_id,
         "controller_id": NODE_ID,
         "brokers": [{"broker_id": NODE_ID, "host": broker.host, "port": broker.port, "rack": None, "is_fenced": False}],
-        "cluster_authorized_operations": allowed_operations(
+        "cluster_authorized_operations": allowed_operations_bit_field(
             broker, request, CLUSTER, is_included=request.body.include_cluster_authorized_operations
         ),
     }

@@ -6,10 +6,10 @@ from typing import Any
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import Operation, resources_authorization
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
-from coterie.broker.apis.config_resources import ConfigResourceType, broker_error
+from coterie.broker.apis.config_resources import ConfigResourceType, broker_id_error
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
-from coterie.broker.topics.names import name_error
+from coterie.broker.topics.names import topic_name_error
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -50,7 +50,7 @@ def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values
     """
     match type_:
         case ConfigResourceType.TOPIC:
-            if error_message := name_error(name):
+            if error_message := topic_name_error(name):
                 raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
             if name not in broker.log.topics:
                 raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
@@ -63,7 +63,7 @@ def _config_entries(broker: BrokerContext, type_: int, name: str) -> list[Values
             if not name:
                 # Dynamic configs of all brokers: there are none.
                 return []
-            if error_message := broker_error(name):
+            if error_message := broker_id_error(name):
                 raise KafkaRefusal(ErrorCode.invalid_request, error_message)
             return broker_entries(broker)
         case _:

@@ -4,7 +4,7 @@ from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import GROUP, Operation, groups_authorization
-from coterie.broker.apis.operations import allowed_operations
+from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
@@ -25,7 +25,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: GroupId) -> dict[str, Any]:
     """The response entry of one group: its state and members, or an error."""
-    is_connect = broker.connect_groups_with(group_id) is not None
+    is_connect = broker.connect_groups_owning_id(group_id) is not None
     if is_connect:  # as Kafka answers for a group of another type
         response = DescribeGroupResponse(error=ErrorCode.group_id_not_found)
     else:
@@ -42,7 +42,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: Gr
         "error_code": error,
         "error_message": message,
         "group_id": group_id,
-        "group_state": state_name(response.phase),
+        "group_state": group_state_name(response.phase),
         "protocol_type": response.protocol_type,
         "protocol_data": response.protocol,
         "members": [
@@ -56,11 +56,11 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: Gr
             }
             for member in response.members
         ],
-        "authorized_operations": allowed_operations(broker, request, GROUP, group_id, is_included=is_wanted),
+        "authorized_operations": allowed_operations_bit_field(broker, request, GROUP, group_id, is_included=is_wanted),
     }
 
 
-def state_name(phase: str) -> str:
+def group_state_name(phase: str) -> str:
     """Kafka's name of a group state for responses: ``PreparingRebalance`` for the phase ``PREPARING_REBALANCE``."""
     return phase.title().replace("_", "")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, cluster_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_cluster_check
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.storage.log import Partition, Topic
 from coterie.nouns.errors import WorldError
@@ -20,7 +20,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     path = broker.settings.data_path
     answer = {"error_code": ErrorCode.none}
     try:
-        sizes = await broker.log.sizes()
+        sizes = await broker.log.partition_sizes_by_row_id()
         total, free = await asyncio.to_thread(_disk_space, path)
     except (WorldError, OSError):
         return answer | {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": str(path), "topics": ()}]}
@@ -75,5 +75,5 @@ API = KafkaApi(
     key=35,
     versions=range(1, 5),
     handle=handle,
-    authorization=ApiAuthorization(check_request=cluster_check(Operation.DESCRIBE)),
+    authorization=ApiAuthorization(check_request=make_cluster_check(Operation.DESCRIBE)),
 )

@@ -6,7 +6,12 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_topic_check,
+    partition_items_authorization,
+)
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.storage.transaction_store import ProducerRow
@@ -19,12 +24,12 @@ from coterie.wire.kio_entities import Values
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     return {
         "topics": await partition_entries(
-            request.body.topics, partial(_describe_partition, broker), partitions_field="partition_indexes"
+            request.body.topics, partial(_describe_partition_producers, broker), partitions_field="partition_indexes"
         )
     }
 
 
-async def _describe_partition(broker: BrokerContext, topic_name: str, number: int) -> Values:
+async def _describe_partition_producers(broker: BrokerContext, topic_name: str, number: int) -> Values:
     """The response entry of one partition: its producers, or an error."""
     partition = broker.log.partition(topic_name, number)
     if partition is None:
@@ -50,7 +55,7 @@ def _partition_values(
 def _producer_values(row: ProducerRow) -> Values:
     """The response entry of one producer; -1 as first offset: the producer has no open transaction in this
     partition."""
-    producer = row.producer
+    producer = row.producer_state
     return {
         "producer_id": row.producer_id,
         "producer_epoch": producer.epoch,
@@ -65,8 +70,8 @@ def _producer_values(row: ProducerRow) -> Values:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        each_partition(
-            topic_check(Operation.READ),
+        partition_items_authorization(
+            make_topic_check(Operation.READ),
             partition_fields=("partition_indexes", "partitions"),
             index_fields=(None, "partition_index"),
         )

@@ -10,12 +10,12 @@ from coterie.broker.apis.authorization import (
     TOPIC,
     ApiAuthorization,
     Operation,
-    each_topic,
     is_topic_visible,
-    topic_check,
+    make_topic_check,
+    topic_items_authorization,
 )
-from coterie.broker.apis.metadata import missing_topic_values, topic_values
-from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED, allowed_operations
+from coterie.broker.apis.metadata import topic_error_values, topic_values
+from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED, allowed_operations_bit_field
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.names import unknown_topic_error
@@ -62,14 +62,14 @@ def _topic_values(broker: BrokerContext, request: ApiRequest, name: str) -> dict
     exist."""
     topic = broker.log.topics.get(name)
     if topic is None:
-        answer: dict[str, Any] = missing_topic_values(name, unknown_topic_error(name))
+        answer: dict[str, Any] = topic_error_values(name, unknown_topic_error(name))
     else:
         answer = topic_values(topic)
         # Empty instead of null: Kafka's own client fails on null.
         no_replicas: Values = {"eligible_leader_replicas": (), "last_known_elr": ()}
         answer["partitions"] = [{**partition, **no_replicas} for partition in answer["partitions"]]
     # The request has no field to exclude them.
-    answer["topic_authorized_operations"] = allowed_operations(broker, request, TOPIC, name)
+    answer["topic_authorized_operations"] = allowed_operations_bit_field(broker, request, TOPIC, name)
     return answer
 
 
@@ -77,7 +77,7 @@ def _invalid_cursor_values(body: Any) -> Values:
     """The response to a request with an invalid cursor: INVALID_REQUEST for each requested topic."""
     return {
         "topics": [
-            missing_topic_values(topic.name, ErrorCode.invalid_request)
+            topic_error_values(topic.name, ErrorCode.invalid_request)
             | {"topic_authorized_operations": AUTHORIZED_OPERATIONS_OMITTED}
             for topic in body.topics
         ],
@@ -86,7 +86,7 @@ def _invalid_cursor_values(body: Any) -> Values:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[each_topic(topic_check(Operation.DESCRIBE), response_field="topics")],
-    is_visible_by_field={"topics": is_topic_visible},
+    items=[topic_items_authorization(make_topic_check(Operation.DESCRIBE), response_field="topics")],
+    visibility_check_by_field={"topics": is_topic_visible},
 )
 API = KafkaApi(key=75, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

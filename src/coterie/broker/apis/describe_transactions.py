@@ -11,7 +11,7 @@ from coterie.broker.apis.authorization import (
     AccessCheck,
     ApiAuthorization,
     Operation,
-    each_name,
+    name_items_authorization,
 )
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
@@ -47,7 +47,7 @@ def _transaction_values(transactional_id: str, written: TransactionWritten) -> V
         "error_code": ErrorCode.none,
         "transactional_id": transactional_id,
         "transaction_state": str(written.state),
-        "transaction_timeout": written.timeout_ms,
+        "transaction_timeout": written.transaction_timeout_ms,
         "transaction_start_time": written.started_at_ms,
         "producer_id": written.producer.producer_id,
         "producer_epoch": written.producer.epoch,
@@ -97,7 +97,7 @@ def _hide_topics(access: AccessCheck, answer: Values) -> Values:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        each_name(
+        name_items_authorization(
             lambda access, name: access.error_code(Operation.DESCRIBE, TRANSACTIONAL_ID, name),
             request_field="transactional_ids",
             response_field="transaction_states",

@@ -3,7 +3,7 @@ are durable, so the transaction is complete for every request that a client send
 has the producer id and epoch that the producer must use next (KIP-890)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, transactional_id_check
+from coterie.broker.apis.authorization import ApiAuthorization, make_transactional_id_check
 from coterie.broker.apis.transactional import coordinator_reply
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.transaction_messages import EndTransaction, ProducerIdAndEpoch, Reply
@@ -45,5 +45,8 @@ async def _end_transaction(broker: BrokerContext, request: ApiRequest) -> Reply:
 
 
 API = KafkaApi(
-    key=26, versions=range(6), handle=handle, authorization=ApiAuthorization(check_request=transactional_id_check())
+    key=26,
+    versions=range(6),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=make_transactional_id_check()),
 )

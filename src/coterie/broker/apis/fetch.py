@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
-from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext, topic_of
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_topic_check,
+    partition_items_authorization,
+)
+from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Partition
 from coterie.broker.storage.reader import ReadableSize
@@ -96,7 +101,7 @@ def _session_error(request: ApiRequest) -> ErrorCode | None:
 async def _partition_fetches(broker: BrokerContext, asked: Any) -> list[_PartitionFetch]:
     """The partitions of the request's topic ``asked``, in the order of the request, each with an error code if it
     cannot be read."""
-    topic = topic_of(broker, asked, "topic")
+    topic = requested_topic(broker, asked, "topic")
     unknown = ErrorCode.unknown_topic_or_partition if hasattr(asked, "topic") else ErrorCode.unknown_topic_id
     wanted: list[_PartitionFetch] = []
     async for entity in yielding(asked.partitions):
@@ -136,7 +141,7 @@ async def _long_poll(
     try:
         while True:
             grew.clear()
-            is_enough = await gathered.count(fetches)
+            is_enough = await gathered.count_readable_bytes(fetches)
             if not is_enough and fetches:
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -153,8 +158,8 @@ async def _long_poll(
 
 
 class _FetchReader:
-    """Reads the partitions of one fetch request: `count` counts the readable bytes, as often as needed; when they are
-    enough, `read` reads them."""
+    """Reads the partitions of one fetch request: `count_readable_bytes` counts the readable bytes, as often as needed;
+    when they are enough, `read` reads them."""
 
     def __init__(self, broker: BrokerContext, request: ApiRequest) -> None:
         self._broker = broker
@@ -168,7 +173,7 @@ class _FetchReader:
         """The bytes counted so far, by the partition's index in the request and its row id. The row id is needed
         because a topic may be deleted and created again while the fetch waits."""
 
-    async def count(self, fetches: list[_PartitionFetch]) -> bool:
+    async def count_readable_bytes(self, fetches: list[_PartitionFetch]) -> bool:
         """Count the bytes that became readable since the last call. Returns whether the request's min bytes are
         readable, or any partition has an error or cannot be read."""
         size = 0
@@ -218,7 +223,7 @@ class _FetchReader:
             counted = None if one.partition is None else self._readable_sizes.get((place, one.partition.row_id))
             if one.error is ErrorCode.none and left > 0 and one.partition is not None and counted is not None:
                 try:
-                    answer = await self._read_one(
+                    answer = await self._read_partition(
                         one.partition, one.offset, max(0, min(left, one.size_max)), counted.end_offset
                     )
                 except WorldError:
@@ -229,7 +234,9 @@ class _FetchReader:
             found.append(answer)
         return found
 
-    async def _read_one(self, partition: Partition, offset: int, size_max: int, end_offset: int) -> _PartitionData:
+    async def _read_partition(
+        self, partition: Partition, offset: int, size_max: int, end_offset: int
+    ) -> _PartitionData:
         """Read about ``size_max`` bytes of whole batches from ``offset`` to before ``end_offset``, and the aborted
         transactions among them if the request reads committed records.
 
@@ -269,8 +276,8 @@ def _partition_values(fetch: _PartitionFetch, result: _PartitionData, *, reads_c
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        each_partition(
-            topic_check(Operation.READ), response_field="responses", index_fields=("partition", "partition_index")
+        partition_items_authorization(
+            make_topic_check(Operation.READ), response_field="responses", index_fields=("partition", "partition_index")
         )
     ]
 )

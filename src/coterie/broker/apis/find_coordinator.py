@@ -8,7 +8,7 @@ from coterie.broker.apis.authorization import (
     AccessCheck,
     ApiAuthorization,
     Operation,
-    each_name,
+    name_items_authorization,
 )
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
@@ -32,7 +32,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 def _coordinator_values(broker: BrokerContext, key_type: int, key: str) -> dict[str, object]:
     """The response entry of one key: this broker's address, or an error for an unsupported key type."""
     if key_type in (_GROUP, _TRANSACTION):
-        return broker.address | {"key": key, "error_code": ErrorCode.none, "error_message": None}
+        return broker.address_fields | {"key": key, "error_code": ErrorCode.none, "error_message": None}
     return {
         "key": key,
         "node_id": -1,
@@ -62,7 +62,7 @@ def _single_coordinator_authorization_error(access: AccessCheck) -> ErrorCode | 
 _AUTHORIZATION = ApiAuthorization(
     check_request=_single_coordinator_authorization_error,
     items=[
-        each_name(
+        name_items_authorization(
             _coordinator_authorization_error,
             request_field="coordinator_keys",
             response_field="coordinators",

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
@@ -23,10 +23,10 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
             instance_id=request.instance_id,
         ),
     )
-    return _response_values(answer) if isinstance(answer, HeartbeatResponse) else _await_values(answer)
+    return _response_values(answer) if isinstance(answer, HeartbeatResponse) else _await_response_values(answer)
 
 
-async def _await_values(answer: Response | Awaitable[Response]) -> Values:
+async def _await_response_values(answer: Response | Awaitable[Response]) -> Values:
     assert isinstance(answer, Awaitable)
     return _response_values(await answer)
 
@@ -36,5 +36,8 @@ def _response_values(response: Response) -> Values:
 
 
 API = KafkaApi(
-    key=12, versions=range(5), handle=handle, authorization=ApiAuthorization(check_request=group_check(Operation.READ))
+    key=12,
+    versions=range(5),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
 )

@@ -10,15 +10,15 @@ from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import Operation, resources_authorization
-from coterie.broker.apis.config_resources import ConfigResourceType, broker_error
+from coterie.broker.apis.config_resources import ConfigResourceType, broker_id_error
 from coterie.broker.connect_configs import GROUP_PREFIX
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
-from coterie.broker.groups.configs import group_config_error, group_definition
+from coterie.broker.groups.configs import group_config_definition, group_config_error
 from coterie.broker.loop_yield import yielding
 from coterie.broker.topics.config_changes import ConfigChange, apply_changes
-from coterie.broker.topics.configs import TOPIC_CONFIGS, config_error
-from coterie.broker.topics.names import is_internal, name_error
+from coterie.broker.topics.configs import TOPIC_CONFIGS, topic_config_error
+from coterie.broker.topics.names import is_internal_topic, topic_name_error
 from coterie.config.definition import ConfigDef
 from coterie.groups.connect.messages import ChangeResponse, SetGroupConfigs
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -53,7 +53,9 @@ async def alter_resources(broker: BrokerContext, request: ApiRequest, alter: Alt
     answers: list[Values] = []
     async for asked in yielding(request.body.resources):
         error, error_message = await error_and_message(
-            _alter(broker, asked, partial(alter, asked), resource_counts, validate_only=request.body.validate_only)
+            _alter_resource(
+                broker, asked, partial(alter, asked), resource_counts, validate_only=request.body.validate_only
+            )
         )
         answers.append(
             {
@@ -66,7 +68,7 @@ async def alter_resources(broker: BrokerContext, request: ApiRequest, alter: Alt
     return {"responses": answers}
 
 
-async def _alter(
+async def _alter_resource(
     broker: BrokerContext, asked: Any, alter: Alter, resource_counts: Counter[Any], *, validate_only: bool
 ) -> None:
     """Alter the configs of the resource in the request's entry ``asked``; if ``validate_only``, only check the new
@@ -83,36 +85,36 @@ async def _alter(
     async with broker.log.configs_lock:
         match asked.resource_type:
             case ConfigResourceType.TOPIC:
-                await _alter_topic(broker, name, alter, validate_only=validate_only)
+                await _alter_topic_configs(broker, name, alter, validate_only=validate_only)
             case ConfigResourceType.GROUP:
-                await _alter_group(broker, name, alter, validate_only=validate_only)
+                await _alter_group_configs(broker, name, alter, validate_only=validate_only)
             case ConfigResourceType.BROKER:
-                _alter_broker(name, alter)
+                _check_sets_no_broker_config(name, alter)
             case type_:
                 raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown resource type {type_}")
 
 
-async def _alter_topic(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
+async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
     """Alter the configs of the topic ``name``; if ``validate_only``, only check the new configs.
 
     :raises KafkaRefusal: when there is no such topic, or a change is invalid or not supported.
     :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error nothing was
         changed.
     """
-    if error_message := name_error(name):
+    if error_message := topic_name_error(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, error_message)
     topic = broker.log.topics.get(name)
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
     configs = alter(TOPIC_CONFIGS, topic.configs)
-    _raise_invalid_config(config_error(configs))
-    if is_internal(name) and configs != topic.configs:
+    _raise_if_invalid_config(topic_config_error(configs))
+    if is_internal_topic(name) and configs != topic.configs:
         raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:
         await broker.log.set_topic_configs(topic, configs)
 
 
-async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
+async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
     """Alter the configs of the group ``name``, which need not exist; if ``validate_only``, only check the new configs.
 
     :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it.
@@ -121,8 +123,8 @@ async def _alter_group(broker: BrokerContext, name: str, alter: Alter, *, valida
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
     before = broker.group_configs(name)
-    configs = alter(group_definition(broker.settings), before)
-    _raise_invalid_config(group_config_error(configs, broker.settings))
+    configs = alter(group_config_definition(broker.settings), before)
+    _raise_if_invalid_config(group_config_error(configs, broker.settings))
     if validate_only:
         return
     await _set_connect_configs(broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs))
@@ -156,13 +158,13 @@ async def _set_connect_configs(
         raise KafkaRefusal(ErrorCode(response.error), response.message)
 
 
-def _alter_broker(name: str, alter: Alter) -> None:
+def _check_sets_no_broker_config(name: str, alter: Alter) -> None:
     """Check a request to alter a broker's configs: it succeeds only if it sets none.
 
     :raises KafkaRefusal: when ``name`` is not this broker's id, or the request sets a config.
     """
     # An empty name means all brokers of the cluster.
-    if name and (error_message := broker_error(name)):
+    if name and (error_message := broker_id_error(name)):
         raise KafkaRefusal(ErrorCode.invalid_request, error_message)
     if alter(ConfigDef(()), {}):
         raise KafkaRefusal(
@@ -171,7 +173,7 @@ def _alter_broker(name: str, alter: Alter) -> None:
         )
 
 
-def _raise_invalid_config(error_message: str | None) -> None:
+def _raise_if_invalid_config(error_message: str | None) -> None:
     """Refuse the request with INVALID_CONFIG if there is an error message.
 
     :raises KafkaRefusal: when ``error_message`` is not None.

@@ -37,8 +37,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         broker,
         transactional_id,
         lambda fresh_producer_id: InitProducerId(
-            timeout_ms=to_milliseconds(request.body.transaction_timeout),
-            timeout_max_ms=broker.settings.transactions.timeout_max_ms,
+            transaction_timeout_ms=to_milliseconds(request.body.transaction_timeout),
+            transaction_timeout_max_ms=broker.settings.transactions.timeout_max_ms,
             expected_producer=None if expected == NO_PRODUCER else expected,
             fresh_producer_id=fresh_producer_id,
         ),

@@ -4,7 +4,7 @@ client id or instance id of more than 1,000 characters is refused, because each 
 stored (Kafka fails at 32,731 characters). A join of a connect group is refused with INCONSISTENT_GROUP_PROTOCOL."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.classic import fresh_member_id
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
@@ -28,7 +28,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     instance_id = request.instance_id
     if max(len(client_id), len(instance_id or "")) > _ID_LENGTH_MAX:
         return _response_values(request, JoinGroupResponse(error=ErrorCode.invalid_request, member_id=body.member_id))
-    if broker.connect_groups_with(body.group_id) is not None:
+    if broker.connect_groups_owning_id(body.group_id) is not None:
         refusal = JoinGroupResponse(error=ErrorCode.inconsistent_group_protocol, member_id=body.member_id)
         return _response_values(request, refusal)
     session_timeout_ms = to_milliseconds(body.session_timeout)
@@ -76,5 +76,8 @@ def _response_values(request: ApiRequest, response: JoinGroupResponse) -> Values
 
 
 API = KafkaApi(
-    key=11, versions=range(10), handle=handle, authorization=ApiAuthorization(check_request=group_check(Operation.READ))
+    key=11,
+    versions=range(10),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
 )

@@ -3,7 +3,7 @@ are set (KIP-1142); or only those of the requested types. Not supported: client 
 only request these, so its response is empty."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, cluster_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_cluster_check
 from coterie.broker.apis.config_resources import ConfigResourceType
 from coterie.broker.context import NODE_ID, ApiRequest, BrokerContext
 from coterie.wire.errors import ErrorCode
@@ -17,7 +17,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     names = {
         ConfigResourceType.TOPIC: sorted(broker.log.topics),
         ConfigResourceType.BROKER: [str(NODE_ID)],
-        ConfigResourceType.GROUP: broker.configured_groups(),
+        ConfigResourceType.GROUP: broker.group_ids_with_configs(),
     }
     # Requests of v0 are for client metrics only.
     wanted = request.field_or_default("resource_types", (_CLIENT_METRICS,)) or tuple(names)
@@ -40,5 +40,5 @@ API = KafkaApi(
     key=74,
     versions=range(2),
     handle=handle,
-    authorization=ApiAuthorization(check_request=cluster_check(Operation.DESCRIBE_CONFIGS)),
+    authorization=ApiAuthorization(check_request=make_cluster_check(Operation.DESCRIBE_CONFIGS)),
 )

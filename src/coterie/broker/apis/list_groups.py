@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import CLUSTER, GROUP, AccessCheck, ApiAuthorization, Operation
-from coterie.broker.apis.describe_groups import state_name
+from coterie.broker.apis.describe_groups import group_state_name
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
@@ -25,19 +25,19 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     types = {name.lower() for name in request.field_or_default("types_filter", ())}
     groups: list[Values] = []
     if not types or _CLASSIC in types:
-        groups += await _classic_groups(broker)
+        groups += await _classic_group_entries(broker)
     if not types or _CONNECT in types:
-        groups += await _connect_groups(broker)
+        groups += await _connect_group_entries(broker)
     wanted = [group for group in groups if not states or group["group_state"].lower() in states]
     return {"error_code": ErrorCode.none, "groups": sorted(wanted, key=lambda group: str(group["group_id"]))}
 
 
-async def _classic_groups(broker: BrokerContext) -> Sequence[Values]:
+async def _classic_group_entries(broker: BrokerContext) -> Sequence[Values]:
     """The response entries of the classic groups. A connect group's offsets are stored under its id like those of a
     classic group, but the group is not listed here."""
     groups: list[Values] = []
     async for group_id in yielding(broker.groups.ids()):
-        if broker.connect_groups_with(group_id) is not None:
+        if broker.connect_groups_owning_id(group_id) is not None:
             continue
         response = await broker.groups.ask(
             group_id, lambda reply_to: DescribeGroup(reply_to=reply_to, includes_members=False)
@@ -45,11 +45,11 @@ async def _classic_groups(broker: BrokerContext) -> Sequence[Values]:
         assert isinstance(response, DescribeGroupResponse)
         # Skip a group that was deleted since, or that is being reloaded.
         if response.error is ErrorCode.none:
-            groups.append(_group_entry(group_id, response.protocol_type, state_name(response.phase), _CLASSIC))
+            groups.append(_group_entry(group_id, response.protocol_type, group_state_name(response.phase), _CLASSIC))
     return groups
 
 
-async def _connect_groups(broker: BrokerContext) -> Sequence[Values]:
+async def _connect_group_entries(broker: BrokerContext) -> Sequence[Values]:
     """The response entries of the connect groups, without groups that have only configs; empty if the broker serves no
     connect groups."""
     groups: list[Values] = []
@@ -57,7 +57,7 @@ async def _connect_groups(broker: BrokerContext) -> Sequence[Values]:
         return groups
     async for group_id in yielding(broker.connect_groups.ids()):
         response = await broker.connect_groups.ask(
-            group_id, lambda reply_to: connect.DescribeGroup(reply_to=reply_to, with_members=False)
+            group_id, lambda reply_to: connect.DescribeGroup(reply_to=reply_to, includes_members=False)
         )
         assert isinstance(response, connect.DescribeGroupResponse)
         # Skip a group that was deleted since, that is being reloaded, or that has only configs.
@@ -85,5 +85,5 @@ API = KafkaApi(
     key=16,
     versions=range(6),
     handle=handle,
-    authorization=ApiAuthorization(is_visible_by_field={"groups": _is_group_visible}),
+    authorization=ApiAuthorization(visibility_check_by_field={"groups": _is_group_visible}),
 )

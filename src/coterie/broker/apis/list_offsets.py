@@ -9,7 +9,12 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_topic_check,
+    partition_items_authorization,
+)
 from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext
@@ -108,5 +113,5 @@ def _first_record_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
     return head.max_timestamp_ms, head.base_offset
 
 
-_AUTHORIZATION = ApiAuthorization(items=[each_partition(topic_check(Operation.DESCRIBE))])
+_AUTHORIZATION = ApiAuthorization(items=[partition_items_authorization(make_topic_check(Operation.DESCRIBE))])
 API = KafkaApi(key=2, versions=range(1, 12), handle=handle, authorization=_AUTHORIZATION)

@@ -30,7 +30,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         transactions = await broker.transactions.read_all() if known or not asked else []
         if pattern:
             # On a thread: importing pyarrow takes a moment.
-            transactions = await asyncio.to_thread(_matching_transactions, transactions, pattern)
+            transactions = await asyncio.to_thread(_transactions_matching_pattern, transactions, pattern)
     except WorldError:
         return _error_values(ErrorCode.kafka_storage_error)
     except ValueError:
@@ -55,7 +55,7 @@ def _error_values(error: ErrorCode) -> Values:
     return {"error_code": error, "transaction_states": ()}
 
 
-def _matching_transactions(transactions: Sequence[_IdAndTransaction], pattern: str) -> list[_IdAndTransaction]:
+def _transactions_matching_pattern(transactions: Sequence[_IdAndTransaction], pattern: str) -> list[_IdAndTransaction]:
     """The transactions whose whole transactional id matches ``pattern``.
 
     :raises ValueError: when the pattern is not a valid regular expression.
@@ -81,9 +81,9 @@ def _matches_filters(request: ApiRequest, written: TransactionWritten, now_ms: i
     )
 
 
-def _is_visible(access: AccessCheck, transaction: Values) -> bool:
+def _is_transaction_visible(access: AccessCheck, transaction: Values) -> bool:
     return access.is_allowed(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
 
 
-_AUTHORIZATION = ApiAuthorization(is_visible_by_field={"transaction_states": _is_visible})
+_AUTHORIZATION = ApiAuthorization(visibility_check_by_field={"transaction_states": _is_transaction_visible})
 API = KafkaApi(key=66, versions=range(3), handle=handle, authorization=_AUTHORIZATION)

@@ -17,12 +17,12 @@ from coterie.broker.apis.authorization import (
     is_topic_visible,
 )
 from coterie.broker.apis.create_topics import check_new_topic_name, check_partition_limit
-from coterie.broker.apis.operations import allowed_operations
+from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import LEADER_EPOCH, NODE_ID, ApiRequest, BrokerContext
 from coterie.broker.error_reply import error_and_message
 from coterie.broker.loop_yield import yielding
 from coterie.broker.storage.log import Topic
-from coterie.broker.topics.names import is_internal, name_error
+from coterie.broker.topics.names import is_internal_topic, topic_name_error
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
@@ -40,15 +40,15 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         topics = [await _find_or_create_topic(broker, request, one) async for one in yielding(dict.fromkeys(asked))]
     wanted = request.field_or_default("include_topic_authorized_operations", False)
     async for topic in yielding(topics):
-        topic["topic_authorized_operations"] = allowed_operations(
+        topic["topic_authorized_operations"] = allowed_operations_bit_field(
             broker, request, TOPIC, topic["name"] or "", is_included=wanted
         )
     return {
-        "brokers": [broker.address | {"rack": None}],
+        "brokers": [broker.address_fields | {"rack": None}],
         "cluster_id": broker.log.cluster_id,
         "controller_id": NODE_ID,
         "topics": topics,
-        "cluster_authorized_operations": allowed_operations(
+        "cluster_authorized_operations": allowed_operations_bit_field(
             broker,
             request,
             CLUSTER,
@@ -66,25 +66,25 @@ async def _find_or_create_topic(broker: BrokerContext, request: ApiRequest, aske
         return (
             topic_values(topic)
             if topic
-            else missing_topic_values(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
+            else topic_error_values(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
         )
     if topic_id is not None or asked.name is None:
         # Neither id nor name, which is invalid; or an id in v10 or v11, which have the field but do not support it.
-        return missing_topic_values(asked.name or "", ErrorCode.invalid_request)
+        return topic_error_values(asked.name or "", ErrorCode.invalid_request)
     topic = broker.log.topics.get(asked.name)
     if topic is not None:
         return topic_values(topic)
-    if name_error(asked.name):
-        return missing_topic_values(asked.name, ErrorCode.invalid_topic_exception)
+    if topic_name_error(asked.name):
+        return topic_error_values(asked.name, ErrorCode.invalid_topic_exception)
     if not (request.field_or_default("allow_auto_topic_creation", True) and broker.settings.auto_create_topics):
-        return missing_topic_values(asked.name, ErrorCode.unknown_topic_or_partition)
-    error, _ = await error_and_message(_create(broker, asked.name))
+        return topic_error_values(asked.name, ErrorCode.unknown_topic_or_partition)
+    error, _ = await error_and_message(_create_topic(broker, asked.name))
     # The topic may exist now because of this request or of a concurrent request.
     topic = broker.log.topics.get(asked.name)
-    return topic_values(topic) if topic else missing_topic_values(asked.name, error)
+    return topic_values(topic) if topic else topic_error_values(asked.name, error)
 
 
-async def _create(broker: BrokerContext, name: str) -> None:
+async def _create_topic(broker: BrokerContext, name: str) -> None:
     """Create the topic ``name`` with the broker's default number of partitions.
 
     :raises KafkaRefusal: when the name is invalid, reserved or too similar to that of an existing topic, a limit of
@@ -106,7 +106,7 @@ def topic_values(topic: Topic) -> dict[str, Any]:
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": is_internal(topic.name),
+        "is_internal": is_internal_topic(topic.name),
         "partitions": [
             {
                 "error_code": ErrorCode.none,
@@ -122,7 +122,7 @@ def topic_values(topic: Topic) -> dict[str, Any]:
     }
 
 
-def missing_topic_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
+def topic_error_values(name: str | None, error: ErrorCode) -> dict[str, Any]:
     """The fields of a response entry that contains only the error code ``error`` for a requested topic."""
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}
 
@@ -147,7 +147,7 @@ _AUTHORIZATION = ApiAuthorization(
             request_field="topics",
             response_field="topics",
             check=_topic_authorization_error,
-            refused_item=lambda topic, error: {
+            make_refused_entry=lambda topic, error: {
                 "error_code": error,
                 "name": topic.name,
                 "topic_id": getattr(topic, "topic_id", None) if topic.name is None else None,
@@ -155,7 +155,7 @@ _AUTHORIZATION = ApiAuthorization(
             },
         )
     ],
-    is_visible_by_field={"topics": is_topic_visible},
+    visibility_check_by_field={"topics": is_topic_visible},
     handles_empty_request=True,
 )
 API = KafkaApi(key=3, versions=range(14), handle=handle, authorization=_AUTHORIZATION)

@@ -5,9 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, group_check, topic_check
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_group_check,
+    make_topic_check,
+    partition_items_authorization,
+)
 from coterie.broker.apis.connect_offsets import connect_offset_error
-from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Topic
 from coterie.groups.classic.offset_messages import (
@@ -37,10 +43,10 @@ Commit = Callable[[BrokerContext, ApiRequest, tuple[NewOffset, ...]], Awaitable[
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     is_by_id = request.header.api_version >= _BY_ID_SINCE
     unknown_topic = ErrorCode.unknown_topic_id if is_by_id else ErrorCode.unknown_topic_or_partition
-    return await commit_values(broker, request, _commit, unknown_topic=unknown_topic)
+    return await commit_and_build_response(broker, request, _commit_offsets, unknown_topic=unknown_topic)
 
 
-async def commit_values(
+async def commit_and_build_response(
     broker: BrokerContext, request: ApiRequest, commit: Commit, *, unknown_topic: ErrorCode
 ) -> Values:
     """Commit, with ``commit``, those offsets of the request whose partition exists, and return the response. An offset
@@ -51,7 +57,7 @@ async def commit_values(
         (
             asked,
             [
-                _new_offset_or_error(topic_of(broker, asked), partition, unknown_topic)
+                _new_offset_or_error(requested_topic(broker, asked), partition, unknown_topic)
                 async for partition in yielding(asked.partitions, yield_every=ELEMENTS_WITHOUT_YIELD_MAX)
             ],
         )
@@ -78,12 +84,14 @@ async def commit_values(
     }
 
 
-async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
+async def _commit_offsets(
+    broker: BrokerContext, request: ApiRequest, new: tuple[NewOffset, ...]
+) -> tuple[ErrorCode, ...]:
     """Commit the offsets ``new``; wait until they are durable. Returns the error code of each offset, in the same
     order."""
     body = request.body
     group_id, epoch = GroupId(body.group_id), body.generation_id_or_member_epoch
-    connect_groups = broker.connect_groups_with(group_id)
+    connect_groups = broker.connect_groups_owning_id(group_id)
     is_classic = connect_groups is None
     if connect_groups is not None:
         error = await connect_offset_error(
@@ -108,7 +116,7 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
     error = response.error
     if error is ErrorCode.group_id_not_found and request.header.api_version < _UNKNOWN_GROUP_SINCE:
         error = ErrorCode.illegal_generation
-    return response.errors if error is ErrorCode.none else (error,) * len(new)
+    return response.partition_errors if error is ErrorCode.none else (error,) * len(new)
 
 
 def _new_offset_or_error(topic: Topic | None, partition: Any, unknown_topic: ErrorCode) -> NewOffset | ErrorCode:
@@ -135,5 +143,7 @@ def _retention_ms(request: ApiRequest) -> int | None:
     return None if retention_ms == -1 else retention_ms
 
 
-_AUTHORIZATION = ApiAuthorization(items=[each_partition(topic_check(Operation.READ, group_check(Operation.READ)))])
+_AUTHORIZATION = ApiAuthorization(
+    items=[partition_items_authorization(make_topic_check(Operation.READ, make_group_check(Operation.READ)))]
+)
 API = KafkaApi(key=8, versions=range(2, 11), handle=handle, authorization=_AUTHORIZATION)

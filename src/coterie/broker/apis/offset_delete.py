@@ -2,7 +2,13 @@
 group subscribes to its topic (KIP-496)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, group_check, topic_check
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_group_check,
+    make_topic_check,
+    partition_items_authorization,
+)
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
@@ -30,7 +36,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     answer = {"error_code": response.error, "topics": ()}
     if response.error is not ErrorCode.none:
         return answer
-    errors = iter(response.errors)
+    errors = iter(response.partition_errors)
     return answer | {
         "topics": [
             {
@@ -50,6 +56,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    check_request=group_check(Operation.DELETE), items=[each_partition(topic_check(Operation.READ))]
+    check_request=make_group_check(Operation.DELETE),
+    items=[partition_items_authorization(make_topic_check(Operation.READ))],
 )
 API = KafkaApi(key=47, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

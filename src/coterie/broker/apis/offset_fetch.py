@@ -8,7 +8,7 @@ from typing import Any
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import GROUP, TOPIC, AccessCheck, ApiAuthorization, ItemAuthorization, Operation
 from coterie.broker.apis.connect_offsets import connect_offset_error
-from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import yielding
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
@@ -40,7 +40,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) -> dict[str, Any]:
     """The response entry of the group in the request's entry ``group``: its committed offsets, or an error code."""
-    if (connect_groups := broker.connect_groups_with(group.group_id)) is not None:
+    if (connect_groups := broker.connect_groups_owning_id(group.group_id)) is not None:
         error = await connect_offset_error(
             connect_groups,
             GroupId(group.group_id),
@@ -50,7 +50,7 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) 
         )
         if error is not ErrorCode.none:
             return {"group_id": group.group_id, "error_code": error, "topics": []}
-    named = None if group.topics is None else _with_names(broker, group.topics)
+    named = None if group.topics is None else _topics_with_names(broker, group.topics)
     response = await broker.groups.ask(
         GroupId(group.group_id),
         lambda reply_to: OffsetFetch(
@@ -66,11 +66,13 @@ async def _group_values(broker: BrokerContext, request: ApiRequest, group: Any) 
     assert isinstance(response, OffsetFetchResponse)
     answer: dict[str, Any] = {"group_id": group.group_id, "error_code": response.error, "topics": []}
     if response.error is ErrorCode.none or request.header.api_version < _GROUP_ERROR_SINCE:
-        answer["topics"] = _all_topics(broker, response) if named is None else _requested_topics(named, response)
+        answer["topics"] = (
+            _all_topic_entries(broker, response) if named is None else _requested_topic_entries(named, response)
+        )
     return answer
 
 
-def _with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, Any]]:
+def _topics_with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, Any]]:
     """A pair of the topic's name and the request's entry, for each of the request's ``topics``. The name is None if the
     topic is requested by a topic id (since v10) that does not exist. A topic that is requested by name need not
     exist."""
@@ -78,13 +80,13 @@ def _with_names(broker: BrokerContext, topics: Any) -> list[tuple[str | None, An
     for asked in topics:
         name = getattr(asked, "name", None)
         if name is None:
-            topic = topic_of(broker, asked)
+            topic = requested_topic(broker, asked)
             name = None if topic is None else topic.name
         named.append((name, asked))
     return named
 
 
-def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
+def _requested_topic_entries(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
     """The response entries of the requested topics. ``named`` are pairs of a topic's name, None for an unknown topic
     id, and the request's entry."""
     return [
@@ -94,7 +96,7 @@ def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetch
             "partitions": [
                 _partition_values(number, None, ErrorCode.unknown_topic_id)
                 if name is None
-                else _response_values(response, TopicPartition(name, number))
+                else _committed_offset_values(response, TopicPartition(name, number))
                 for number in asked.partition_indexes
             ],
         }
@@ -102,21 +104,21 @@ def _requested_topics(named: list[tuple[str | None, Any]], response: OffsetFetch
     ]
 
 
-def _all_topics(broker: BrokerContext, response: OffsetFetchResponse) -> list[Values]:
+def _all_topic_entries(broker: BrokerContext, response: OffsetFetchResponse) -> list[Values]:
     """The response entries of all topics for which the group has committed offsets. A topic that was deleted since is
     left out: it has no topic id, and its offsets are about to be deleted, too."""
     answers: list[Values] = []
     for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
         topic = broker.log.topics.get(name)
         if topic is not None:
-            partition_values = [_response_values(response, of) for of in partitions]
+            partition_values = [_committed_offset_values(response, of) for of in partitions]
             answers.append({"name": name, "topic_id": topic.topic_id, "partitions": partition_values})
     return answers
 
 
-def _response_values(response: OffsetFetchResponse, of: TopicPartition) -> Values:
+def _committed_offset_values(response: OffsetFetchResponse, of: TopicPartition) -> Values:
     """The response entry of one partition: the committed offset of the group in ``response``, or an error code."""
-    if of in response.unstable:
+    if of in response.unstable_partitions:
         return _partition_values(of.partition, None, ErrorCode.unstable_offset_commit)
     return _partition_values(of.partition, response.offsets.get(of), response.error)
 
@@ -151,21 +153,25 @@ def _hide_topics(access: AccessCheck, answer: Values) -> Values:
     if not hasattr(body, "groups"):
         has_code = access.request.header.api_version >= _GROUP_ERROR_SINCE
         refusal = None if has_code else access.error_code(Operation.DESCRIBE, GROUP, body.group_id)
-        return {**answer, "topics": _visible_topics(access, answer["topics"], body.topics is not None, refusal)}
+        return {**answer, "topics": _visible_topic_entries(access, answer["topics"], body.topics is not None, refusal)}
     by_id = {group.group_id: group for group in body.groups}
     return {
         **answer,
         "groups": [
             {
                 **group,
-                "topics": _visible_topics(access, group["topics"], by_id[group["group_id"]].topics is not None, None),
+                "topics": _visible_topic_entries(
+                    access, group["topics"], by_id[group["group_id"]].topics is not None, None
+                ),
             }
             for group in answer.get("groups", ())
         ],
     }
 
 
-def _visible_topics(access: AccessCheck, topics: Any, are_named: bool, group_error: ErrorCode | None) -> list[Values]:
+def _visible_topic_entries(
+    access: AccessCheck, topics: Any, are_named: bool, group_error: ErrorCode | None
+) -> list[Values]:
     """The response entries ``topics`` as the client may see them. ``are_named``: whether the request names the topics,
     and does not request all; ``group_error``: the error code of a refused group, which each partition gets (before
     v2)."""
@@ -191,7 +197,7 @@ _AUTHORIZATION = ApiAuthorization(
             request_field="groups",
             response_field="groups",
             check=lambda access, group: access.error_code(Operation.DESCRIBE, GROUP, group.group_id),
-            refused_item=lambda group, error: {"group_id": group.group_id, "error_code": error},
+            make_refused_entry=lambda group, error: {"group_id": group.group_id, "error_code": error},
         )
     ],
     filter_response=_hide_topics,

@@ -6,7 +6,12 @@ from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, each_partition, topic_check
+from coterie.broker.apis.authorization import (
+    ApiAuthorization,
+    Operation,
+    make_topic_check,
+    partition_items_authorization,
+)
 from coterie.broker.apis.partition_entries import partition_entries
 from coterie.broker.context import LEADER_EPOCH, ApiRequest, BrokerContext
 from coterie.broker.storage.log import Partition
@@ -37,11 +42,11 @@ async def _partition_values(broker: BrokerContext, name: str, asked: Any) -> Val
     elif asked.current_leader_epoch not in (_NO_EPOCH, LEADER_EPOCH):
         error = ErrorCode.fenced_leader_epoch
     else:
-        epoch, end_offset = _epoch_end(partition, asked.leader_epoch)
+        epoch, end_offset = _epoch_and_end_offset(partition, asked.leader_epoch)
     return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
-def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
+def _epoch_and_end_offset(partition: Partition, epoch: int) -> tuple[int, int]:
     """``epoch`` and its end offset, the offset after the last record of this leader epoch. Both are -1 if ``epoch`` is
     later than this broker's only leader epoch, or is -1, which requests no epoch. An earlier epoch has no records: it
     ends at the start offset."""
@@ -54,6 +59,6 @@ def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
 
 
 _AUTHORIZATION = ApiAuthorization(
-    items=[each_partition(topic_check(Operation.DESCRIBE), index_fields=("partition", "partition"))]
+    items=[partition_items_authorization(make_topic_check(Operation.DESCRIBE), index_fields=("partition", "partition"))]
 )
 API = KafkaApi(key=23, versions=range(2, 5), handle=handle, authorization=_AUTHORIZATION)

@@ -25,7 +25,7 @@ _SUPPORTED_OPERATIONS: Mapping[ResourceType, frozenset[Operation]] = {
 """The operations that Kafka defines for each resource type; only these are in the bit fields."""
 
 
-def allowed_operations(
+def allowed_operations_bit_field(
     broker: BrokerContext,
     request: ApiRequest,
     type_: ResourceType,

@@ -15,17 +15,17 @@ from coterie.broker.apis.authorization import (
     AccessCheck,
     ApiAuthorization,
     Operation,
-    each_partition,
-    topic_check,
+    make_topic_check,
+    partition_items_authorization,
 )
 from coterie.broker.clock import wall_ms
-from coterie.broker.context import ApiRequest, BrokerContext, topic_of
+from coterie.broker.context import ApiRequest, BrokerContext, requested_topic
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, yielding
 from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import TopicGoneError
 from coterie.broker.topics.configs import batch_size_max, has_append_time, int_config, list_config
-from coterie.broker.topics.names import is_internal
-from coterie.broker.transactions.writes import KeylessError, NewBatch, TransactionSupport, WriteResult
+from coterie.broker.topics.names import is_internal_topic
+from coterie.broker.transactions.writes import KeylessRecordsError, NewBatch, TransactionSupport, WriteResult
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import (
@@ -52,7 +52,7 @@ _RECORD_ERRORS_MAX = 100
 class _QueuedBatch(NamedTuple):
     """A batch of the request that is queued for the log."""
 
-    written: "asyncio.Future[WriteResult]"
+    write_future: "asyncio.Future[WriteResult]"
     """Gets the result when the batch is durable, or an error."""
     partition: Partition
     append_time_ms: int
@@ -76,7 +76,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values | None:
     responses: list[Values] = []
     failed = False
     for topic, partitions in queued:
-        answers = [await _await_values(index, outcome) for index, outcome in partitions]
+        answers = [await _await_partition_values(index, outcome) for index, outcome in partitions]
         failed = failed or any(answer["error_code"] is not ErrorCode.none for answer in answers)
         responses.append(
             {
@@ -98,7 +98,7 @@ def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, da
     batch after it is queued for the log, or the refusal if the batch may not be appended."""
     if request.body.acks not in (-1, 0, 1):
         return KafkaRefusal(ErrorCode.invalid_required_acks)
-    topic = topic_of(broker, topic_data)
+    topic = requested_topic(broker, topic_data)
     partition = topic.partition(data.index) if topic else None
     if topic is None and not hasattr(topic_data, "name"):
         return KafkaRefusal(ErrorCode.unknown_topic_id)
@@ -137,7 +137,7 @@ def _batch_refusal(
 ) -> KafkaRefusal | None:
     """Why a well-formed batch may not be appended to ``topic``, by its header ``head``; None if it may. ``now_ms`` is
     the wall clock's time."""
-    if is_internal(topic.name):
+    if is_internal_topic(topic.name):
         return KafkaRefusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
     size_max = batch_size_max(topic.configs, broker.settings)
     if head.size_bytes > size_max:
@@ -203,16 +203,16 @@ def _transaction_support(version: int) -> TransactionSupport:
     return TransactionSupport.GENERIC_ERROR_SUPPORTED if version == 11 else TransactionSupport.DEFAULT_ERROR
 
 
-async def _await_values(index: int, queued: _QueuedBatch | KafkaRefusal) -> dict[str, Any]:
+async def _await_partition_values(index: int, queued: _QueuedBatch | KafkaRefusal) -> dict[str, Any]:
     """Wait until the batch is written or refused; return the response entry of its partition, whose index is
     ``index``."""
     if isinstance(queued, KafkaRefusal):
         return _partition_values(index, queued.error, error_message=queued.message)
     start_offset = queued.partition.start_offset
     try:
-        written = await queued.written
+        written = await queued.write_future
     except KafkaRefusal as refusal:
-        keyless = refusal.records[:_RECORD_ERRORS_MAX] if isinstance(refusal, KeylessError) else ()
+        keyless = refusal.records[:_RECORD_ERRORS_MAX] if isinstance(refusal, KeylessRecordsError) else ()
         return _partition_values(
             index, refusal.error, error_message=refusal.message, start_offset=start_offset, keyless=keyless
         )
@@ -264,21 +264,21 @@ def _transactional_id_authorization_error(access: AccessCheck) -> ErrorCode | No
     of the request is transactional: then the transactional id is not checked."""
     body = access.request.body
     if body.transactional_id is None or not any(
-        _is_transactional(data.records) for topic in body.topic_data for data in topic.partition_data
+        _is_transactional_batch(data.records) for topic in body.topic_data for data in topic.partition_data
     ):
         return None
     return access.error_code(Operation.WRITE, TRANSACTIONAL_ID, body.transactional_id)
 
 
-def _is_transactional(batch: bytes | None) -> bool:
+def _is_transactional_batch(batch: bytes | None) -> bool:
     """Whether the batch is transactional, by the attributes in its header; False if it has no complete header."""
     return batch is not None and len(batch) >= BATCH_HEADER_SIZE and bool(batch[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
 
 
 _AUTHORIZATION = ApiAuthorization(
     items=[
-        each_partition(
-            topic_check(Operation.WRITE, _transactional_id_authorization_error),
+        partition_items_authorization(
+            make_topic_check(Operation.WRITE, _transactional_id_authorization_error),
             request_field="topic_data",
             response_field="responses",
             partition_fields=("partition_data", "partition_responses"),
@@ -288,4 +288,4 @@ _AUTHORIZATION = ApiAuthorization(
 )
 # Kafka 4 advertises v0-2 too and does not serve them: librdkafka before 2.11 compresses nothing for a broker that does
 # not advertise them (KAFKA-18659).
-API = KafkaApi(key=0, versions=range(3, 14), advertised_min=0, handle=handle, authorization=_AUTHORIZATION)
+API = KafkaApi(key=0, versions=range(3, 14), advertised_version_min=0, handle=handle, authorization=_AUTHORIZATION)

@@ -2,7 +2,7 @@
 assignment. The responses are sent when the leader's assignments are durable."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
@@ -44,5 +44,8 @@ def _response_values(response: SyncGroupResponse) -> Values:
 
 
 API = KafkaApi(
-    key=14, versions=range(6), handle=handle, authorization=ApiAuthorization(check_request=group_check(Operation.READ))
+    key=14,
+    versions=range(6),
+    handle=handle,
+    authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
 )

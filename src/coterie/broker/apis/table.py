@@ -62,7 +62,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """A valid name or version of a client's software, in ApiVersions requests (KIP-511)."""
 
 
-async def api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
+async def handle_api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
     """ApiVersions: returns the supported versions of each API, or INVALID_REQUEST if the name or version of the
     client's software is malformed. A request of an unsupported version does not come here: it gets a v0 response with
     UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) the response contains only transaction.version, which
@@ -70,7 +70,7 @@ async def api_versions(broker: BrokerContext, request: ApiRequest) -> Values:
     names = [request.field_or_default(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
-    return supported_versions(ErrorCode.none, broker.settings)
+    return api_versions_values(ErrorCode.none, broker.settings)
 
 
 _CONNECT_GROUP_APIS = {
@@ -79,7 +79,7 @@ _CONNECT_GROUP_APIS = {
 _OTHER_APIS = {
     api.key: api
     for api in (
-        KafkaApi(key=API_VERSIONS, versions=range(5), handle=api_versions, authorization=NO_AUTHORIZATION),
+        KafkaApi(key=API_VERSIONS, versions=range(5), handle=handle_api_versions, authorization=NO_AUTHORIZATION),
         add_offsets_to_txn.API, add_partitions_to_txn.API, alter_configs.API, create_partitions.API,
         create_topics.API, delete_groups.API, delete_records.API, delete_topics.API, describe_cluster.API,
         describe_configs.API, describe_groups.API, describe_log_dirs.API, describe_producers.API,
@@ -99,7 +99,7 @@ def served_apis(settings: BrokerSettings) -> Mapping[int, KafkaApi]:
     return APIS if settings.serves_connect_groups else _OTHER_APIS
 
 
-def supported_versions(error: ErrorCode, settings: BrokerSettings) -> Values:
+def api_versions_values(error: ErrorCode, settings: BrokerSettings) -> Values:
     """The values of an ApiVersions response with this error code: the supported versions of each API that a broker
     with these settings serves, and the features."""
     return {
@@ -107,7 +107,7 @@ def supported_versions(error: ErrorCode, settings: BrokerSettings) -> Values:
         "api_keys": [
             {
                 "api_key": api.key,
-                "min_version": api.versions.start if api.advertised_min is None else api.advertised_min,
+                "min_version": api.versions.start if api.advertised_version_min is None else api.advertised_version_min,
                 "max_version": api.versions.stop - 1,
             }
             for api in sorted(served_apis(settings).values(), key=lambda api: api.key)

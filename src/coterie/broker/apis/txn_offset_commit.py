@@ -8,12 +8,12 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import (
     ApiAuthorization,
     Operation,
-    each_partition,
-    group_in_transaction_error,
-    topic_check,
+    make_topic_check,
+    partition_items_authorization,
+    transactional_group_access_error,
 )
 from coterie.broker.apis.connect_offsets import connect_offset_error
-from coterie.broker.apis.offset_commit import commit_values
+from coterie.broker.apis.offset_commit import commit_and_build_response
 from coterie.broker.apis.transactional import OFFSETS_PARTITION
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.transactions.writes import TransactionSupport
@@ -44,10 +44,14 @@ _NO_MEMBER = _Sender(MemberId(""), None, Generation(-1))
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    return await commit_values(broker, request, _commit, unknown_topic=ErrorCode.unknown_topic_or_partition)
+    return await commit_and_build_response(
+        broker, request, _commit_offsets_in_transaction, unknown_topic=ErrorCode.unknown_topic_or_partition
+    )
 
 
-async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
+async def _commit_offsets_in_transaction(
+    broker: BrokerContext, request: ApiRequest, new: tuple[NewOffset, ...]
+) -> tuple[ErrorCode, ...]:
     """Commit the offsets ``new`` as a part of the transaction; wait until they are durable. Returns the error code of
     each offset, in the same order."""
     group_id = GroupId(request.body.group_id)
@@ -57,10 +61,10 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
         Generation(request.field_or_default("generation_id", -1)),
     )
     producer = ProducerIdAndEpoch(request.body.producer_id, request.body.producer_epoch)
-    error = await _begin_transaction(broker, request, producer)
+    error = await _add_or_verify_offsets_partition(broker, request, producer)
     if error is not ErrorCode.none:
         return (error,) * len(new)
-    connect_groups = broker.connect_groups_with(group_id)
+    connect_groups = broker.connect_groups_owning_id(group_id)
     if connect_groups is not None and sender != _NO_MEMBER:
         error = await connect_offset_error(
             connect_groups, group_id, member_id=sender.member_id, member_epoch=sender.generation, is_commit=True
@@ -84,10 +88,12 @@ async def _commit(broker: BrokerContext, request: ApiRequest, new: tuple[NewOffs
         ),
     )
     assert isinstance(response, OffsetCommitResponse)
-    return response.errors if response.error is ErrorCode.none else (response.error,) * len(new)
+    return response.partition_errors if response.error is ErrorCode.none else (response.error,) * len(new)
 
 
-async def _begin_transaction(broker: BrokerContext, request: ApiRequest, producer: ProducerIdAndEpoch) -> ErrorCode:
+async def _add_or_verify_offsets_partition(
+    broker: BrokerContext, request: ApiRequest, producer: ProducerIdAndEpoch
+) -> ErrorCode:
     """Add the partition with the offsets to the producer's transaction (v5), or check that the client has added it
     (before v5). Returns NONE, or the error code of the response."""
     transactional_id = request.body.transactional_id
@@ -95,7 +101,7 @@ async def _begin_transaction(broker: BrokerContext, request: ApiRequest, produce
         return ErrorCode.invalid_request
     support = _transaction_support(request.header.api_version)
     try:
-        await broker.transactions.begin_in_partition(transactional_id, producer, OFFSETS_PARTITION, support)
+        await broker.transactions.begin_transaction_in_partition(transactional_id, producer, OFFSETS_PARTITION, support)
     except KafkaRefusal as refusal:
         return refusal.error
     except WorldError:
@@ -113,5 +119,7 @@ def _transaction_support(version: int) -> TransactionSupport:
     return TransactionSupport.DEFAULT_ERROR
 
 
-_AUTHORIZATION = ApiAuthorization(items=[each_partition(topic_check(Operation.READ, group_in_transaction_error))])
+_AUTHORIZATION = ApiAuthorization(
+    items=[partition_items_authorization(make_topic_check(Operation.READ, transactional_group_access_error))]
+)
 API = KafkaApi(key=28, versions=range(6), handle=handle, authorization=_AUTHORIZATION)

@@ -36,7 +36,7 @@ def _producer_of(record: Record) -> ProducerIdAndEpoch | None:
     return record.producer if isinstance(record, PendingOffsetWritten) else None
 
 
-def _with_producer(record: Record, producer: ProducerIdAndEpoch) -> Record:
+def _to_pending_offset(record: Record, producer: ProducerIdAndEpoch) -> Record:
     """Convert ``record``, a committed offset that was read from a batch of the producer's open transaction, to a
     pending offset.
 
@@ -47,7 +47,7 @@ def _with_producer(record: Record, producer: ProducerIdAndEpoch) -> Record:
             f"a record that is no committed offset ({type(record).__name__}) is in a transaction of producer "
             f"{producer.producer_id}"
         )
-    return PendingOffsetWritten(producer=producer, partition=record.partition, committed=record.committed)
+    return PendingOffsetWritten(producer=producer, partition=record.partition, committed_offset=record.committed_offset)
 
 
 CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
@@ -55,7 +55,7 @@ CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
     encode_record=encode_record,
     decode_record=decode_record,
     producer_of=_producer_of,
-    with_producer=_with_producer,
+    to_pending_record=_to_pending_offset,
 )
 """The topic with the records of classic groups. Name and record format are Kafka's, so that Kafka's tools for this
 topic can read it."""
@@ -66,12 +66,12 @@ class ClassicMachine:
     requests, in ``gaps``. Senders that are not members are not recorded, because any client can send any number of
     names."""
 
-    loading_error = None
+    refusal_code_while_loading = None
     step = staticmethod(machine.step)
     refusal_response = staticmethod(machine.refusal_response)
     apply = staticmethod(state.apply)
     may_create_group = staticmethod(new_members.may_create_group)
-    summary = staticmethod(summarize_event)
+    event_summary = staticmethod(summarize_event)
 
     def __init__(self, limits: Limits, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:
         """``topics`` is the log's own mapping of the topics by name, which contains later changes."""
@@ -88,7 +88,7 @@ class ClassicMachine:
     def owns_id(self, group: Group, /) -> bool:
         return not (group.is_nonexistent or group.has_only_offsets)
 
-    def load_notifications(self, records: Sequence[Record], /) -> Sequence[Notification]:
+    def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:
         """GroupLoaded, then TopicDeleted for each topic that was deleted but has committed offsets in ``records``: the
         broker may have crashed between the deletion of the topic and the deletion of its offsets."""
         return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._deleted_topics(records))]
@@ -99,7 +99,7 @@ class ClassicMachine:
         gone: set[str] = set()
         for record in records:
             if isinstance(record, OffsetWritten | PendingOffsetWritten):
-                name, topic_id = record.partition[0], record.committed.topic_id
+                name, topic_id = record.partition[0], record.committed_offset.topic_id
                 topic = self._topics.get(name)
                 if topic is None or topic_id not in (None, topic.topic_id.bytes):
                     gone.add(name)

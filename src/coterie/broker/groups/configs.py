@@ -9,7 +9,7 @@ connect group are kept and used by its coordinator.
 import re
 from collections.abc import Mapping
 
-from coterie.broker.connect_configs import MAX_DELAY, group_config_keys, group_values_error
+from coterie.broker.connect_configs import MAX_DELAY, conflicting_group_configs_error, group_config_keys
 from coterie.broker.settings import BrokerSettings
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Validator, at_least, between, one_of
 
@@ -32,7 +32,7 @@ def _key(
     return ConfigKey(name=name, type=type_, default=default, documentation=documentation, validator=validator)
 
 
-def _timer_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
+def _duration_config_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
     """The definitions of ``<kind>.assignment.interval.ms``, ``<kind>.heartbeat.interval.ms`` and
     ``<kind>.session.timeout.ms``. The bounds of their values are the defaults of Kafka's broker settings. ``name`` is
     the kind of group in the documentation."""
@@ -47,8 +47,8 @@ def _timer_keys(kind: str, name: str) -> tuple[ConfigKey, ...]:
 
 
 _KAFKAS_KEYS = (
-    *_timer_keys("consumer", "a consumer group"),
-    *_timer_keys("share", "a share group"),
+    *_duration_config_keys("consumer", "a consumer group"),
+    *_duration_config_keys("share", "a share group"),
     _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.",
          _offset_reset_error, Type.STRING),
     _key("share.delivery.count.limit", "5", "How many times a record is delivered to a share group at most.",
@@ -61,7 +61,7 @@ _KAFKAS_KEYS = (
          between(15 * _SECOND_MS, 60 * _SECOND_MS)),
     _key("share.renew.acknowledge.enable", "true", "Whether a member may extend its lock of a record.", None,
          Type.BOOLEAN),
-    *_timer_keys("streams", "a streams group"),
+    *_duration_config_keys("streams", "a streams group"),
     _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
          at_least(0)),
     _key("streams.num.standby.replicas", "0", "The number of standby copies of each task's state.", between(0, 2)),
@@ -73,7 +73,7 @@ _WITHOUT_BROKER_CONFIG = {
 """The group configs whose default is not a broker config."""
 
 
-def group_definition(settings: BrokerSettings) -> ConfigDef:
+def group_config_definition(settings: BrokerSettings) -> ConfigDef:
     """The definition of all configs that can be set on a group of a broker with these settings, sorted by name."""
     return ConfigDef(tuple(sorted((*_KAFKAS_KEYS, *group_config_keys(settings)), key=lambda key: key.name)))
 
@@ -87,10 +87,10 @@ def broker_config_name(name: str) -> str:
 def group_config_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
     """The first error message if a name in ``configs`` is unknown, a value is invalid, or the values of a connect group
     contradict each other; else None."""
-    definition = group_definition(settings)
+    definition = group_config_definition(settings)
     names = {key.name for key in definition.keys}
     unknown = next((name for name in configs if name not in names), None)
     if unknown is not None:
         return f"Unknown group config name: {unknown}"
     errors = definition.errors(configs)
-    return next(iter(errors.values()))[0] if errors else group_values_error(configs, settings)
+    return next(iter(errors.values()))[0] if errors else conflicting_group_configs_error(configs, settings)

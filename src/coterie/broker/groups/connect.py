@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from coterie.broker.groups.connect_log import log_step
+from coterie.broker.groups.connect_log import log_removals_and_errors
 from coterie.broker.groups.connect_stats import ConnectGroupStats
 from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.host import RunChore
 from coterie.broker.groups.log import GroupTopic
 from coterie.broker.groups.registry import Groups
-from coterie.broker.groups.target_shape import shape_error
+from coterie.broker.groups.target_shape import target_shape_error
 from coterie.engine.output import Output, StepOutput
 from coterie.groups import effects
 from coterie.groups.connect import machine, state
@@ -33,7 +33,7 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
-from coterie.groups.connect.summary import summary
+from coterie.groups.connect.summary import summarize_event
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
 from coterie.nouns.ids import GroupId
@@ -60,10 +60,10 @@ class ConnectMachine:
     """The machine of connect groups, as group hosts run it (:class:`GroupMachine`). It also records when members send
     heartbeats, in ``gaps``, and counts what the steps do, in ``stats``."""
 
-    loading_error = ErrorCode.coordinator_load_in_progress
+    refusal_code_while_loading = ErrorCode.coordinator_load_in_progress
     """The error for requests during a load: a request that waited would delay all later requests on its connection."""
     apply = staticmethod(state.apply)
-    summary = staticmethod(summary)
+    event_summary = staticmethod(summarize_event)
 
     def __init__(self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: HeartbeatGaps) -> None:
         """``assignors`` are the broker's assignors by name: those of ``settings.server_assignors``."""
@@ -80,17 +80,20 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
-            log_step(group.group_id, event, output.records, before)
+            log_removals_and_errors(group.group_id, event, output.records, before)
         return Output(
             records=output.records,
             effects=tuple(
-                [self._chore(group, one) if isinstance(one, ComputeTarget) else one for one in output.effects]
+                [
+                    self._make_computation_chore(group, one) if isinstance(one, ComputeTarget) else one
+                    for one in output.effects
+                ]
             ),
         )
 
-    def _chore(self, group: Group, order: ComputeTarget) -> RunChore[Notification]:
+    def _make_computation_chore(self, group: Group, order: ComputeTarget) -> RunChore[Notification]:
         """The chore that computes the target assignment for ``order``, an effect of the machine."""
-        return RunChore(run=partial(self._compute, group.group_id, order.snapshot))
+        return RunChore(run=partial(self._compute_target, group.group_id, order.snapshot))
 
     def refusal_response(self, request: Request, error: ErrorCode, /) -> Response:
         return machine.refusal_response(request, ConnectErrorCode(error), _REFUSAL_MESSAGES.get(error))
@@ -110,7 +113,7 @@ class ConnectMachine:
     def owns_id(self, group: Group, /) -> bool:
         return group.metadata is not None
 
-    def load_notifications(self, records: Sequence[Record], /) -> Sequence[Notification]:
+    def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:
         return [GroupLoaded()]
 
     def observe_request(self, group: Group, request: Request, /) -> None:
@@ -124,18 +127,18 @@ class ConnectMachine:
 
     # -- computations -------------------------------------------------------------------------------------------------
 
-    async def _compute(self, group_id: GroupId, snapshot: GroupSnapshot) -> Notification:
+    async def _compute_target(self, group_id: GroupId, snapshot: GroupSnapshot) -> Notification:
         """Let the assignor of ``snapshot`` compute a target, within the snapshot's time limit. The result is always an
         event, also if the assignor fails: the coordinator then keeps the present targets, and tries again."""
         assign = self._assignors.get(snapshot.assignor)
         if assign is None:
             known = ", ".join(sorted(self._assignors)) or "none"
             error = f"the broker has no assignor {snapshot.assignor} (group.connect.assignors); it has: {known}"
-            return TargetComputed(group_epoch=snapshot.group_epoch, target=None, error=error)
+            return TargetComputed(group_epoch=snapshot.group_epoch, target=None, assignor_error=error)
         try:
             async with asyncio.timeout(snapshot.time_limit_ms / 1000):
                 target = await assign(snapshot)
-            error = shape_error(target) or ""
+            error = target_shape_error(target) or ""
         except TimeoutError:
             error = f"no target was computed within {snapshot.time_limit_ms} ms"
         except asyncio.CancelledError:
@@ -151,7 +154,7 @@ class ConnectMachine:
                 snapshot.assignor,
             )
             error = f"{type(failure).__name__}: {failure}"[:_ERROR_LENGTH_MAX]
-        return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, error=error)
+        return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, assignor_error=error)
 
 
 ConnectGroups: TypeAlias = Groups[Group, Request, Notification, Record, Response, TimerKey]

@@ -17,7 +17,9 @@ from coterie.nouns.ids import GroupId
 logger = logging.getLogger(__name__)
 
 
-def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before: GroupMetadata | None) -> None:
+def log_removals_and_errors(
+    group_id: GroupId, event: Event, records: Sequence[Record], before: GroupMetadata | None
+) -> None:
     """Log each removal of a member, and a new error of a computation, among the ``records`` that the group's machine
     has written for ``event``. ``before`` is the group record before the step."""
     removed = {record.member_id for record in records if isinstance(record, MemberRemoved)}
@@ -33,7 +35,7 @@ def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before:
                     member_id,
                     record.url,
                     record.reason,
-                    _effect(record),
+                    _describe_effect_on_jobs(record),
                 )
             case GroupMetadata(assignment_error=error) if error and error != (before and before.assignment_error):
                 logger.warning(
@@ -45,7 +47,7 @@ def log_step(group_id: GroupId, event: Event, records: Sequence[Record], before:
                 pass
 
 
-def _effect(departed: MemberDeparted) -> str:
+def _describe_effect_on_jobs(departed: MemberDeparted) -> str:
     """A sentence for the log: what becomes of the jobs of a member that was removed."""
     if departed.held:
         return (

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from coterie.groups.connect.messages import (
     NO_EPOCH,
-    ComputationTimer,
-    ConnectionTimer,
+    ComputationTimeoutTimer,
+    ConnectionGraceTimer,
     CurrentAssignment,
     CurrentRemoved,
     Event,
@@ -27,7 +27,11 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
 from coterie.nouns.ids import GroupId, MemberId
 
-_REASONS = {SessionTimer: "session timeout", RevocationTimer: "rebalance timeout", ConnectionTimer: "closed connection"}
+_REASONS = {
+    SessionTimer: "session timeout",
+    RevocationTimer: "rebalance timeout",
+    ConnectionGraceTimer: "closed connection",
+}
 """The reason why a member was removed, by the timer that fired."""
 
 
@@ -112,7 +116,7 @@ class ConnectGroupStats:
 def _ends_computation(event: Event) -> bool:
     """Whether ``event`` can end a computation of a target assignment: with a result, an error, or the timeout."""
     match event:
-        case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimer()):
+        case TargetComputed() | InstallAssignment() | TimerFired(key=ComputationTimeoutTimer()):
             return True
         case _:
             return False

@@ -15,10 +15,10 @@ that was added first is removed for a new one."""
 class _RequestTimes:
     """The statistics of one member."""
 
-    at_ms: int | None
+    gap_began_at_ms: int | None
     """When the current gap began: at the member's last request, or at the response to its last JoinGroup or SyncGroup.
     None: the next request begins a gap."""
-    heartbeats: int = 0
+    heartbeat_count: int = 0
     """The number of Heartbeat requests."""
     largest_gap_ms: int = 0
 
@@ -41,20 +41,20 @@ class HeartbeatGaps:
         """Record that the member has sent a request now."""
         now_ms = self._now_ms()
         times = self._request_times_of(group_id, member_id)
-        if times.at_ms is not None:
-            times.largest_gap_ms = max(times.largest_gap_ms, now_ms - times.at_ms)
-        times.at_ms = now_ms
-        times.heartbeats += is_heartbeat
+        if times.gap_began_at_ms is not None:
+            times.largest_gap_ms = max(times.largest_gap_ms, now_ms - times.gap_began_at_ms)
+        times.gap_began_at_ms = now_ms
+        times.heartbeat_count += is_heartbeat
 
     def observe_response(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the response to the member's JoinGroup or SyncGroup is sent now."""
-        self._request_times_of(group_id, member_id).at_ms = self._now_ms()
+        self._request_times_of(group_id, member_id).gap_began_at_ms = self._now_ms()
 
     def observe_leave(self, group_id: GroupId, member_id: MemberId) -> None:
         """Record that the member leaves: the time until its next request does not count."""
         times = self._request_times.get((group_id, member_id))
         if times is not None:
-            times.at_ms = None
+            times.gap_began_at_ms = None
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
         """``{group id: {member id: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``, sorted, since the start
@@ -62,7 +62,7 @@ class HeartbeatGaps:
         groups: dict[str, dict[str, Mapping[str, int]]] = {}
         for (group_id, member_id), times in sorted(self._request_times.items()):
             groups.setdefault(group_id, {})[member_id] = {
-                "heartbeats": times.heartbeats,
+                "heartbeats": times.heartbeat_count,
                 "largest_gap_ms": times.largest_gap_ms,
             }
         return groups
@@ -74,5 +74,5 @@ class HeartbeatGaps:
         if times is None:
             if len(self._request_times) >= _MEMBERS_MAX:
                 del self._request_times[next(iter(self._request_times))]
-            times = self._request_times[key] = _RequestTimes(at_ms=None)
+            times = self._request_times[key] = _RequestTimes(gap_began_at_ms=None)
         return times

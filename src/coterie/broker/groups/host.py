@@ -78,7 +78,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
     have passed (`TimerFired`), and notifications: events without a response."""
 
     @property
-    def loading_error(self) -> ErrorCode | None:
+    def refusal_code_while_loading(self) -> ErrorCode | None:
         """The error code with which requests are refused while the group is reloaded; None: requests wait for the end
         of the reload."""
         ...
@@ -98,7 +98,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         until the records are durable."""
         ...
 
-    def load_notifications(self, records: Sequence[RecordT], /) -> Sequence[NotificationT]:
+    def notifications_after_load(self, records: Sequence[RecordT], /) -> Sequence[NotificationT]:
         """The notifications that the machine must handle after the group's ``records`` have been applied."""
         ...
 
@@ -119,7 +119,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         """Whether the group reserves its id, so that no group of another kind may use the id."""
         ...
 
-    def summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
+    def event_summary(self, event: InputRequestT | NotificationT | TimerFired[KeyT], /) -> object:
         """The summary of an event for the trace: small, and without the metadata, assignments and offsets of
         members."""
         ...
@@ -159,7 +159,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         the host is removable after its first request."""
         self.group_id = group_id
         self._machine = machine
-        self._group = self._replay(records)
+        self._group = self._replay_records(records)
         self._log = log
         self._now_ms = now_ms
         self._outbox: Outbox[Effect[ResponseT, KeyT] | RunChore[NotificationT]] = Outbox()
@@ -199,7 +199,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """Whether the group reserves its id, so that no group of another kind may use the id."""
         return self._machine.owns_id(self._group)
 
-    def read(self, look: Callable[[GroupT], T]) -> T:
+    def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` may not change. The state may not be durable
         yet."""
         return look(self._group)
@@ -207,10 +207,12 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The machine's response to the request that ``make_request`` builds from a new reply id. Returns when the
         response may be sent. If the group is being reloaded, waits for the end of the reload first, or refuses the
-        request with the machine's ``loading_error``."""
+        request with the machine's ``refusal_code_while_loading``."""
         if self._needs_reload:
-            if self._machine.loading_error is not None:
-                return self._machine.refusal_response(make_request(ReplyTo(0)), self._machine.loading_error)
+            if self._machine.refusal_code_while_loading is not None:
+                return self._machine.refusal_response(
+                    make_request(ReplyTo(0)), self._machine.refusal_code_while_loading
+                )
             await self._wait_loaded()
         return await self.wait_response(self.submit(make_request))
 
@@ -228,7 +230,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         request = make_request(reply_to)
         pending = self._pending_requests[reply_to] = PendingRequest(request=request)
         self._machine.observe_request(self._group, request)
-        self._handle(request)
+        self._handle_event(request)
         return pending
 
     async def wait_response(self, pending: PendingRequest[RequestT, ResponseT]) -> ResponseT:
@@ -244,11 +246,11 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def notify(self, notification: NotificationT) -> None:
         """Let the machine handle ``notification`` now. While the group needs a reload, the log is read again instead:
-        its records contain the cause, or the machine gets the notification from ``load_notifications``."""
+        its records contain the cause, or the machine gets the notification from ``notifications_after_load``."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:
-            self._handle(notification)
+            self._handle_event(notification)
 
     def reload(self) -> None:
         """Drop the machine's state, which may differ from the log, and reload the group."""
@@ -262,11 +264,11 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         async with asyncio.TaskGroup() as tasks:
             while self._needs_reload or not self.is_removable:
                 if self._needs_reload:
-                    await self._reload()
+                    await self._reload_group()
                 else:
                     self._start_chores(tasks)
                     await self._wait_deadline()
-                    await self._fire_due()
+                    await self._fire_due_timers()
 
     @property
     def is_removable(self) -> bool:
@@ -275,33 +277,33 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         is_pending = self._pending_requests or self._pending_appends or self._waiting_for_load or self._chores
         return not (self.has_state or is_pending)
 
-    def refuse_pending(self, error: ErrorCode) -> None:
+    def refuse_pending_requests(self, error: ErrorCode) -> None:
         """Refuse all pending requests with ``error``."""
         for asked in self._pending_requests.values():
             _set_response(asked, self._machine.refusal_response(asked.request, error))
         self._pending_requests.clear()
 
-    def _replay(self, records: Sequence[RecordT]) -> GroupT:
+    def _replay_records(self, records: Sequence[RecordT]) -> GroupT:
         """The group's state after all ``records`` are applied. The machine has not handled the notifications of
-        ``load_notifications`` yet."""
+        ``notifications_after_load`` yet."""
         group = self._machine.new_group(self.group_id)
         for record in records:
             self._machine.apply(group, record)
         return group
 
     def _notify_loaded(self, records: Sequence[RecordT]) -> None:
-        """Let the machine handle the notifications that ``load_notifications`` returns for ``records``, which were just
-        loaded."""
-        for news in self._machine.load_notifications(records):
+        """Let the machine handle the notifications that ``notifications_after_load`` returns for ``records``, which
+        were just loaded."""
+        for news in self._machine.notifications_after_load(records):
             self.notify(news)
 
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
-    def _handle(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
+    def _handle_event(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
         """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, and the group is
         reloaded."""
         try:
-            self._step(event)
+            self._step_machine(event)
         except Exception:
             logger.exception(
                 "Bug in Coterie: group %s is reloaded from its log\n%s", self.group_id, self._trace.recent_text()
@@ -310,10 +312,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
             self._wake.set()
 
-    def _step(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
+    def _step_machine(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
         """Step the machine with ``event``, append the records, and perform the effects that wait for no record."""
         now_ms = self._now_ms()
-        self._trace.add(now_ms, self._machine.summary(event))
+        self._trace.add(now_ms, self._machine.event_summary(event))
         output = self._machine.step(self._group, event, now_ms=now_ms)
         self._outbox.put(output)
         if output.records:
@@ -342,10 +344,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def _perform_released(self) -> None:
         """Perform the effects whose records are durable."""
-        for effect in self._outbox.release():
-            self._perform(effect)
+        for effect in self._outbox.pop_durable_effects():
+            self._perform_effect(effect)
 
-    def _perform(self, effect: Effect[ResponseT, KeyT] | RunChore[NotificationT]) -> None:
+    def _perform_effect(self, effect: Effect[ResponseT, KeyT] | RunChore[NotificationT]) -> None:
         """Set or cancel a timer, pass a response to its pending request, or let `run` start a chore."""
         match effect:
             case SetTimer(key=key, at_ms=at_ms):
@@ -395,7 +397,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     async def _wait_deadline(self) -> None:
         """Wait until the next deadline, or until ``_wake`` is set."""
         self._wake.clear()
-        due_ms = self._timers.next_at_ms()
+        due_ms = self._timers.next_deadline_ms()
         self._waiting_until_ms = float("inf") if due_ms is None else due_ms
         try:
             async with asyncio.timeout(None if due_ms is None else (due_ms - self._now_ms()) / 1000):
@@ -405,16 +407,16 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         finally:
             self._waiting_until_ms = 0
 
-    async def _fire_due(self) -> None:
+    async def _fire_due_timers(self) -> None:
         """Let the machine handle the deadlines that have passed. If this process has stalled, requests are handled
         first, for ``_CATCH_UP_S``: a member whose request arrived in time must not time out because the broker reads
         the request late."""
-        due_ms = self._timers.next_at_ms()
+        due_ms = self._timers.next_deadline_ms()
         if due_ms is not None and self._now_ms() - due_ms > _STALL_MS:
             for _ in range(_CATCH_UP_TURNS):
                 await asyncio.sleep(_CATCH_UP_S / _CATCH_UP_TURNS)
         while not self._needs_reload and (key := self._timers.pop_due(self._now_ms())) is not None:
-            self._handle(TimerFired(key=key))
+            self._handle_event(TimerFired(key=key))
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
@@ -423,7 +425,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         `run` reloads the group."""
         self._needs_reload = True
         self._loaded.clear()
-        self.refuse_pending(ErrorCode.not_coordinator)
+        self.refuse_pending_requests(ErrorCode.not_coordinator)
         self._cancel_chores()
         self._wake.set()
 
@@ -436,7 +438,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         finally:
             self._waiting_for_load -= 1
 
-    async def _reload(self) -> None:
+    async def _reload_group(self) -> None:
         """Load the group from its log: retry every ``_RELOAD_DELAY_S`` until that succeeds."""
         while self._needs_reload:
             await self._await_appends()
@@ -445,7 +447,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 records = await self._log.load(self.group_id)
                 if self._has_missed_notification:
                     continue
-                self._group = self._replay(records)
+                self._group = self._replay_records(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._needs_reload = False

@@ -35,7 +35,7 @@ RecordT = TypeVar("RecordT")
 
 
 def _refuse_producer(record: RecordT, producer: ProducerIdAndEpoch) -> RecordT:
-    """The ``with_producer`` of a topic whose records are never in a transaction.
+    """The ``to_pending_record`` of a topic whose records are never in a transaction.
 
     :raises WireError: always.
     """
@@ -58,7 +58,7 @@ class GroupTopic(Generic[RecordT]):
     producer_of: Callable[[RecordT], ProducerIdAndEpoch | None] = lambda _: None
     """Returns the producer in whose open transaction the record was written; None for a record outside of
     transactions."""
-    with_producer: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
+    to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
     """Converts a decoded record that was read from a batch of this producer's open transaction. Raises `WireError` if
     such a record may not be in a transaction."""
 
@@ -172,11 +172,11 @@ class GroupLog(Generic[RecordT]):
 
         :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
-        values = _Values()
+        values = _ValuesByKey()
         offset = 0
         try:
             while data := await self._log.read(self._partition, offset, _READ_SIZE):
-                offset = await asyncio.to_thread(values.read, data)
+                offset = await asyncio.to_thread(values.read_batches, data)
             return await asyncio.to_thread(self._decode_groups, values, group_ids)
         except WireError as error:
             raise WorldError(
@@ -184,7 +184,7 @@ class GroupLog(Generic[RecordT]):
             ) from error
 
     def _decode_groups(
-        self, values: "_Values", group_ids: Collection[GroupId] | None
+        self, values: "_ValuesByKey", group_ids: Collection[GroupId] | None
     ) -> Mapping[GroupId, Sequence[RecordT]]:
         """Decode the ``values`` for these groups or, if None, for all.
 
@@ -200,11 +200,11 @@ class GroupLog(Generic[RecordT]):
             decoded = self._topic.decode_record(key, pending_value)
             if decoded is not None and (group_ids is None or decoded[0] in group_ids):
                 group_id, record = decoded
-                found.setdefault(group_id, []).append(self._topic.with_producer(record, producer))
+                found.setdefault(group_id, []).append(self._topic.to_pending_record(record, producer))
         return found
 
 
-class _Values:
+class _ValuesByKey:
     """The values of the keys in a log of groups, up to the position that has been read."""
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class _Values:
         self.pending: PendingWrites[bytes, tuple[ProducerIdAndEpoch, bytes | None]] = PendingWrites()
         """The values in open transactions, with their producers."""
 
-    def read(self, data: bytes) -> int:
+    def read_batches(self, data: bytes) -> int:
         """Read the batches in ``data``, which follow those that were read before. Returns the offset after the last of
         them.
 
@@ -226,9 +226,9 @@ class _Values:
             producer = ProducerIdAndEpoch(head.producer_id, head.producer_epoch)
             if head.is_control:
                 for marker in records:
-                    ended = self.pending.end(producer.producer_id, is_commit=is_commit_marker(marker))
+                    ended = self.pending.end_transaction(producer.producer_id, is_commit=is_commit_marker(marker))
                     for key, (_, value) in ended.items():
-                        self._set_last(key, value)
+                        self._set_last_value(key, value)
                 continue
             for line in records:
                 if line.key is None:
@@ -236,11 +236,11 @@ class _Values:
                 if head.is_transactional:
                     self.pending.write(producer.producer_id, line.key, (producer, line.value))
                 else:
-                    self.pending.override(line.key)
-                    self._set_last(line.key, line.value)
+                    self.pending.drop_values_of_key(line.key)
+                    self._set_last_value(line.key, line.value)
         return end_offset
 
-    def _set_last(self, key: bytes, value: bytes | None) -> None:
+    def _set_last_value(self, key: bytes, value: bytes | None) -> None:
         """Set the last value of a key; None removes the key."""
         if value is None:
             self.last.pop(key, None)

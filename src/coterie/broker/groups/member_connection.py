@@ -32,7 +32,7 @@ T = TypeVar("T")
 class CoordinatedGroups(Protocol):
     """The connect groups of which this broker is the coordinator (`connect.ConnectGroups`)."""
 
-    def read(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
+    def inspect_group(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
         """What ``look`` returns for the group's state, which it may not change; None if there is no such group."""
         ...
 
@@ -99,7 +99,7 @@ class MemberConnection:
         elif response.error is ConnectErrorCode.UNKNOWN_MEMBER_ID:
             self._members.pop(key, None)
 
-    def held_count(self) -> int:
+    def held_heartbeat_count(self) -> int:
         """The number of heartbeats on this connection whose responses the groups hold back until there is something new
         for the member."""
         groups = self._groups
@@ -108,10 +108,10 @@ class MemberConnection:
         return sum(
             1
             for group_id, member_id, reply_to in self._pending.values()
-            if groups.read(group_id, lambda group: _is_held(group, member_id, reply_to))  # noqa: B023 (called at once)
+            if groups.inspect_group(group_id, lambda group: _is_response_held(group, member_id, reply_to))  # noqa: B023 (called at once)
         )
 
-    def close(self) -> None:
+    def notify_groups_of_close(self) -> None:
         """Must be called when the client has closed the connection in an orderly way. Notifies the group of each member
         that uses this connection (`ConnectionClosed`)."""
         if self._groups is None:
@@ -121,11 +121,11 @@ class MemberConnection:
         for group_id, member_id in senders:
             members.setdefault(group_id, {})[member_id] = None
         for group_id, some in members.items():
-            self._groups.notify(group_id, ConnectionClosed(connection=self.number, member_ids=tuple(some)))
+            self._groups.notify(group_id, ConnectionClosed(connection_number=self.number, member_ids=tuple(some)))
 
 
-def _is_held(group: Group, member_id: MemberId, reply_to: ReplyTo) -> bool:
+def _is_response_held(group: Group, member_id: MemberId, reply_to: ReplyTo) -> bool:
     """Whether the group holds back the response to the member's heartbeat ``reply_to`` until there is something new for
     the member."""
     session = group.sessions.get(member_id)
-    return session is not None and session.held is not None and session.held.reply_to == reply_to
+    return session is not None and session.held_heartbeat is not None and session.held_heartbeat.reply_to == reply_to

@@ -92,15 +92,15 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         host = self._hosts.get(group_id)
         return host is not None and host.owns_id
 
-    def read(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
+    def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
         """The result of ``look`` for the group's state, which ``look`` may not change; None if there is no such group.
         The state may not be durable yet."""
         host = self._hosts.get(group_id)
-        return None if host is None else host.read(look)
+        return None if host is None else host.inspect_group(look)
 
-    def read_all(self, look: Callable[[GroupT], T]) -> Sequence[T]:
-        """The result of ``look`` for the state of each group, sorted by group id; see :meth:`read`."""
-        return [self._hosts[group_id].read(look) for group_id in self.ids()]
+    def inspect_all_groups(self, look: Callable[[GroupT], T]) -> Sequence[T]:
+        """The result of ``look`` for the state of each group, sorted by group id; see :meth:`inspect_group`."""
+        return [self._hosts[group_id].inspect_group(look) for group_id in self.ids()]
 
     def notify(self, group_id: GroupId, notification: NotificationT) -> None:
         """Let the machine of the group, if it exists, handle ``notification`` now. A group that is being reloaded gets
@@ -112,7 +112,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
     def notify_all(self, notification: NotificationT) -> None:
         """Let the machine of every group handle ``notification`` now. So the records that the groups write for it
         precede all records that are written after this call. A group that is being reloaded does not get it: the reload
-        reads the log after this call, and then `load_notifications` must give its machine the same notification."""
+        reads the log after this call, and then `notifications_after_load` must give its machine the same
+        notification."""
         for host in tuple(self._hosts.values()):
             host.notify(notification)
 
@@ -131,7 +132,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         """Refuse all pending requests, and all that come from now on, with NOT_COORDINATOR: the broker stops."""
         self._has_ended = True
         for host in tuple(self._hosts.values()):
-            host.refuse_pending(ErrorCode.not_coordinator)
+            host.refuse_pending_requests(ErrorCode.not_coordinator)
 
     def close(self) -> None:
         """Cancel every group's asyncio task. The connections must have been closed before, so that no request waits."""
@@ -146,11 +147,11 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
     def _start_host(self, host: GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]) -> None:
         """Register the host under its group id and start its asyncio task."""
         self._hosts[host.group_id] = host
-        task = self._tasks.create_task(self._run(host), name=f"group {host.group_id}")
+        task = self._tasks.create_task(self._run_host(host), name=f"group {host.group_id}")
         self._asyncio_tasks.add(task)
         task.add_done_callback(self._asyncio_tasks.discard)
 
-    async def _run(self, host: GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]) -> None:
+    async def _run_host(self, host: GroupHost[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]) -> None:
         """Run the host until it is removable, then drop it."""
         await host.run()
         # No request came since its loop ended: no other asyncio task ran in between.

@@ -11,17 +11,17 @@ _DURATIONS_MS = range(2**31)
 """The durations that a response can contain, in ms; ``_INT16`` has the versions that it can contain."""
 
 
-def shape_error(result: object) -> str | None:
+def target_shape_error(result: object) -> str | None:
     """Why ``result`` is not a `ComputedTarget` with values of the right types; None if it is one."""
     if not isinstance(result, ComputedTarget):
         return f"the result is a {type(result).__name__} instead of a ComputedTarget"
-    if not (_is_mapping_by_id(result.members) and all(map(_is_target, result.members.values()))):
+    if not (_is_mapping_by_id(result.members) and all(map(_is_target_of_member, result.members.values()))):
         return "in the result, members must map each member id to a TargetOfMember"
-    if not (_is_mapping_by_id(result.deferred) and all(map(_is_deferred, result.deferred.values()))):
+    if not (_is_mapping_by_id(result.deferred) and all(map(_is_deferred_jobs, result.deferred.values()))):
         return "in the result, deferred must map each member id to DeferredJobs"
-    if not (isinstance(result.unplaceable, tuple) and all(map(_is_unplaceable, result.unplaceable))):
+    if not (isinstance(result.unplaceable, tuple) and all(map(_is_unplaceable_jobs, result.unplaceable))):
         return "in the result, unplaceable must be a tuple of UnplaceableJobs"
-    if not (result.next_in_ms is None or _is_number(result.next_in_ms, _DURATIONS_MS)):
+    if not (result.next_in_ms is None or _is_int_in_range(result.next_in_ms, _DURATIONS_MS)):
         return f"in the result, next_in_ms is {result.next_in_ms!r}, and must be None or between 0 and {2**31 - 1}"
     return None
 
@@ -30,20 +30,20 @@ def _is_mapping_by_id(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
-def _is_target(value: object) -> bool:
+def _is_target_of_member(value: object) -> bool:
     return (
         isinstance(value, TargetOfMember)
         and _are_jobs(value.jobs)
-        and _is_number(value.version, _INT16)
+        and _is_int_in_range(value.version, _INT16)
         and isinstance(value.metadata, bytes)
     )
 
 
-def _is_deferred(value: object) -> bool:
-    return isinstance(value, DeferredJobs) and _are_jobs(value.jobs) and _is_number(value.delay_ms, _DURATIONS_MS)
+def _is_deferred_jobs(value: object) -> bool:
+    return isinstance(value, DeferredJobs) and _are_jobs(value.jobs) and _is_int_in_range(value.delay_ms, _DURATIONS_MS)
 
 
-def _is_unplaceable(value: object) -> bool:
+def _is_unplaceable_jobs(value: object) -> bool:
     return isinstance(value, UnplaceableJobs) and _are_jobs(value.jobs) and isinstance(value.reason, str)
 
 
@@ -57,5 +57,5 @@ def _are_jobs(value: object) -> bool:
     )
 
 
-def _is_number(value: object, allowed: range) -> bool:
+def _is_int_in_range(value: object, allowed: range) -> bool:
     return isinstance(value, int) and value in allowed

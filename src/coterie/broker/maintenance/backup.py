@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, check
+from coterie.broker.maintenance.check import PROGRESS_INTERVAL_S, log_file_findings
 from coterie.broker.storage.folder import lock_folder, make_folder
-from coterie.broker.storage.log_file import check_log_exists, is_damage, make_read_error
-from coterie.broker.storage.store import connect_read_only
-from coterie.config.durable_files import sync_folder
+from coterie.broker.storage.log_file import check_log_exists, is_corruption_error, make_read_error
+from coterie.broker.storage.store import open_database_read_only
+from coterie.config.durable_files import fsync_folder
 from coterie.nouns.errors import WorldError
 
 _STEP_PAGES = 1_024
 """The number of pages that SQLite copies between two calls for the progress."""
 
 
-def back_up(
+def back_up_log(
     source: Path, target: Path, target_lock: Path, *, force: bool, report_progress: Callable[[str], None]
 ) -> int:
     """Copy the log file ``source`` to the file ``target`` and return the size of the copy in bytes. With ``force`` an
@@ -108,7 +108,7 @@ def _copy_log(source: Path, part: Path, report_progress: Callable[[str], None]) 
             reported_at_s = time.monotonic()
             report_progress(f"{100 * (total - remaining) // max(1, total)} % copied")
 
-    reading = connect_read_only(source)
+    reading = open_database_read_only(source)
     try:
         # Without an open read transaction SQLite would restart the copy after each write of the broker.
         try:
@@ -116,7 +116,9 @@ def _copy_log(source: Path, part: Path, report_progress: Callable[[str], None]) 
             reading.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error as error:
             raise (
-                _make_corrupt_log_error(source, str(error)) if is_damage(error) else make_read_error(source, error)
+                _make_corrupt_log_error(source, str(error))
+                if is_corruption_error(error)
+                else make_read_error(source, error)
             ) from error
         writing = sqlite3.connect(os.fspath(part), isolation_level=None)
         try:
@@ -132,7 +134,7 @@ def _check_copy(source: Path, part: Path, report_progress: Callable[[str], None]
 
     :raises WorldError: the copy is corrupt, and so is its source.
     """
-    finding = next(check(part, report_progress=report_progress, accepts_older_layout=True), None)
+    finding = next(log_file_findings(part, report_progress=report_progress, accepts_older_layout=True), None)
     if finding is not None:
         raise _make_corrupt_log_error(source, finding)
 
@@ -157,7 +159,7 @@ def _replace_target(part: Path, target: Path) -> None:
     for suffix in ("-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
     part.replace(target)
-    sync_folder(target.parent)
+    fsync_folder(target.parent)
 
 
 def _checkpoint_wal(target: Path) -> None:

@@ -15,8 +15,8 @@ from uuid import UUID
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.connect import CONNECT_TOPIC
 from coterie.broker.storage.layout import LAYOUT_VERSION, check_is_broker_log
-from coterie.broker.storage.log_file import check_log_exists, is_damage, make_open_error, make_read_error
-from coterie.broker.storage.store import connect_read_only
+from coterie.broker.storage.log_file import check_log_exists, is_corruption_error, make_open_error, make_read_error
+from coterie.broker.storage.store import open_database_read_only
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import BatchHeader, check_crc, decode_records, read_batch_header
@@ -34,7 +34,9 @@ PROGRESS_INTERVAL_S = 2.0
 """The shortest time between two reports of the progress."""
 
 
-def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_layout: bool = False) -> Iterator[str]:
+def log_file_findings(
+    path: Path, *, report_progress: Callable[[str], None], accepts_older_layout: bool = False
+) -> Iterator[str]:
     """Check the log file ``path`` and yield the findings, one line each; none means that the log is valid.
     ``report_progress`` gets a line about the progress about every 2 s. With ``accepts_older_layout`` a log of an older
     layout is checked by SQLite's own integrity check only; without it such a log is an error.
@@ -44,7 +46,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
     """
     check_log_exists(path)
     try:
-        database = connect_read_only(path)
+        database = open_database_read_only(path)
     except sqlite3.Error as error:
         raise make_open_error(path, error) from error
     try:
@@ -52,7 +54,7 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
         check_is_broker_log(database, path)
         (layout,) = database.execute("PRAGMA user_version").fetchone()
         if layout == LAYOUT_VERSION:
-            yield from _Check(database, report_progress).run()
+            yield from _LogCheck(database, report_progress).all_findings()
         elif accepts_older_layout and 0 < layout < LAYOUT_VERSION:
             yield from _integrity_findings(database)
         else:
@@ -62,14 +64,14 @@ def check(path: Path, *, report_progress: Callable[[str], None], accepts_older_l
                 " version"
             )
     except sqlite3.Error as error:
-        if not is_damage(error):
+        if not is_corruption_error(error):
             raise make_read_error(path, error) from error
         yield f"the file cannot be read: {error}"
     finally:
         database.close()
 
 
-class _Check:
+class _LogCheck:
     """One check of a log of layout `LAYOUT_VERSION`."""
 
     def __init__(self, database: sqlite3.Connection, report_progress: Callable[[str], None]) -> None:
@@ -79,12 +81,12 @@ class _Check:
         self._done_bytes = 0
         self._all_bytes = 0
 
-    def run(self) -> Iterator[str]:
+    def all_findings(self) -> Iterator[str]:
         """Check everything and yield the findings. A batch that cannot be read ends only the check of its partition."""
         self._report_progress("SQLite checks its pages and indexes")
         yield from _integrity_findings(self._database)
-        yield from self._check_topics()
-        yield from self._check_open_transactions()
+        yield from self._topic_findings()
+        yield from self._open_transaction_findings()
         (self._all_bytes,) = self._database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM batches").fetchone()
         for topic, number, *partition in self._database.execute(
             "SELECT t.name, p.number, p.id, p.start_offset, p.cleaned_offset, p.sifted_offset FROM partitions p"
@@ -93,14 +95,14 @@ class _Check:
             try:
                 yield from (
                     f"{topic}-{number}: {finding}"
-                    for finding in self._check_partition(*partition, decode_record=_GROUP_RECORDS.get(topic))
+                    for finding in self._partition_findings(*partition, decode_record=_GROUP_RECORDS.get(topic))
                 )
             except sqlite3.Error as error:
                 yield f"{topic}-{number}: cannot read the next batch: {error}"
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
-    def _check_topics(self) -> Iterator[str]:
+    def _topic_findings(self) -> Iterator[str]:
         """Yield the findings about topics, partitions without their batches, configs of groups, and the cluster's
         id."""
         for topic, name, topic_id, partitions, configs in self._database.execute(
@@ -136,7 +138,7 @@ class _Check:
         if count:
             yield f"{count} rows of {table} have no parent row"
 
-    def _check_open_transactions(self) -> Iterator[str]:
+    def _open_transaction_findings(self) -> Iterator[str]:
         """Yield a finding for each transaction that is open in a partition although no transactional id has it as
         ongoing: readers of committed records would wait for its end forever."""
         ongoing: set[tuple[int, str, int]] = set()
@@ -161,7 +163,7 @@ class _Check:
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
-    def _check_partition(
+    def _partition_findings(
         self,
         partition_row_id: int,
         start_offset: int,
@@ -197,13 +199,13 @@ class _Check:
                     _check_group_records(data, decode_record)
             except WireError as error:
                 yield f"{where} is corrupt: {error}"
-            self._add_checked_batch(size_bytes)
+            self._count_checked_batch(size_bytes)
         end_offset = max(expected, start_offset)
         if max(cleaned_offset, sifted_offset) > end_offset:
             yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
-        yield from self._check_producers(partition_row_id, end_offset)
+        yield from self._producer_findings(partition_row_id, end_offset)
 
-    def _check_producers(self, partition_row_id: int, end_offset: int) -> Iterator[str]:
+    def _producer_findings(self, partition_row_id: int, end_offset: int) -> Iterator[str]:
         """Yield the findings about the producers and aborted transactions of one partition."""
         for producer_id, batches, open_offset in self._database.execute(
             "SELECT producer_id, batches, open_offset FROM producers WHERE partition = ?", (partition_row_id,)
@@ -224,7 +226,7 @@ class _Check:
                     f" but the end offset of the partition is {end_offset}"
                 )
 
-    def _add_checked_batch(self, size_bytes: int) -> None:
+    def _count_checked_batch(self, size_bytes: int) -> None:
         """Count ``size_bytes``, the size of a checked batch, and report the progress if the last report was
         `PROGRESS_INTERVAL_S` ago."""
         self._done_bytes += size_bytes

@@ -7,8 +7,8 @@ batch that is compressed with an unknown codec, unless it belongs to an aborted 
 
 from collections.abc import Callable
 
-from coterie.broker.maintenance.compaction import KEY_COST_BYTES, Compaction, SlicedBatch
-from coterie.broker.maintenance.rows import Row, RowChange, RowReader
+from coterie.broker.maintenance.compaction import KEY_COST_BYTES, BatchWithRecords, Compaction
+from coterie.broker.maintenance.rows import BatchRow, RowChange, RowReader
 from coterie.broker.topics.cleanup_settings import CleanupSettings
 from coterie.nouns.errors import WireError
 from coterie.wire.batch_filter import rebuild_with_records, split_records
@@ -16,8 +16,9 @@ from coterie.wire.batches import BatchHeader, check_crc, read_batch_header
 
 
 class PartitionCleaner:
-    """One compaction of one partition. All calls block. Call `index_keys` until it returns False, then `clean` until it
-    returns None, and write the changes in this order. Then the partition is compacted up to ``end_offset``."""
+    """One compaction of one partition. All calls block. Call `index_keys` until it returns False, then
+    `next_row_changes` until it returns None, and write the changes in this order. Then the partition is compacted up to
+    ``end_offset``."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class PartitionCleaner:
     def index_keys(self) -> bool:
         """Index the keys of the next chunk of batches. False when no further call is needed: all batches are indexed,
         or the keys of the next batch do not fit into memory, and ``end_offset`` is now its base offset."""
-        rows = self._reader.rows(self._partition_row_id, self._index_from_offset, self.end_offset)
+        rows = self._reader.next_batch_rows(self._partition_row_id, self._index_from_offset, self.end_offset)
         for row in rows:
             if not self._compaction.index_keys(self._read_batch(row)[0]):
                 self.end_offset = row.base_offset
@@ -60,16 +61,16 @@ class PartitionCleaner:
             self._index_from_offset = row.last_offset + 1
         return bool(rows)
 
-    def clean(self) -> list[RowChange] | None:
+    def next_row_changes(self) -> list[RowChange] | None:
         """The changes of the next chunk of batches, possibly none; None if there are no more batches."""
-        rows = self._reader.rows(self._partition_row_id, self._clean_from_offset, self.end_offset)
+        rows = self._reader.next_batch_rows(self._partition_row_id, self._clean_from_offset, self.end_offset)
         if not rows:
             return None
         self._clean_from_offset = rows[-1].last_offset + 1
         changes: list[RowChange] = []
         for row in rows:
             batch, head = self._read_batch(row)
-            outcome = self._compaction.clean(batch)
+            outcome = self._compaction.clean_batch(batch)
             if outcome.is_removed:
                 changes.append(RowChange(row_id=row.row_id, data=b""))
             elif outcome.records is not None:
@@ -80,7 +81,7 @@ class PartitionCleaner:
                 changes.append(RowChange(row_id=row.row_id, data=None, delete_horizon_ms=outcome.delete_horizon_ms))
         return changes
 
-    def _read_batch(self, row: Row) -> tuple[SlicedBatch, BatchHeader | None]:
+    def _read_batch(self, row: BatchRow) -> tuple[BatchWithRecords, BatchHeader | None]:
         """The batch in ``row`` with its records, and its header; the header is None if it cannot be read."""
         head: BatchHeader | None = None
         records = None
@@ -93,7 +94,7 @@ class PartitionCleaner:
             records = () if head.is_control else split_records(row.data, head)
         except WireError as error:
             self._log_warning_once(f"the batch at offset {row.base_offset} cannot be read and stays as it is: {error}")
-        return SlicedBatch(
+        return BatchWithRecords(
             base_offset=row.base_offset,
             last_offset=row.last_offset,
             producer_id=-1 if head is None else head.producer_id,

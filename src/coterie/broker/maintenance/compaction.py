@@ -28,7 +28,7 @@ stored itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlicedBatch:
+class BatchWithRecords:
     """A batch and its records; ``records`` is None if they cannot be read, and empty for a control batch. If
     ``is_verified`` is False, the other fields of the header may be wrong."""
 
@@ -61,8 +61,8 @@ class CleanedBatch:
 
 
 class Compaction:
-    """One compaction of one partition: every call of `index_keys` comes before the first call of `clean`. All batches
-    are before the last stable offset, so every transaction in them is completed."""
+    """One compaction of one partition: every call of `index_keys` comes before the first call of `clean_batch`. All
+    batches are before the last stable offset, so every transaction in them is completed."""
 
     def __init__(
         self,
@@ -85,33 +85,33 @@ class Compaction:
         self._producers_with_records: set[int] = set()
         """Producers whose transaction has records left, and whose marker the second phase has not reached yet."""
 
-    def index_keys(self, batch: SlicedBatch) -> bool:
+    def index_keys(self, batch: BatchWithRecords) -> bool:
         """Store the newest offset of each key in the batch. False if its records could make more than ``keys_max``
         keys: then nothing is stored, and the compaction must end before this batch. The first batch with keys always
         fits."""
         records = batch.records or ()
         if self._newest_offset_by_key and len(self._newest_offset_by_key) + len(records) > self._keys_max:
             return False
-        if not batch.is_control and not self._is_aborted(batch):
+        if not batch.is_control and not self._is_in_aborted_transaction(batch):
             for record in records:
                 if record.key is not None:
-                    self._newest_offset_by_key[_index_key(record.key)] = record.offset
+                    self._newest_offset_by_key[_key_or_digest(record.key)] = record.offset
         return True
 
-    def clean(self, batch: SlicedBatch) -> CleanedBatch:
+    def clean_batch(self, batch: BatchWithRecords) -> CleanedBatch:
         """What the compaction keeps of the batch. Call it for all batches in order, from the partition's start."""
         if batch.is_control:
             return self._clean_marker(batch)
-        if batch.is_verified and self._is_aborted(batch):
+        if batch.is_verified and self._is_in_aborted_transaction(batch):
             return CleanedBatch(records=())
         if batch.records is None:
             self._has_unreadable_batch = True
-            self._record_transaction(batch)
+            self._note_transaction_has_records(batch)
             # Its records are never dropped, so it needs no compaction: remove its horizon.
             return CleanedBatch(records=None)
         kept = [record for record in batch.records if self._is_kept(record, batch.delete_horizon_ms)]
         if kept:
-            self._record_transaction(batch)
+            self._note_transaction_has_records(batch)
         has_tombstones = any(record.is_tombstone for record in kept)
         return CleanedBatch(
             records=kept if len(kept) < len(batch.records) else None,
@@ -123,11 +123,11 @@ class Compaction:
     def _is_kept(self, record: RawRecord, delete_horizon_ms: int | None) -> bool:
         """Whether the compaction keeps the record. False for a record without a key, a record that is not the newest of
         its key, and a tombstone whose batch has a horizon, ``delete_horizon_ms``, that has passed."""
-        if record.key is None or self._newest_offset_by_key.get(_index_key(record.key), -1) > record.offset:
+        if record.key is None or self._newest_offset_by_key.get(_key_or_digest(record.key), -1) > record.offset:
             return False
         return not record.is_tombstone or self._has_unreadable_batch or not self._has_horizon_passed(delete_horizon_ms)
 
-    def _clean_marker(self, batch: SlicedBatch) -> CleanedBatch:
+    def _clean_marker(self, batch: BatchWithRecords) -> CleanedBatch:
         """Keep a marker while its transaction has records; after that keep it for ``delete.retention.ms``, like a
         tombstone."""
         if batch.producer_id in self._producers_with_records:
@@ -137,12 +137,12 @@ class Compaction:
             return CleanedBatch(records=())
         return CleanedBatch(records=None, delete_horizon_ms=self._delete_horizon(batch))
 
-    def _record_transaction(self, batch: SlicedBatch) -> None:
+    def _note_transaction_has_records(self, batch: BatchWithRecords) -> None:
         """Remember that the transaction of the batch, if it has one, has records left: its marker must stay."""
         if batch.is_transactional:
             self._producers_with_records.add(batch.producer_id)
 
-    def _is_aborted(self, batch: SlicedBatch) -> bool:
+    def _is_in_aborted_transaction(self, batch: BatchWithRecords) -> bool:
         """Whether the batch belongs to an aborted transaction."""
         if not batch.is_transactional or batch.producer_id not in self._aborted_transactions:
             return False
@@ -156,16 +156,16 @@ class Compaction:
         horizon."""
         return delete_horizon_ms is not None and delete_horizon_ms <= self._now_ms
 
-    def _delete_horizon(self, batch: SlicedBatch) -> int:
+    def _delete_horizon(self, batch: BatchWithRecords) -> int:
         """The horizon of the batch; if it has none, the end of ``delete.retention.ms`` from now."""
         return self._new_delete_horizon_ms if batch.delete_horizon_ms is None else batch.delete_horizon_ms
 
 
 def _marker_offset(transaction: AbortedTransaction) -> int:
     """The offset of the transaction's marker."""
-    return transaction.last_offset
+    return transaction.marker_offset
 
 
-def _index_key(key: bytes) -> bytes:
+def _key_or_digest(key: bytes) -> bytes:
     """The key, or the digest of a long key, under which its newest offset is stored."""
     return key if len(key) <= _RAW_KEY_SIZE_MAX else blake2b(key, digest_size=_RAW_KEY_SIZE_MAX + 1).digest()

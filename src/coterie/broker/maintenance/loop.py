@@ -20,9 +20,9 @@ from coterie.broker.maintenance.rows import (
     RowReader,
     apply_row_changes,
     delete_partition_row,
-    remove_rows,
-    set_cleaned,
-    set_sifted,
+    remove_batch_rows,
+    store_cleaned_offset,
+    store_started_compaction_offset,
     vacuum_pages,
 )
 from coterie.broker.settings import MaintenanceSettings
@@ -43,7 +43,7 @@ _SPARE_SHARE = 0.25
 """The file is not shrunk if at most this share of it is free."""
 
 
-class _NotDue(NamedTuple):
+class _CompactionNotDue(NamedTuple):
     """The result of a check that a partition needs no compaction. Until ``until_ms``, and while the partition's offsets
     and its policy stay the same, the next passes skip the partition without computing the sums over all its batches."""
 
@@ -96,7 +96,7 @@ class _Maintenance:
         each such write, the other writes of the same SQLite transaction must be run a second time."""
         self._warned_names: set[str] = set()
         """The partitions and topics about which a warning was logged."""
-        self._not_due_by_partition: dict[int, _NotDue] = {}
+        self._not_due_by_partition: dict[int, _CompactionNotDue] = {}
 
     async def run(self) -> None:
         """Delete hidden rows whenever there are any; after ``initial_delay_ms`` compact and shrink the file, and again
@@ -114,7 +114,7 @@ class _Maintenance:
                 if loop.time() >= retention_due_s:
                     await self._run_operation(self._apply_retention)
                     retention_due_s = loop.time() + self._settings.retention_check_interval_ms / 1000
-                await self._run_operation(self._compact)
+                await self._run_operation(self._compact_all_partitions)
                 await self._run_operation(self._shrink_file)
                 due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
 
@@ -132,7 +132,7 @@ class _Maintenance:
         else:
             self._failing.discard(operation)
 
-    async def _run_each(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+    async def _run_named_operations(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
         """Run the named operations one after the other. An operation that fails is logged and does not stop the others.
         An operation whose write has read a corrupt page is not run again.
 
@@ -192,21 +192,21 @@ class _Maintenance:
             for partition in topic.partitions
         }
 
-        def name_of(partition_row_id: int) -> str:
+        def operation_name_of(partition_row_id: int) -> str:
             return names.get(partition_row_id, f"the removal of partition {partition_row_id} of a deleted topic")
 
         for partition_id, error in unreadable:
-            self._log_unreadable_once(name_of(partition_id), error)
-        await self._run_each(
-            (name_of(partition_id), partial(self._remove_batches, partition_id, start_offset))
+            self._log_unreadable_once(operation_name_of(partition_id), error)
+        await self._run_named_operations(
+            (operation_name_of(partition_id), partial(self._remove_batches, partition_id, start_offset))
             for partition_id, start_offset in hidden
         )
-        await self._run_each(
-            (name_of(partition_id), partial(self._remove_orphan, partition_id))
-            for partition_id in await self._run_blocking(self._reader.orphans)
+        await self._run_named_operations(
+            (operation_name_of(partition_id), partial(self._remove_orphan_partition, partition_id))
+            for partition_id in await self._run_blocking(self._reader.orphan_partition_row_ids)
         )
 
-    async def _remove_orphan(self, partition_row_id: int) -> None:
+    async def _remove_orphan_partition(self, partition_row_id: int) -> None:
         """Delete all rows of a partition whose topic was deleted."""
         await self._remove_batches(partition_row_id, _EVERY_OFFSET)
         await self._log.run_write(partial(delete_partition_row, partition_row_id=partition_row_id))
@@ -216,13 +216,13 @@ class _Maintenance:
         while (
             until := await self._run_blocking(partial(self._reader.last_removable_offset, partition_row_id, end_offset))
         ) is not None:
-            await self._log.run_write(partial(remove_rows, partition_row_id=partition_row_id, last_offset=until))
+            await self._log.run_write(partial(remove_batch_rows, partition_row_id=partition_row_id, last_offset=until))
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
         """Hide the expired records of all partitions, and delete their rows."""
-        await self._run_each(
+        await self._run_named_operations(
             (
                 f"the retention of {topic.name}-{partition.number}",
                 partial(self._apply_partition_retention, partition, policy),
@@ -233,12 +233,12 @@ class _Maintenance:
 
     async def _apply_partition_retention(self, partition: Partition, policy: CleanupSettings) -> None:
         """Hide the expired records of one partition: raise its start offset past them."""
-        start_offset = await self._run_blocking(partial(self._start_offset, partition, policy))
+        start_offset = await self._run_blocking(partial(self._start_offset_by_retention, partition, policy))
         if start_offset > partition.start_offset:
             with suppress(TopicGoneError):  # all its records are deleted then
                 await self._log.delete_records(partition, start_offset)
 
-    def _start_offset(self, partition: Partition, policy: CleanupSettings) -> int:
+    def _start_offset_by_retention(self, partition: Partition, policy: CleanupSettings) -> int:
         """The start offset that the partition must have now by its retention time and retention size. Blocks."""
         offset = partition.start_offset
         if policy.retention_ms is not None:
@@ -249,7 +249,7 @@ class _Maintenance:
 
     # -- compaction ---------------------------------------------------------------------------------------------------
 
-    async def _compact(self) -> None:
+    async def _compact_all_partitions(self) -> None:
         """Compact each partition of a compacted topic that needs it."""
         compacted = [each for each in await self._partitions_with_settings() if each[2].is_compacted]
         self._not_due_by_partition = {
@@ -257,7 +257,7 @@ class _Maintenance:
             for _, partition, _ in compacted
             if partition.row_id in self._not_due_by_partition
         }
-        await self._run_each(
+        await self._run_named_operations(
             (
                 f"the compaction of {topic.name}-{partition.number}",
                 partial(self._compact_partition, topic, partition, policy),
@@ -286,26 +286,28 @@ class _Maintenance:
         ):
             return False
         cleaner = await self._run_blocking(
-            partial(self._due_cleaner, partition.row_id, *offsets, policy, log_warning_once)
+            partial(self._due_cleaner_or_next_check_ms, partition.row_id, *offsets, policy, log_warning_once)
         )
         if not isinstance(cleaner, PartitionCleaner):
-            self._not_due_by_partition[partition.row_id] = _NotDue(offsets, policy, cleaner)
+            self._not_due_by_partition[partition.row_id] = _CompactionNotDue(offsets, policy, cleaner)
             return False
         first_uncleanable_offset = cleaner.end_offset
         while await self._run_blocking(cleaner.index_keys):
             pass
         await self._log.run_write(
-            partial(set_sifted, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset)
+            partial(
+                store_started_compaction_offset, partition_row_id=partition.row_id, sifted_offset=cleaner.end_offset
+            )
         )
-        while (changes := await self._run_blocking(cleaner.clean)) is not None:
+        while (changes := await self._run_blocking(cleaner.next_row_changes)) is not None:
             if changes:
                 await self._log.run_write(partial(apply_row_changes, changes=changes))
         await self._log.run_write(
-            partial(set_cleaned, partition_row_id=partition.row_id, cleaned_offset=cleaner.end_offset)
+            partial(store_cleaned_offset, partition_row_id=partition.row_id, cleaned_offset=cleaner.end_offset)
         )
         return cleaner.end_offset < first_uncleanable_offset
 
-    def _due_cleaner(
+    def _due_cleaner_or_next_check_ms(
         self,
         partition_row_id: int,
         start_offset: int,

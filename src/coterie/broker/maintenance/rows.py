@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.broker.storage.store import Store, connect
+from coterie.broker.storage.store import Store, open_database
 from coterie.broker.storage.transaction_store import AbortedTransaction, read_aborted_transactions
 from coterie.broker.topics.cleanup_settings import CleanupSettings
 from coterie.wire.batches import read_batch_header
@@ -25,7 +25,7 @@ each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BatchRow:
     """The row of one batch in the table `batches`, with its SQLite row id."""
 
     row_id: int
@@ -75,7 +75,7 @@ class RowReader:
     """Reads rows for maintenance, on a separate connection. All calls block."""
 
     def __init__(self, path: Path) -> None:
-        self._database = connect(path)
+        self._database = open_database(path)
         self._database.execute("PRAGMA query_only = ON")
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class RowReader:
                 break
         return until
 
-    def orphans(self) -> list[int]:
+    def orphan_partition_row_ids(self) -> list[int]:
         """The row ids of the partitions whose topic was deleted."""
         return [row[0] for row in self._database.execute("SELECT id FROM partitions WHERE topic IS NULL")]
 
@@ -218,10 +218,10 @@ class RowReader:
             next_delete_horizon_ms=horizon_ms,
         )
 
-    def rows(self, partition_row_id: int, offset: int, end_offset: int) -> list[Row]:
+    def next_batch_rows(self, partition_row_id: int, offset: int, end_offset: int) -> list[BatchRow]:
         """The next consecutive whole batches from the batch that contains ``offset``, at most about one chunk. All end
         before ``end_offset``; empty if there are none."""
-        found: list[Row] = []
+        found: list[BatchRow] = []
         size = 0
         rows = self._database.execute(
             "SELECT id, base_offset, last_offset, data, delete_horizon_ms FROM batches WHERE partition = ?"
@@ -230,7 +230,7 @@ class RowReader:
         )
         for row_id, base_offset, last_offset, data, horizon_ms in rows:
             found.append(
-                Row(
+                BatchRow(
                     row_id=row_id,
                     base_offset=base_offset,
                     last_offset=last_offset,
@@ -261,7 +261,7 @@ class RowReader:
 # -- inside an SQLite transaction of the store ------------------------------------------------------------------------
 
 
-def remove_rows(store: Store, partition_row_id: int, last_offset: int) -> None:
+def remove_batch_rows(store: Store, partition_row_id: int, last_offset: int) -> None:
     """Delete the batches up to and including ``last_offset``, which must be from `RowReader.last_removable_offset`."""
     store.database.execute(
         "DELETE FROM batches WHERE partition = ? AND last_offset <= ?", (partition_row_id, last_offset)
@@ -303,7 +303,7 @@ def apply_row_changes(store: Store, changes: Iterable[RowChange]) -> None:
             store.database.execute("DELETE FROM batches WHERE id = ?", (row.row_id,))
 
 
-def set_sifted(store: Store, partition_row_id: int, sifted_offset: int) -> None:
+def store_started_compaction_offset(store: Store, partition_row_id: int, sifted_offset: int) -> None:
     """Store that batches before ``sifted_offset`` may be missing from now on, because a compaction may remove them. A
     lower offset than the stored one changes nothing."""
     store.database.execute(
@@ -311,7 +311,7 @@ def set_sifted(store: Store, partition_row_id: int, sifted_offset: int) -> None:
     )
 
 
-def set_cleaned(store: Store, partition_row_id: int, cleaned_offset: int) -> None:
+def store_cleaned_offset(store: Store, partition_row_id: int, cleaned_offset: int) -> None:
     """Store that the partition is compacted up to ``cleaned_offset``: at this offset the next compaction begins to
     index keys."""
     store.database.execute("UPDATE partitions SET cleaned_offset = ? WHERE id = ?", (cleaned_offset, partition_row_id))

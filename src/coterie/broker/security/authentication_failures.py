@@ -14,12 +14,12 @@ class AuthenticationFailures:
     def __init__(self) -> None:
         self._limit = LogRateLimit()
 
-    def log_message(self, host: str, user: str, mechanism: str | None, *, now_s: float) -> str | None:
+    def message_to_log(self, host: str, user: str, mechanism: str | None, *, now_s: float) -> str | None:
         """The log message for one more failed login from the address ``host``; None if a message for this address was
         created less than a minute ago. The message names the user that the peer claimed, unless ``mechanism`` is None,
         and how many logins from ``host`` failed without a message since the last message. ``now_s`` is a monotonic
         time."""
-        suppressed = self._limit.count_suppressed(host, now_s=now_s)
+        suppressed = self._limit.suppressed_count_if_allowed(host, now_s=now_s)
         if suppressed is None:
             return None
         message = "authentication failed"

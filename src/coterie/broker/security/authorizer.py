@@ -79,8 +79,8 @@ class AclEntry:
     principal: str
     """``User:name``, or ``User:*`` for all users."""
     operations: frozenset[Operation]
-    type_: ResourceType
-    name: str
+    resource_type: ResourceType
+    resource_name: str
     """The resource's name; with a * at its end it is a prefix."""
     host: IPv4Network | IPv6Network | None
     """The addresses of the clients to which the rule applies; None means any address."""
@@ -89,7 +89,7 @@ class AclEntry:
         """Whether the rule is for ``principal`` at the address ``host``, for this type, and for at least one of
         ``operations``. The resource's name is not compared: see :meth:`matches_name`."""
         return (
-            self.type_ is type_
+            self.resource_type is type_
             and self.principal in (str(principal), f"{principal.kind}:*")
             and (self.host is None or self._contains_address(_parse_address(host)))
             and (Operation.ALL in self.operations or not self.operations.isdisjoint(operations))
@@ -103,7 +103,9 @@ class AclEntry:
 
     def matches_name(self, name: str) -> bool:
         """Whether the rule applies to the resource with this name."""
-        return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+        return (
+            name.startswith(self.resource_name[:-1]) if self.resource_name.endswith("*") else name == self.resource_name
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,9 @@ class Acls:
         # As in Kafka, an allowed name counts unless a deny rule has the same name or a prefix of it.
         if str(principal) in self.super_users:
             return True
-        names = [rule.name for rule in self._applicable_rules(principal, {operation}, type_, host) if rule.allows]
+        names = [
+            rule.resource_name for rule in self._applicable_rules(principal, {operation}, type_, host) if rule.allows
+        ]
         denied = [rule for rule in self._applicable_rules(principal, {operation}, type_, host) if not rule.allows]
         return any(not any(rule.matches_name(name) for rule in denied) for name in names)
 
@@ -221,8 +225,8 @@ def _parse_acl_entry(words: Sequence[str]) -> AclEntry:
         allows=words[0] == "allow",
         principal=_parse_principal(words[1]),
         operations=frozenset(_parse_operation(word) for word in words[2].split(",")),
-        type_=type_,
-        name=name,
+        resource_type=type_,
+        resource_name=name,
         host=_parse_host(words[5]) if len(words) == 6 else None,
     )
 

@@ -46,7 +46,7 @@ class SaslExchange:
         self.principal: Principal | None = None
         """The peer's principal; None until the peer is authenticated."""
 
-    def check_expected(self, header: RequestHeader, *, is_served: bool) -> bool:
+    def accept_request_or_fail(self, header: RequestHeader, *, is_served: bool) -> bool:
         """Whether this request is the next step of the exchange. False if a token was expected: then the exchange has
         failed, and the request gets an error response, as in Kafka. ``is_served`` is whether the broker supports the
         request's version.
@@ -78,7 +78,7 @@ class SaslExchange:
             self._scram = ScramServer(
                 mechanism,
                 nonce=secrets.token_urlsafe(24),
-                find_credential=lambda user: self._users.find(user)[mechanism],
+                find_credential=lambda user: self._users.find_credentials(user)[mechanism],
             )
         return True
 
@@ -91,7 +91,7 @@ class SaslExchange:
         """
         try:
             # On a thread: checking a password takes milliseconds on purpose, and the users are read from a file.
-            return await asyncio.to_thread(self._evaluate_token, token)
+            return await asyncio.to_thread(self._evaluate_token_blocking, token)
         except (AuthenticationFailedError, WireError) as error:
             self.has_failed = True
             await asyncio.sleep(self._failed_authentication_delay_s)
@@ -103,7 +103,7 @@ class SaslExchange:
                 f"Authentication failed because the client's SASL message is invalid: {error}."
             ) from None
 
-    def _evaluate_token(self, token: bytes) -> bytes:
+    def _evaluate_token_blocking(self, token: bytes) -> bytes:
         """Like :meth:`evaluate_token`, but blocking and without the delay.
 
         :raises AuthenticationFailedError: the user name or the password is wrong.
@@ -138,6 +138,6 @@ class SaslExchange:
                 "a PLAIN message needs user and password, and its authorization id must be empty or the user"
             )
         self.claimed_user = user
-        if not self._users.find(user)[_PLAIN_MECHANISM].matches_password(_PLAIN_MECHANISM, password):
+        if not self._users.find_credentials(user)[_PLAIN_MECHANISM].matches_password(_PLAIN_MECHANISM, password):
             raise AuthenticationFailedError("the password is wrong")
         return Principal(user)

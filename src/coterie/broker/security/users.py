@@ -43,7 +43,7 @@ class Users:
         self._last_error = ""
         self._unknown_user_secret = secrets.token_bytes(32)
 
-    def find(self, name: str) -> CredentialsByMechanism:
+    def find_credentials(self, name: str) -> CredentialsByMechanism:
         """The credentials of the user ``name``, after a check for a newer file. An unknown user gets credentials that
         match no password, with the same salt during one run of the broker, so that a client cannot find out which users
         exist. If the file cannot be read, the users read last are used."""
@@ -79,7 +79,7 @@ class Users:
             )
             for mechanism in HASH_BY_MECHANISM
         }
-        self._write({**self._users, name: made})
+        self._write_users({**self._users, name: made})
         return is_new
 
     def remove(self, name: str) -> bool:
@@ -90,7 +90,7 @@ class Users:
         self._refresh()
         if name not in self._users:
             return False
-        self._write({other: user for other, user in self._users.items() if other != name})
+        self._write_users({other: user for other, user in self._users.items() if other != name})
         return True
 
     def _refresh_or_keep(self) -> None:
@@ -119,16 +119,16 @@ class Users:
             raise WorldError(f"the users in {self._path} cannot be read: {error.strerror}") from error
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
-            self._users = _read(self._path)
+            self._users = _read_users_file(self._path)
             self._stamp = stamp
 
-    def _write(self, users: Mapping[str, CredentialsByMechanism]) -> None:
+    def _write_users(self, users: Mapping[str, CredentialsByMechanism]) -> None:
         """Replace the file by one with ``users``, durably.
 
         :raises WorldError: the file cannot be written.
         """
         text = json.dumps(
-            {"version": 1, "users": {name: _encode(user) for name, user in sorted(users.items())}}, indent=1
+            {"version": 1, "users": {name: _encode_credentials(user) for name, user in sorted(users.items())}}, indent=1
         )
         try:
             make_folder(self._path.parent)
@@ -141,7 +141,7 @@ class Users:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> Mapping[str, CredentialsByMechanism]:
+def _read_users_file(path: Path) -> Mapping[str, CredentialsByMechanism]:
     """The credentials by user and mechanism in the file ``path``.
 
     :raises WorldError: the file cannot be read or is not a users file.
@@ -151,7 +151,7 @@ def _read(path: Path) -> Mapping[str, CredentialsByMechanism]:
         if found["version"] != 1:
             raise WorldError(f"the users in {path} have version {found['version']}; this broker supports version 1")
         return {
-            name: {mechanism: _decode(user[mechanism]) for mechanism in HASH_BY_MECHANISM}
+            name: {mechanism: _decode_credential(user[mechanism]) for mechanism in HASH_BY_MECHANISM}
             for name, user in found["users"].items()
         }
     except OSError as error:
@@ -162,7 +162,7 @@ def _read(path: Path) -> Mapping[str, CredentialsByMechanism]:
         ) from error
 
 
-def _encode(user: CredentialsByMechanism) -> Mapping[str, Mapping[str, object]]:
+def _encode_credentials(user: CredentialsByMechanism) -> Mapping[str, Mapping[str, object]]:
     """A user's credentials by mechanism, as JSON values."""
     return {
         mechanism: {
@@ -175,8 +175,8 @@ def _encode(user: CredentialsByMechanism) -> Mapping[str, Mapping[str, object]]:
     }
 
 
-def _decode(encoded: Mapping[str, str]) -> Credential:
-    """The credential in JSON values that :func:`_encode` made."""
+def _decode_credential(encoded: Mapping[str, str]) -> Credential:
+    """The credential in JSON values that :func:`_encode_credentials` made."""
     return Credential(
         salt=base64.b64decode(encoded["salt"]),
         iterations=int(encoded["iterations"]),

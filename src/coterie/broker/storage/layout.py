@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from coterie.config.durable_files import sync_folder
+from coterie.config.durable_files import fsync_folder
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def create_log_file(path: Path) -> None:
     finally:
         database.close()
     part.replace(path)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
 def check_is_broker_log(database: sqlite3.Connection, path: Path) -> None:
@@ -148,7 +148,7 @@ def create_or_upgrade_layout(database: sqlite3.Connection, path: Path) -> None:
     (found,) = database.execute("PRAGMA user_version").fetchone()
     if found == 0:
         cluster_id = uuid4().hex
-        _run(
+        _run_layout_statements(
             database,
             _INITIAL_TABLES
             + _PARTITIONS.format(name="partitions")
@@ -158,7 +158,7 @@ def create_or_upgrade_layout(database: sqlite3.Connection, path: Path) -> None:
         )
     elif found in _UPGRADES:
         logger.info("Upgrading %s from layout %d to layout %d", path, found, LAYOUT_VERSION)
-        _run(database, "".join(_UPGRADES[layout] for layout in range(found, LAYOUT_VERSION)))
+        _run_layout_statements(database, "".join(_UPGRADES[layout] for layout in range(found, LAYOUT_VERSION)))
     elif found != LAYOUT_VERSION:
         raise WorldError(
             f"the log {path} was written by a newer version of coterie (layout {found}, this version uses"
@@ -168,7 +168,7 @@ def create_or_upgrade_layout(database: sqlite3.Connection, path: Path) -> None:
         _enable_auto_vacuum(database, path)
 
 
-def _run(database: sqlite3.Connection, statements: str) -> None:
+def _run_layout_statements(database: sqlite3.Connection, statements: str) -> None:
     """Run ``statements`` and set the layout number in one SQLite transaction; after an error nothing is changed."""
     try:
         database.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {LAYOUT_VERSION}; COMMIT;")

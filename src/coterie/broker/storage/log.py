@@ -20,7 +20,7 @@ from coterie.broker.storage.folder import lock_folder, make_folder
 from coterie.broker.storage.layout import check_is_broker_log, create_log_file
 from coterie.broker.storage.log_file import make_open_error
 from coterie.broker.storage.reader import ReadableSize, StoreReader
-from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
+from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, open_database_read_only
 from coterie.broker.storage.transaction_store import (
     AbortedTransaction,
     check_transaction_is_open,
@@ -313,13 +313,13 @@ class BrokerLog:
             lambda reader: reader.max_timestamp_batch(partition.row_id, start_offset, end_offset)
         )
 
-    async def sizes(self) -> Mapping[int, int]:
+    async def partition_sizes_by_row_id(self) -> Mapping[int, int]:
         """The size in bytes of each partition that has rows, by the partition's row id. Hidden rows that are not
         deleted yet are included, and partitions of deleted topics.
 
         :raises WorldError: the log cannot be read.
         """
-        return await self.run_read(lambda reader: reader.sizes())
+        return await self.run_read(lambda reader: reader.partition_sizes_by_row_id())
 
     async def run_read(self, query: Callable[[StoreReader], T]) -> T:
         """Run ``query`` on the read thread, concurrently with writes, and return its result. All reads of the log share
@@ -383,14 +383,14 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
             held.enter_context(lock)
         except OSError as error:
             raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
-        log = await asyncio.to_thread(_open_blocking, path, asyncio.get_running_loop())
+        log = await asyncio.to_thread(_open_log_blocking, path, asyncio.get_running_loop())
         try:
             yield log
         finally:
             await run_uncancellable(log.close)
 
 
-def _open_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
+def _open_log_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
     """Open the log file ``path``, whose results are delivered on the event loop ``loop``. Blocks.
 
     :raises WorldError: the log cannot be created, opened or upgraded.
@@ -400,7 +400,7 @@ def _open_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
         if is_new:
             create_log_file(path)
         else:
-            with closing(connect_read_only(path)) as database:
+            with closing(open_database_read_only(path)) as database:
                 check_is_broker_log(database, path)
         return BrokerLog(Store(path), StoreReader(path), loop, is_new=is_new)
     except sqlite3.Error as error:

@@ -22,7 +22,7 @@ def check_log_exists(path: Path) -> None:
         raise WorldError(f"there is no broker's log at {path}; use the data directory that the broker has as --data")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def is_corruption_error(error: sqlite3.Error) -> bool:
     """Whether ``error`` means that the file is corrupt or not an SQLite file. Other errors come from the directory, the
     disk, or another process's lock."""
     # The low byte is SQLite's primary result code; the higher bytes are the extended code.
@@ -31,7 +31,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def make_open_error(path: Path, error: sqlite3.Error) -> WorldError:
     """Build the error for a log that cannot be opened because of ``error``, with advice."""
-    if is_damage(error):
+    if is_corruption_error(error):
         advice = f"`coterie broker check {path.parent}` lists the corruption; restore a backup"
     else:
         advice = f"make sure that the broker may read and write {path.parent} and the files in it"

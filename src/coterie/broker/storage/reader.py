@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.broker.storage.store import connect
+from coterie.broker.storage.store import open_database
 
 
 class ReadableSize(NamedTuple):
@@ -22,7 +22,7 @@ class StoreReader:
     the partition."""
 
     def __init__(self, path: Path) -> None:
-        self.database = connect(path)
+        self.database = open_database(path)
         """For queries of other modules. They must be short: every fetch waits for them."""
         self.database.execute("PRAGMA query_only = ON")
 
@@ -76,7 +76,7 @@ class StoreReader:
         rows.close()
         return ReadableSize(size=size, end_offset=counted_to, is_full=is_full)
 
-    def sizes(self) -> dict[int, int]:
+    def partition_sizes_by_row_id(self) -> dict[int, int]:
         """The size in bytes of each partition that has rows, by the partition's row id. It includes hidden rows that
         are not deleted yet, and rows of deleted topics."""
         # The index contains all columns of this query: no batch is read.

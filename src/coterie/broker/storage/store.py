@@ -74,7 +74,7 @@ class Store:
         :raises WorldError: the file has a newer layout.
         :raises sqlite3.Error: the file cannot be opened, upgraded or read.
         """
-        self.database = connect(path)
+        self.database = open_database(path)
         """For statements of other modules, inside the SQLite transaction in which they are called."""
         try:
             # The order matters: once a new file is in WAL mode, `auto_vacuum` cannot be changed.
@@ -101,7 +101,7 @@ class Store:
         self.database.close()
 
     @property
-    def changes(self) -> int:
+    def changed_row_count(self) -> int:
         """How many rows this connection has changed so far. The writer compares two values to find out whether a write
         changed any."""
         return self.database.total_changes
@@ -298,7 +298,7 @@ class Store:
 
     # -- inside an SQLite transaction: counters and group configs ---------------------------------------------------
 
-    def next_number(self, name: str) -> int:
+    def increment_counter(self, name: str) -> int:
         """Increment the counter ``name`` and return its former value: 0, 1, 2, …, each number once, also across
         restarts."""
         row = self.database.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
@@ -368,13 +368,13 @@ _WAL_SIZE_KEPT = 16 * 1024 * 1024
 """In bytes. A write-ahead log that grew beyond this during a long read is truncated to this size after a checkpoint."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     """Open a connection to the file ``path``. At any time only one thread may use it, not necessarily the thread that
     opened it."""
     return sqlite3.connect(os.fspath(path), isolation_level=None, check_same_thread=False)
 
 
-def connect_read_only(path: Path) -> sqlite3.Connection:
+def open_database_read_only(path: Path) -> sqlite3.Connection:
     """Open a connection that does not change the file, also if a broker uses the file, or was stopped or killed.
 
     :raises sqlite3.Error: there is no such file.

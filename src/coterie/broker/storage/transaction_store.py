@@ -28,19 +28,19 @@ PRODUCER_IDS = "next producer id"
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction in one partition: the offset of its first record and, as ``last_offset``, the offset of
+    """An aborted transaction in one partition: the offset of its first record and, as ``marker_offset``, the offset of
     its marker."""
 
     producer_id: int
     first_offset: int
-    last_offset: int
+    marker_offset: int
 
 
 class ProducerRow(NamedTuple):
     """The state of one producer in one partition, with what a DescribeProducers response needs."""
 
     producer_id: int
-    producer: ProducerState
+    producer_state: ProducerState
     written_at_ms: int
     """When the producer's last batch or marker was written."""
 
@@ -77,8 +77,8 @@ def write_transaction(database: sqlite3.Connection, transactional_id: str, writt
         (
             transactional_id,
             *written.producer,
-            *written.previous,
-            written.timeout_ms,
+            *written.previous_producer,
+            written.transaction_timeout_ms,
             written.state,
             json.dumps(sorted(written.partitions)),
             written.started_at_ms,
@@ -97,8 +97,8 @@ def delete_expired_transactions(database: sqlite3.Connection, last_write_before_
 
 
 def next_producer_id(database: sqlite3.Connection) -> int:
-    """The producer id that is assigned next: what `Store.next_number` would return for the counter `PRODUCER_IDS`.
-    Changes nothing."""
+    """The producer id that is assigned next: what `Store.increment_counter` would return for the counter
+    `PRODUCER_IDS`. Changes nothing."""
     row = database.execute("SELECT value FROM numbers WHERE name = ?", (PRODUCER_IDS,)).fetchone()
     return int(row[0]) if row else 0
 
@@ -198,7 +198,7 @@ def write_aborted_transaction(database: sqlite3.Connection, partition_row_id: in
     """Store an aborted transaction of the partition, so that Fetch responses can contain it."""
     database.execute(
         "INSERT INTO aborted (partition, last_offset, first_offset, producer_id) VALUES (?, ?, ?, ?)",
-        (partition_row_id, aborted.last_offset, aborted.first_offset, aborted.producer_id),
+        (partition_row_id, aborted.marker_offset, aborted.first_offset, aborted.producer_id),
     )
 
 
@@ -233,8 +233,8 @@ def _decode_transaction(row: tuple[int, int, int, int, int, str, str, int, int])
     producer_id, epoch, previous_id, previous_epoch, timeout_ms, state, partitions, started_at_ms, written_at_ms = row
     return TransactionWritten(
         producer=ProducerIdAndEpoch(producer_id, epoch),
-        previous=ProducerIdAndEpoch(previous_id, previous_epoch),
-        timeout_ms=timeout_ms,
+        previous_producer=ProducerIdAndEpoch(previous_id, previous_epoch),
+        transaction_timeout_ms=timeout_ms,
         state=TransactionState(state),
         partitions=frozenset(TopicPartition(topic, partition) for topic, partition in json.loads(partitions)),
         started_at_ms=started_at_ms,

@@ -25,7 +25,7 @@ _Outcome = tuple[_Write, Any, Exception | None]
 """A write with its result, or None and the exception with which it failed."""
 
 
-class _Damage(NamedTuple):
+class _CorruptPageRead(NamedTuple):
     """The result of an SQLite transaction in which a write has read a corrupt page: nothing was written."""
 
     write_index: int
@@ -65,14 +65,14 @@ class LogWriter:
     def _run(self) -> None:
         """Run the thread: commit queued writes and deliver their outcomes, until `close` is called."""
         while True:
-            writes, is_last = self._gather()
+            writes, is_last = self._take_queued_writes()
             if writes:
-                outcomes = self._commit(writes)
+                outcomes = self._commit_writes(writes)
                 self._loop.call_soon_threadsafe(_complete_futures, outcomes)
             if is_last:
                 return
 
-    def _gather(self) -> tuple[list[_Write], bool]:
+    def _take_queued_writes(self) -> tuple[list[_Write], bool]:
         """Wait for a write, then take all queued writes. Returns them in order, and whether `close` was called: no
         write follows then, and the list may be empty."""
         writes: list[_Write] = []
@@ -85,14 +85,14 @@ class LogWriter:
                 return writes, False
         return writes, True
 
-    def _commit(self, writes: list[_Write]) -> list[_Outcome]:
+    def _commit_writes(self, writes: list[_Write]) -> list[_Outcome]:
         """Run the writes in order and commit them; returns the outcome of each. One SQLite transaction is enough unless
         a write reads a corrupt page."""
         outcomes: list[_Outcome] = []
         begin, end = 0, len(writes)
         while begin < len(writes):
             results = self._try_commit(writes[begin:end])
-            if isinstance(results, _Damage):
+            if isinstance(results, _CorruptPageRead):
                 if results.write_index:
                     end = begin + results.write_index  # Commit the writes before the failed write first.
                     continue
@@ -101,21 +101,21 @@ class LogWriter:
             begin, end = begin + len(results), len(writes)
         return outcomes
 
-    def _try_commit(self, writes: list[_Write]) -> "list[_Outcome] | _Damage":
+    def _try_commit(self, writes: list[_Write]) -> "list[_Outcome] | _CorruptPageRead":
         """Run ``writes`` in one SQLite transaction and commit. Returns the outcome of each write, which is an error for
-        all if the disk or a bug made it fail; or, if a write read a corrupt page, a `_Damage`, and then nothing was
-        written."""
+        all if the disk or a bug made it fail; or, if a write read a corrupt page, a `_CorruptPageRead`, and then
+        nothing was written."""
         outcomes: list[_Outcome] = []
         is_writing = False
         try:
             self._store.begin()
             is_writing = True
             for write in writes:
-                changes = self._store.changes
+                changes = self._store.changed_row_count
                 try:
                     outcomes.append((write, write[0](self._store), None))
                 except CoterieError as refused:
-                    assert self._store.changes == changes, "refuse before the first write"
+                    assert self._store.changed_row_count == changes, "refuse before the first write"
                     # It changed nothing, so the other writes of this SQLite transaction continue.
                     outcomes.append((write, None, refused))
             is_writing = False
@@ -123,9 +123,9 @@ class LogWriter:
         except (OSError, sqlite3.Error) as error:
             is_as_before = self._roll_back()
             failure = f"the broker's log cannot be written: {error}"
-            if is_writing and is_as_before and _is_damage(error):
+            if is_writing and is_as_before and _is_corruption_error(error):
                 self._log_damage_once(error)
-                return _Damage(len(outcomes), DamagedLogError(failure))
+                return _CorruptPageRead(len(outcomes), DamagedLogError(failure))
             self._log_failure_once(error)
             return [(write, None, WorldError(failure)) for write in writes]
         except Exception as error:  # noqa: BLE001 bug in Coterie: callers get it, the thread continues
@@ -177,7 +177,7 @@ class LogWriter:
         self._is_failing = False
 
 
-def _is_damage(error: OSError | sqlite3.Error) -> bool:
+def _is_corruption_error(error: OSError | sqlite3.Error) -> bool:
     """Whether a write failed because it read a corrupt page."""
     # Errors of the module `sqlite3` itself have no code; the low byte is the primary result code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT

@@ -61,7 +61,9 @@ BROKER_CONFIGS = ConfigDef((
 """All broker configs that clients can read, with Kafka's defaults, and those of connect groups."""
 
 
-def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Iterator[tuple[ConfigKey, str]]:
+def broker_config_keys_and_values(
+    settings: BrokerSettings, node_id: int, address: str
+) -> Iterator[tuple[ConfigKey, str]]:
     """Each key of :data:`BROKER_CONFIGS` with its value in this broker. ``address`` is the ``host:port`` to which
     clients connect."""
     limits, transactions, maintenance = settings.group_limits, settings.transactions, settings.maintenance

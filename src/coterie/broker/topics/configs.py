@@ -25,7 +25,7 @@ def _cleanup_policy_error(value: str) -> str | None:
     return None if {*items} <= {"compact", "delete"} else "String must be one of: compact, delete"
 
 
-def _replicas_error(value: str) -> str | None:
+def _throttled_replicas_error(value: str) -> str | None:
     """An error if ``value`` is not a valid list of replicas, else None."""
     if value == "*" or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in split_list(value)):
         return None
@@ -74,11 +74,11 @@ _TABLE = (
     _key("flush.ms", Type.LONG, _FOR_EVER, "After how long the log is forced to the disk; this broker does so before"
          " every response.", at_least(0)),
     _key("follower.replication.throttled.replicas", Type.LIST, "", "Replicas whose followers are throttled; there are"
-         " none on one broker.", _replicas_error),
+         " none on one broker.", _throttled_replicas_error),
     _key("index.interval.bytes", Type.INT, "4096", "How dense the index of offsets is; this broker has every batch in"
          " its index.", at_least(0), broker="log.index.interval.bytes"),
     _key("leader.replication.throttled.replicas", Type.LIST, "", "Replicas whose leaders are throttled; there are"
-         " none on one broker.", _replicas_error),
+         " none on one broker.", _throttled_replicas_error),
     _key("local.retention.bytes", Type.LONG, "-2", "Local size limit with tiered storage, which is not supported.",
          at_least(-2), broker="log.local.retention.bytes"),
     _key("local.retention.ms", Type.LONG, "-2", "Local age limit with tiered storage, which is not supported.",
@@ -177,7 +177,7 @@ def has_append_time(configs: Mapping[str, str]) -> bool:
 # -- checking ---------------------------------------------------------------------------------------------------------
 
 
-def config_error(configs: Mapping[str, str | None]) -> str | None:
+def topic_config_error(configs: Mapping[str, str | None]) -> str | None:
     """An error message, worded as Kafka's, if a topic cannot have these configs; else None."""
     given: dict[str, str] = {}
     for name, value in configs.items():

@@ -13,7 +13,7 @@ them."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-def name_error(name: str) -> str | None:
+def topic_name_error(name: str) -> str | None:
     """Kafka's error message if the topic name is invalid, else None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
@@ -32,7 +32,7 @@ def name_error(name: str) -> str | None:
 def unknown_topic_error(name: str) -> ErrorCode:
     """Kafka's error code for a topic that does not exist: INVALID_TOPIC_EXCEPTION if its name is invalid, else
     UNKNOWN_TOPIC_OR_PARTITION."""
-    return ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
+    return ErrorCode.invalid_topic_exception if topic_name_error(name) else ErrorCode.unknown_topic_or_partition
 
 
 def colliding_name(name: str, others: Iterable[str]) -> str | None:
@@ -44,7 +44,7 @@ def colliding_name(name: str, others: Iterable[str]) -> str | None:
     return next((other for other in others if other != name and other.replace(".", "_") == alike), None)
 
 
-def is_internal(name: str) -> bool:
+def is_internal_topic(name: str) -> bool:
     """Whether ``name`` is one of `INTERNAL_TOPICS`: clients may not write to such a topic, and may not add partitions
     to it, configure or delete it."""
     return name in INTERNAL_TOPICS

@@ -26,7 +26,7 @@ from coterie.broker.transactions.writes import (
     TransactionSupport,
     WriteResult,
     append,
-    begin_in_partition,
+    begin_transaction_in_partition,
     fresh_producer_id,
     step_coordinator,
 )
@@ -130,10 +130,10 @@ class Transactions:
         now_ms = self.now_ms()
         return self._log.run_write(
             lambda store: append(store, batch, now_ms=now_ms),
-            lambda written: self._on_durable(batch.transactional_id or "", written),
+            lambda written: self._on_write_durable(batch.transactional_id or "", written),
         )
 
-    def begin_in_partition(
+    def begin_transaction_in_partition(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
@@ -141,14 +141,14 @@ class Transactions:
         support: TransactionSupport,
     ) -> "asyncio.Future[WriteResult]":
         """Queue the write that begins the producer's transaction in a partition to which the broker itself appends
-        (`writes.begin_in_partition`). The future gets the result once it is durable, or a `KafkaRefusal`, or a
-        `WorldError` if the log cannot be written."""
+        (`writes.begin_transaction_in_partition`). The future gets the result once it is durable, or a `KafkaRefusal`,
+        or a `WorldError` if the log cannot be written."""
         now_ms = self.now_ms()
         return self._log.run_write(
-            lambda store: begin_in_partition(
+            lambda store: begin_transaction_in_partition(
                 store, transactional_id, producer, topic_partition, support, now_ms=now_ms
             ),
-            lambda written: self._on_durable(transactional_id, written),
+            lambda written: self._on_write_durable(transactional_id, written),
         )
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Transactions:
             if self.now_ms() >= sweep_due_ms:
                 await self.delete_expired()
                 sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
-            due_ms = min(sweep_due_ms, self._timers.next_at_ms() or sweep_due_ms)
+            due_ms = min(sweep_due_ms, self._timers.next_deadline_ms() or sweep_due_ms)
             self._timers_changed.clear()
             try:
                 async with asyncio.timeout(max(0, due_ms - self.now_ms()) / 1000):
@@ -210,7 +210,7 @@ class Transactions:
         written, tried again after `_RETRY_DELAY_MS`."""
         now_ms = self.now_ms()
         while (transactional_id := self._timers.pop_due(now_ms)) is not None:
-            await self._time_out(transactional_id)
+            await self._abort_timed_out(transactional_id)
 
     async def delete_expired(self) -> None:
         """Delete expired producers and transactional ids, and the entries of aborted transactions that end before their
@@ -227,7 +227,7 @@ class Transactions:
         except WorldError as error:
             logger.warning("Expired producers and transactional ids could not be deleted, will retry: %s", error)
 
-    async def _time_out(self, transactional_id: str) -> None:
+    async def _abort_timed_out(self, transactional_id: str) -> None:
         """Abort one transaction whose timeout has passed. A failure is logged; if the log cannot be written, the abort
         is tried again after `_RETRY_DELAY_MS`."""
         try:
@@ -255,14 +255,14 @@ class Transactions:
         now_ms = self.now_ms()
         return self._log.run_write(
             lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),
-            lambda written: self._on_durable(transactional_id, written),
+            lambda written: self._on_write_durable(transactional_id, written),
         )
 
-    def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
+    def _on_write_durable(self, transactional_id: str, written: WriteResult) -> None:
         """Apply the result of a durable write: update the offsets of the partitions to which it wrote, set or cancel
         the timer of ``transactional_id``, and pass the written markers to ``on_markers``. Called in the order of the
         writes; not called for a failed write."""
-        for grown in written.partitions:
+        for grown in written.partition_offsets:
             partition = self._log.partition(*grown.topic_partition)
             if partition is not None and partition.row_id == grown.partition_row_id:
                 partition.first_unstable_offset = grown.first_unstable_offset

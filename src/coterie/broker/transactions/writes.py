@@ -45,7 +45,7 @@ from coterie.groups.transaction_messages import (
 )
 from coterie.groups.transactions import Transaction, step
 from coterie.wire.batch_filter import split_records
-from coterie.wire.batches import BatchHeader, encode_marker, read_batch_header
+from coterie.wire.batches import BatchHeader, encode_transaction_marker, read_batch_header
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
@@ -93,7 +93,7 @@ class WriteResult:
 
     base_offset: int = -1
     """Base offset of the batch, or of its earlier copy if it is a duplicate; -1 for a step of the coordinator."""
-    partitions: Sequence[PartitionOffsets] = ()
+    partition_offsets: Sequence[PartitionOffsets] = ()
     """The partitions to which something was written; none for a duplicate batch."""
     effects: Sequence[Effect] = ()
     """The effects of the step of the transaction's coordinator, if there was one."""
@@ -101,7 +101,7 @@ class WriteResult:
     """The markers that were written."""
 
 
-class KeylessError(KafkaRefusal):
+class KeylessRecordsError(KafkaRefusal):
     """Records of a batch for a compacted topic have no keys; ``records`` has their indexes in the batch."""
 
     def __init__(self, records: Sequence[int]) -> None:
@@ -112,15 +112,16 @@ class KeylessError(KafkaRefusal):
 
 def fresh_producer_id(store: Store) -> int:
     """Assign a producer id that was never assigned before."""
-    return store.next_number(PRODUCER_IDS)
+    return store.increment_counter(PRODUCER_IDS)
 
 
 def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     """Write ``batch`` at its partition's end, with the new state of its producer. A transactional batch is also added
     to its producer's transaction if necessary. A duplicate is not written again.
 
-    :raises KafkaRefusal: before anything is written, if a record without a key must have one (:class:`KeylessError`),
-        or if the batch may not follow its producer's earlier batches or is not part of an open transaction.
+    :raises KafkaRefusal: before anything is written, if a record without a key must have one
+        (:class:`KeylessRecordsError`), or if the batch may not follow its producer's earlier batches or is not part of
+        an open transaction.
     :raises TopicGoneError: before anything is written, if the topic was deleted.
     :raises DiskFullError: before anything is written, if the disk is nearly full.
     :raises WireError: before anything is written, if records that need keys cannot be read.
@@ -129,12 +130,13 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     if batch.needs_keys:
         keyless = [number for number, record in enumerate(split_records(batch.data, head)) if record.key is None]
         if keyless:
-            raise KeylessError(keyless)
+            raise KeylessRecordsError(keyless)
     if not head.has_producer_id:
         # A batch without a producer id belongs to no transaction, whatever its attributes are.
         base_offset = store.append(batch.partition_row_id, batch.data, head)
         return WriteResult(
-            base_offset=base_offset, partitions=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),)
+            base_offset=base_offset,
+            partition_offsets=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),),
         )
     producer = read_producer(database, batch.partition_row_id, head.producer_id)
     records: Sequence[Record] = ()
@@ -165,10 +167,10 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     producer = state_after_batch(producer, head, base_offset)
     write_producer(database, batch.partition_row_id, head.producer_id, producer, now_ms=now_ms)
     assert batch.transactional_id is not None or not records
-    _write(store, batch.transactional_id or "", records, now_ms=now_ms)
+    _write_coordinator_records(store, batch.transactional_id or "", records, now_ms=now_ms)
     return WriteResult(
         base_offset=base_offset,
-        partitions=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),),
+        partition_offsets=(_read_offsets(store, batch.topic_partition, batch.partition_row_id),),
         effects=effects,
     )
 
@@ -185,13 +187,13 @@ def step_coordinator(
     if any(
         isinstance(record, TransactionWritten) and record.producer.producer_id == fresh for record in output.records
     ):
-        store.next_number(PRODUCER_IDS)
-    partitions = _write(store, transactional_id, output.records, now_ms=now_ms)
+        store.increment_counter(PRODUCER_IDS)
+    partitions = _write_coordinator_records(store, transactional_id, output.records, now_ms=now_ms)
     markers = [record for record in output.records if isinstance(record, MarkersWritten)]
-    return WriteResult(partitions=partitions, effects=output.effects, markers=markers)
+    return WriteResult(partition_offsets=partitions, effects=output.effects, markers=markers)
 
 
-def begin_in_partition(
+def begin_transaction_in_partition(
     store: Store,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
@@ -221,8 +223,8 @@ def begin_in_partition(
             epoch=producer.epoch, current_transaction_first_offset=store.end_offset(partition_row_id)
         )
         write_producer(database, partition_row_id, producer.producer_id, opened, now_ms=now_ms)
-    _write(store, transactional_id, records, now_ms=now_ms)
-    return WriteResult(partitions=(_read_offsets(store, topic_partition, partition_row_id),), effects=effects)
+    _write_coordinator_records(store, transactional_id, records, now_ms=now_ms)
+    return WriteResult(partition_offsets=(_read_offsets(store, topic_partition, partition_row_id),), effects=effects)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
@@ -250,12 +252,12 @@ def _check_or_add_partition(
         raise KafkaRefusal(ErrorCode.invalid_producer_epoch)
     if reply.error is not ErrorCode.none:
         raise KafkaRefusal(reply.error)
-    if reply.missing:
+    if reply.missing_partitions:
         raise KafkaRefusal(support.value)
     return output.records, output.effects
 
 
-def _write(
+def _write_coordinator_records(
     store: Store, transactional_id: str, records: Sequence[Record], *, now_ms: int
 ) -> Sequence[PartitionOffsets]:
     """Write the records of a coordinator's step: the state of the transactional id, and a marker into each partition of
@@ -280,7 +282,9 @@ def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *
     to the aborted transactions of the partition, which Fetch responses contain."""
     producer_id, epoch = record.producer
     producer = read_producer(store.database, partition_row_id, producer_id)
-    data = encode_marker(producer_id=producer_id, producer_epoch=epoch, is_commit=record.is_commit, timestamp_ms=now_ms)
+    data = encode_transaction_marker(
+        producer_id=producer_id, producer_epoch=epoch, is_commit=record.is_commit, timestamp_ms=now_ms
+    )
     offset = store.append(partition_row_id, data, read_batch_header(data))
     if producer is not None and producer.current_transaction_first_offset is not None and not record.is_commit:
         write_aborted_transaction(

@@ -174,7 +174,7 @@ def check_broker(
     """
     from coterie.cli.broker import data_folder
 
-    sys.exit(data_folder.check_data(data))
+    sys.exit(data_folder.print_data_findings(data))
 
 
 @broker_app.command("backup")

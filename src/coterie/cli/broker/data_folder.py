@@ -4,12 +4,12 @@ from pathlib import Path
 
 import typer
 
-from coterie.broker.maintenance.backup import back_up
-from coterie.broker.maintenance.check import check
+from coterie.broker.maintenance.backup import back_up_log
+from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.settings import BrokerSettings
 
 
-def check_data(data: Path) -> int:
+def print_data_findings(data: Path) -> int:
     """Check the log in the broker's folder ``data``, and print each error found on a line.
 
     Returns the exit code: 0 without errors, else 1.
@@ -18,7 +18,7 @@ def check_data(data: Path) -> int:
     """
     path = BrokerSettings(data_path=data).log_path
     finding_count = 0
-    for finding in check(path, report_progress=_report_progress):
+    for finding in log_file_findings(path, report_progress=_report_progress):
         finding_count += 1
         typer.echo(finding)
     if finding_count:
@@ -35,10 +35,12 @@ def back_up_data(data: Path, target: Path, *, force: bool) -> int:
 
     With ``force``, an existing copy is overwritten.
 
-    :raises WorldError: see :func:`coterie.broker.maintenance.backup.back_up`.
+    :raises WorldError: see :func:`coterie.broker.maintenance.backup.back_up_log`.
     """
     source, copy = BrokerSettings(data_path=data), BrokerSettings(data_path=target)
-    size_bytes = back_up(source.log_path, copy.log_path, copy.lock_path, force=force, report_progress=_report_progress)
+    size_bytes = back_up_log(
+        source.log_path, copy.log_path, copy.lock_path, force=force, report_progress=_report_progress
+    )
     typer.echo(f"{copy.log_path}: {size_bytes / 1_000_000:.1f} MB; start a broker on this copy with --data {target}")
     return 0
 

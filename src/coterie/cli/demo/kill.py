@@ -14,7 +14,7 @@ from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Child
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id, start_number_of
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log, start_number_of
 
 _CHECK_INTERVAL_S = 0.05
 """Time between two checks; meanwhile the worker runs."""
@@ -57,7 +57,7 @@ def kill_in_mid_batch(
     while child.is_running:
         child.suspend()
         try:
-            wait_until_stopped(child.pid)
+            wait_until_processes_stopped(child.pid)
         except WorldError:
             child.resume()
             raise
@@ -68,7 +68,7 @@ def kill_in_mid_batch(
         ]
         if interrupted:
             child.kill()
-            _wait_until_ended(child.pid)
+            _wait_until_processes_ended(child.pid)
             _check_uncommitted(interrupted, checkpoints)
             return interrupted
         child.resume()
@@ -82,13 +82,13 @@ def kill_in_mid_batch(
     return []
 
 
-def have_continued(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
+def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
     """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
 
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
     """
     try:
-        return all(_has_continued(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted)
+        return all(_has_batch_been_repeated(batch, checkpoints.checkpoint_dir(batch.task)) for batch in interrupted)
     except OSError:
         return False  # another start took the checkpoint over meanwhile
 
@@ -109,7 +109,7 @@ def _find_batch_in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) ->
     )
 
 
-def _has_continued(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
+def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> bool:
     """Whether a later start of the task has repeated and committed the batch ``interrupted`` as its first
     batch.
 
@@ -119,7 +119,7 @@ def _has_continued(interrupted: BatchInFlight, checkpoint_dir: Path | None) -> b
     if checkpoint_dir is None or start_number_of(checkpoint_dir) == interrupted.start_number:
         return False
     offsets, commits = checkpoint_dir / "offsets", checkpoint_dir / "commits"
-    committed = last_batch_id(commits)
+    committed = last_batch_id_in_log(commits)
     if committed is None or committed < interrupted.batch_id:
         return False
     if (offsets / str(interrupted.batch_id)).read_bytes() != interrupted.planned_offsets:
@@ -149,7 +149,7 @@ def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkp
             raise WorldError(f"Batch {batch.batch_id} of {batch.task} was committed after its worker had been stopped.")
 
 
-def wait_until_stopped(process_group: int) -> None:
+def wait_until_processes_stopped(process_group: int) -> None:
     """Wait until every process of the process group is stopped or has ended. SIGSTOP takes a moment.
 
     :raises WorldError: when one has not stopped within ``STOPPED_WITHIN_S``.
@@ -165,7 +165,7 @@ def wait_until_stopped(process_group: int) -> None:
         time.sleep(0.002)
 
 
-def _wait_until_ended(process_group: int) -> None:
+def _wait_until_processes_ended(process_group: int) -> None:
     """Wait until every process of the process group has ended.
 
     :raises WorldError: when one still runs after ``_ENDED_WITHIN_S``.

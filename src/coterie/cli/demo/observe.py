@@ -11,7 +11,7 @@ import pyarrow.parquet
 from coterie.cli.demo.checker import written_files
 from coterie.cli.demo.flights import CONNECTOR_NAMES, TASKS_PER_CONNECTOR
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id, safe_file_name, start_number_of
+from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id_in_log, safe_file_name, start_number_of
 
 ALL_TASKS = tuple(
     ConnectorTaskId(ConnectorName(name), number) for name in CONNECTOR_NAMES for number in range(TASKS_PER_CONNECTOR)
@@ -22,19 +22,19 @@ ALL_TASKS = tuple(
 class Placement:
     """The worker of each task, from the task statuses that the group reports."""
 
-    owners: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
+    worker_id_by_task: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
     """The ``worker_id`` (host:port) of each task that is RUNNING."""
-    failed: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
+    trace_by_failed_task: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
     """The trace of each task that is FAILED."""
 
     @property
-    def has_all_tasks(self) -> bool:
+    def has_all_tasks_running(self) -> bool:
         """Whether all tasks of the demo, and no others, are RUNNING."""
-        return self.owners.keys() == set(ALL_TASKS)
+        return self.worker_id_by_task.keys() == set(ALL_TASKS)
 
     def running_tasks_of(self, worker_id: str) -> list[ConnectorTaskId]:
         """The RUNNING tasks of the worker, sorted."""
-        return sorted(task for task, owner in self.owners.items() if owner == worker_id)
+        return sorted(task for task, owner in self.worker_id_by_task.items() if owner == worker_id)
 
 
 def read_placement(urls: Sequence[str]) -> Placement | None:
@@ -51,7 +51,7 @@ def read_placement(urls: Sequence[str]) -> Placement | None:
                     owners[task] = status["worker_id"]
                 elif status["state"] == "FAILED":
                     failed[task] = status.get("trace", "")
-        return Placement(owners=owners, failed=failed)
+        return Placement(worker_id_by_task=owners, trace_by_failed_task=failed)
     return None
 
 
@@ -92,7 +92,7 @@ class Checkpoints:
         return {task: start_number_of(path) for task, path in checkpoint_dirs.items() if path is not None}
 
 
-class Progress:
+class CommittedRowCounter:
     """Counts the rows in the output files of committed batches: up to the last batch in the task's ``commits``."""
 
     def __init__(self, checkpoints: Checkpoints, output_folder: Path) -> None:
@@ -101,13 +101,13 @@ class Progress:
         # A committed file never changes, so its rows are counted only once.
         self._row_count_by_file: dict[Path, int] = {}
 
-    def committed_rows(self, connector: str) -> int:
+    def committed_row_count(self, connector: str) -> int:
         """The number of rows of ``connector`` that are committed now."""
         last_committed_batches: dict[str, int] = {}
         for number in range(TASKS_PER_CONNECTOR):
             task = ConnectorTaskId(ConnectorName(connector), number)
             checkpoint_dir = self._checkpoints.checkpoint_dir(task)
-            if checkpoint_dir is not None and (batch := last_batch_id(checkpoint_dir / "commits")) is not None:
+            if checkpoint_dir is not None and (batch := last_batch_id_in_log(checkpoint_dir / "commits")) is not None:
                 last_committed_batches[str(task)] = batch
         row_count = 0
         for file in written_files(self._output_folder, connector):

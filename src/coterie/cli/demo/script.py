@@ -13,12 +13,12 @@ import httpx
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILE_COUNT
-from coterie.cli.demo.kill import BatchInFlight, have_continued, kill_in_mid_batch
+from coterie.cli.demo.kill import BatchInFlight, have_batches_been_repeated, kill_in_mid_batch
 from coterie.cli.demo.observe import (
     ALL_TASKS,
     Checkpoints,
+    CommittedRowCounter,
     Placement,
-    Progress,
     is_group_settled,
     is_leader,
     read_placement,
@@ -78,16 +78,17 @@ def run_demo_in_folder(
     folder = data.absolute() if data is not None else Path(tempfile.mkdtemp(prefix="coterie-demo-"))
     settings = FleetSettings(
         data_folder=folder,
-        broker_port=broker_port or _free_ports(1, preferred=9092),
-        rest_port=rest_port or _free_ports(WORKER_COUNT, preferred=8083),
-        worker_settings=WORKER_SETTINGS,
+        broker_port=broker_port or _first_of_free_ports(1, preferred=9092),
+        first_rest_port=rest_port or _first_of_free_ports(WORKER_COUNT, preferred=8083),
+        extra_worker_settings=WORKER_SETTINGS,
         initial_rebalance_delay_ms=INITIAL_REBALANCE_DELAY_MS,
         group_protocol=group_protocol,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
     )
     expected_row_counts = {
-        name: checker.expected_rows(name, checker.package_rows(archive)).num_rows for name in flights.CONNECTOR_NAMES
+        name: checker.expected_rows(name, checker.read_flight_table(archive)).num_rows
+        for name in flights.CONNECTOR_NAMES
     }
     is_correct, is_interrupted = False, False
     with Display({FED_FILES_BAR: FILE_COUNT, **expected_row_counts}) as display:
@@ -132,7 +133,7 @@ class DemoRun:
         self._output_folder = settings.data_folder / "out"
         self._fleet = Fleet(settings, children, display.print_line)
         self._checkpoints = Checkpoints(settings.data_folder / "checkpoints")
-        self._progress = Progress(self._checkpoints, self._output_folder)
+        self._progress = CommittedRowCounter(self._checkpoints, self._output_folder)
         self._rebalance_reporter = RebalanceReporter(display.print_line)
         self._placement = Placement()
         self._progress_counts: dict[str, int] = {}
@@ -163,19 +164,19 @@ class DemoRun:
                 "feed", ["-m", "coterie.cli.demo.feed", str(self._input_folder)]
             )
             print_line(f"The feed starts writing {FILE_COUNT} files with 336,776 flights, five files a second")
-            self._wait_until(lambda: self._placement.has_all_tasks, 60, f"all {len(ALL_TASKS)} tasks run")
+            self._wait_until(lambda: self._placement.has_all_tasks_running, 60, f"all {len(ALL_TASKS)} tasks run")
             self._wait_until(
                 lambda: self._committed_fraction() >= KILL_FRACTION,
                 90,
                 f"{KILL_FRACTION:.0%} of the rows are committed",
             )
             killed_number, interrupted_batches = self._kill_worker()
-            self._wait_until_taken_over(interrupted_batches)
+            self._wait_until_tasks_taken_over(interrupted_batches)
             print_line(f"Starting a replacement: worker-{killed_number}")
             self._fleet.start_worker(killed_number)
             self._wait_until_started({killed_number})
             self._wait_until(
-                lambda: self._owns_tasks(killed_number) and self._is_settled(), 60, "the replacement owns tasks"
+                lambda: self._owns_tasks(killed_number) and self._has_group_settled(), 60, "the replacement owns tasks"
             )
             self._wait_until_all_rows_committed()
             self._check_never_stopped_tasks()
@@ -185,7 +186,7 @@ class DemoRun:
         finally:
             self._fleet.close()
         print_line("All processes have ended; comparing the output with the package, row by row, without Spark")
-        comparisons = checker.check_output(self._archive, self._output_folder)
+        comparisons = checker.compare_outputs(self._archive, self._output_folder)
         for comparison in comparisons:
             print_line(str(comparison))
         is_correct = all(comparison.is_correct for comparison in comparisons)
@@ -204,7 +205,7 @@ class DemoRun:
                 names = ", ".join(f"worker-{number}" for number in sorted(ended_numbers))
                 raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data_folder}/logs")
             for number in sorted(numbers):
-                status = self._fleet.startup_status(number)
+                status = self._fleet.worker_startup_status(number)
                 if printed_status.get(number) != status:
                     printed_status[number] = status
                     self._display.print_line(f"worker-{number}: {status or 'ready'}")
@@ -233,12 +234,12 @@ class DemoRun:
         )
         self._input_folder.mkdir(parents=True, exist_ok=True)
         for name, config in configs.items():
-            self._wait_until(partial(self._try_to_create, name, config), 60, f"{name} is created")
+            self._wait_until(partial(self._try_to_create_connector, name, config), 60, f"{name} is created")
             self._display.print_line(
                 f"Posted {name}: {config.get('transforms', 'no transforms')} into {config['sink.format']}"
             )
 
-    def _try_to_create(self, name: str, config: dict[str, str]) -> bool:
+    def _try_to_create_connector(self, name: str, config: dict[str, str]) -> bool:
         """Request that the connector is created; returns whether the connector exists now.
 
         False if the worker does not respond within 5 s or reports another error than a refusal: call this again then.
@@ -269,7 +270,7 @@ class DemoRun:
         interrupted_batches: list[BatchInFlight] = []
         while not interrupted_batches:
             number = self._choose_worker_to_kill()
-            child, tasks = self._fleet.workers[number], self._tasks_of(number)
+            child, tasks = self._fleet.workers[number], self._tasks_of_worker(number)
             self._display.print_line(
                 f"{child.name} will be killed: it owns most tasks ({task_list_text(tasks)}) and is not the leader"
             )
@@ -281,7 +282,7 @@ class DemoRun:
                     f"{child.name} has ended before the demo killed it, so another worker is chosen"
                 )
         self._fleet.remove_killed_worker(number)
-        self._count_progress()
+        self._count_files_and_rows()
         committed_fraction = self._committed_fraction()
         batch_texts = ", ".join(
             f"N = {interrupted.batch_id} of {interrupted.task}" for interrupted in interrupted_batches
@@ -317,15 +318,17 @@ class DemoRun:
             return self._all_tasks_run_on_live_workers() and len(leaders) == 1 and bool(candidates)
 
         self._wait_until(has_candidates, 60, "all tasks run and there is a worker to kill beside the leader")
-        return max(candidates, key=lambda number: (len(self._tasks_of(number)), -number))
+        return max(candidates, key=lambda number: (len(self._tasks_of_worker(number)), -number))
 
-    def _wait_until_taken_over(self, interrupted: list[BatchInFlight]) -> None:
+    def _wait_until_tasks_taken_over(self, interrupted: list[BatchInFlight]) -> None:
         """Wait until other workers have repeated the ``interrupted`` batches and run all tasks.
 
         :raises WorldError: when that takes longer than 60 s, or a batch was not repeated as it was planned.
         """
         self._wait_until(
-            lambda: have_continued(interrupted, self._checkpoints) and self._all_tasks_run_on_live_workers(),
+            lambda: (
+                have_batches_been_repeated(interrupted, self._checkpoints) and self._all_tasks_run_on_live_workers()
+            ),
             60,
             "the other workers have taken over the tasks and repeated the interrupted batches",
         )
@@ -395,7 +398,7 @@ class DemoRun:
 
         :raises WorldError: when a task or the feed failed, all workers have ended, or the broker does not run.
         """
-        self._fleet.check_children()
+        self._fleet.handle_ended_children()
         if not self._fleet.workers:
             raise WorldError(
                 f"All workers have ended; their logs are in {self._settings.data_folder}/logs, see there for the "
@@ -406,22 +409,24 @@ class DemoRun:
         if time.monotonic() - self._observed_at_s < _POLL_INTERVAL_S:
             return
         self._observed_at_s = time.monotonic()
-        self._count_progress()
+        self._count_files_and_rows()
         read = read_placement([self._settings.rest_url(number) for number in sorted(self._fleet.workers)])
         if read is not None:
             self._placement = read
-            for task, trace in read.failed.items():
+            for task, trace in read.trace_by_failed_task.items():
                 raise WorldError(f"{task} has failed:\n{trace}")
         if self._all_tasks_run_on_live_workers():
-            names = {task: self._worker_name(owner) for task, owner in self._placement.owners.items()}
+            names = {task: self._worker_name(owner) for task, owner in self._placement.worker_id_by_task.items()}
             self._rebalance_reporter.report_if_changed(names, self._checkpoints.start_counts())
-        owners = {f"worker-{number}": list(map(str, self._tasks_of(number))) for number in sorted(self._fleet.workers)}
+        owners = {
+            f"worker-{number}": list(map(str, self._tasks_of_worker(number))) for number in sorted(self._fleet.workers)
+        }
         self._display.update(self._progress_counts, owners)
 
-    def _count_progress(self) -> None:
+    def _count_files_and_rows(self) -> None:
         """Count the files that the feed has written, and the committed rows of each connector."""
         self._progress_counts = {FED_FILES_BAR: len(list(self._input_folder.glob("*.csv")))}
-        self._progress_counts |= {name: self._progress.committed_rows(name) for name in self._expected_row_counts}
+        self._progress_counts |= {name: self._progress.committed_row_count(name) for name in self._expected_row_counts}
 
     def _committed_fraction(self) -> float:
         """The fraction of all rows, of both connectors, that is committed."""
@@ -432,9 +437,11 @@ class DemoRun:
     def _all_tasks_run_on_live_workers(self) -> bool:
         """Whether every task runs on a worker whose process runs."""
         live_worker_ids = {self._worker_id(number) for number in self._fleet.workers}
-        return self._placement.has_all_tasks and set(self._placement.owners.values()) <= live_worker_ids
+        return (
+            self._placement.has_all_tasks_running and set(self._placement.worker_id_by_task.values()) <= live_worker_ids
+        )
 
-    def _is_settled(self) -> bool:
+    def _has_group_settled(self) -> bool:
         """Whether every task runs on a live worker, and all live workers report a settled group without a delay."""
         return self._all_tasks_run_on_live_workers() and is_group_settled(
             [self._settings.rest_url(number) for number in self._fleet.workers]
@@ -442,22 +449,22 @@ class DemoRun:
 
     def _owns_tasks(self, number: int) -> bool:
         """Whether worker ``number`` runs a task."""
-        return bool(self._tasks_of(number))
+        return bool(self._tasks_of_worker(number))
 
-    def _tasks_of(self, number: int) -> list[ConnectorTaskId]:
+    def _tasks_of_worker(self, number: int) -> list[ConnectorTaskId]:
         return self._placement.running_tasks_of(self._worker_id(number))
 
     def _worker_id(self, number: int) -> str:
-        return f"{HOST}:{self._settings.rest_port + number}"
+        return f"{HOST}:{self._settings.first_rest_port + number}"
 
     def _worker_name(self, worker_id: str) -> str:
-        return f"worker-{int(worker_id.rpartition(':')[2]) - self._settings.rest_port}"
+        return f"worker-{int(worker_id.rpartition(':')[2]) - self._settings.first_rest_port}"
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _free_ports(count: int, *, preferred: int) -> int:
+def _first_of_free_ports(count: int, *, preferred: int) -> int:
     """The first of ``count`` consecutive free ports, of all ports from ``preferred`` on.
 
     The system does not choose the port: it could also give that port to an outgoing connection of another process

@@ -12,7 +12,7 @@ from coterie.cli.group.descriptions import (
     OrderResponse,
     parse_group_description,
     parse_order_response,
-    parse_paused_connectors,
+    parse_paused_or_stopped,
 )
 from coterie.cli.rest_request import error_message, open_http_client, unreachable_message
 from coterie.nouns.errors import WorldError
@@ -44,7 +44,7 @@ class GroupClient:
     def __exit__(self, *_: object) -> None:
         self._http_client.close()
 
-    def describe(self, *, timeout_s: float = _LEADER_TIMEOUT_S) -> GroupDescription:
+    def describe_group(self, *, timeout_s: float = _LEADER_TIMEOUT_S) -> GroupDescription:
         """Return the group's present description.
 
         While no leader responds, the request is repeated until ``timeout_s`` after this call; but if no worker has
@@ -85,19 +85,19 @@ class GroupClient:
             raise WorldError(reason)
         return parse_order_response(response.content, source=f"The response of {response.url}")
 
-    def wait_until_met(self, unmet_reason: Callable[[GroupDescription], str], *, timeout_s: float) -> str:
+    def wait_for_group_condition(self, unmet_reason: Callable[[GroupDescription], str], *, timeout_s: float) -> str:
         """Read the group's description again and again until ``unmet_reason`` returns "" for it, for ``timeout_s`` at
         most.
 
         Returns the last result of ``unmet_reason``: "" when the condition is met. If the group could not be read at the
         end of ``timeout_s``, the result is the reason.
 
-        :raises WorldError: when a request fails before the end of ``timeout_s`` (see :meth:`describe`).
+        :raises WorldError: when a request fails before the end of ``timeout_s`` (see :meth:`describe_group`).
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                description = self.describe(timeout_s=max(deadline_s - time.monotonic(), 0))
+                description = self.describe_group(timeout_s=max(deadline_s - time.monotonic(), 0))
             except WorldError as error:
                 if time.monotonic() < deadline_s:
                     raise
@@ -106,7 +106,7 @@ class GroupClient:
                 return reason
             time.sleep(_POLL_INTERVAL_S)
 
-    def paused_connectors(self) -> Set[str]:
+    def paused_or_stopped_connectors(self) -> Set[str]:
         """The names of the connectors that are paused or stopped.
 
         :raises WorldError: when no worker responds, or with the message of an error response.
@@ -114,7 +114,7 @@ class GroupClient:
         response, reason = self._request_from_workers("GET", "/connectors?expand=status")
         if response is None or not response.is_success:
             raise WorldError(reason)
-        return parse_paused_connectors(response.content, source=f"The response of {response.url}")
+        return parse_paused_or_stopped(response.content, source=f"The response of {response.url}")
 
     def refuses_connections(self, url: str) -> bool:
         """Whether no connection to ``url`` can be opened, because no process listens there.

@@ -156,7 +156,9 @@ def parse_group_description(data: str | bytes, *, source: str) -> GroupDescripti
         ``data``, and the error.
     """
     hint = " Save one with `curl http://WORKER/coterie/group > FILE`."
-    return _parse(TypeAdapter(GroupDescription), data, message=f"{source} is not a valid group description", hint=hint)
+    return _parse_response(
+        TypeAdapter(GroupDescription), data, message=f"{source} is not a valid group description", hint=hint
+    )
 
 
 def parse_order_response(data: bytes, *, source: str) -> OrderResponse:
@@ -165,21 +167,21 @@ def parse_order_response(data: bytes, *, source: str) -> OrderResponse:
 
     :raises WorldError: when ``data`` is not such a response.
     """
-    return _parse(TypeAdapter(OrderResponse), data, message=f"{source} is not from a Coterie worker")
+    return _parse_response(TypeAdapter(OrderResponse), data, message=f"{source} is not from a Coterie worker")
 
 
-def parse_paused_connectors(data: bytes, *, source: str) -> Set[str]:
+def parse_paused_or_stopped(data: bytes, *, source: str) -> Set[str]:
     """The names of the connectors that are paused or stopped, from a response of ``GET /connectors?expand=status``.
 
     :raises WorldError: when ``data`` is not such a response.
     """
-    statuses = _parse(
+    statuses = _parse_response(
         TypeAdapter(dict[str, _ExpandedConnector]), data, message=f"{source} is not a valid list of connectors"
     )
     return {name for name, connector in statuses.items() if connector.status.connector.state in {"PAUSED", "STOPPED"}}
 
 
-def _parse(response_type: TypeAdapter[T], data: str | bytes, *, message: str, hint: str = "") -> T:
+def _parse_response(response_type: TypeAdapter[T], data: str | bytes, *, message: str, hint: str = "") -> T:
     """Parse JSON ``data`` as ``response_type``.
 
     :raises WorldError: when ``data`` is not of ``response_type``; the message is ``message``, the position of the

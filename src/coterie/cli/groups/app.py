@@ -81,7 +81,7 @@ def group_config(
     from coterie.cli.groups import commands
 
     admin = commands.open_admin(bootstrap_servers, command_config)
-    commands.group_config(admin, group, set_=set_ or (), delete=delete or (), as_json=as_json)
+    commands.change_and_print_configs(admin, group, set_=set_ or (), delete=delete or (), as_json=as_json)
 
 
 @groups_app.command("remove-member")

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.groups.report import group_json, listed_group_json, member_names, print_group
+from coterie.cli.groups.report import group_json, listed_group_json, name_by_member_id, print_group
 from coterie.cli.workers.settings_file import read_properties
 from coterie.config.definition import split_list
 from coterie.config.security import KafkaSecurity
 from coterie.config.worker import check_bootstrap_servers
-from coterie.herder.group_view import worker_id_in
+from coterie.herder.group_view import worker_id_of_url
 from coterie.kafka.group_admin import ClassicGroup, GroupAdmin, GroupConfig
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.group_description import GroupDescription
@@ -58,7 +58,7 @@ def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
     if as_json:
         _print_json([listed_group_json(group) for group in groups])
         return
-    console = _console()
+    console = _make_console()
     if not groups:
         console.print("There are no groups.")
         return
@@ -72,30 +72,32 @@ def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
 def describe_group(admin: GroupAdmin, group: str, *, as_json: bool) -> None:
     """Print the group with this id.
 
-    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe`.
+    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe_group`.
     """
     group_id = GroupId(group)
-    described = asyncio.run(_existing_group(admin, group_id))
+    described = asyncio.run(_describe_existing_group(admin, group_id))
     if as_json:
         _print_json(group_json(group_id, described))
     else:
-        print_group(group_id, described, _console())
+        print_group(group_id, described, _make_console())
 
 
-def group_config(admin: GroupAdmin, group: str, *, set_: Sequence[str], delete: Sequence[str], as_json: bool) -> None:
+def change_and_print_configs(
+    admin: GroupAdmin, group: str, *, set_: Sequence[str], delete: Sequence[str], as_json: bool
+) -> None:
     """Change the configs of the group with this id, if ``set_`` or ``delete`` has elements; then print the configs of
     connect groups, and every other config that is set on the group.
 
     :raises WorldError: when an element of ``set_`` is not KEY=VALUE, a key is given twice, or the broker refuses the
         change or the request.
     """
-    changes = _config_changes(set_, delete)
-    configs = asyncio.run(_changed_configs(admin, GroupId(group), changes))
+    changes = _parse_config_changes(set_, delete)
+    configs = asyncio.run(_change_and_read_configs(admin, GroupId(group), changes))
     shown = [one for one in configs if one.is_set or one.name.startswith(_CONNECT_PREFIX)]
     if as_json:
         _print_json({"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set} for one in shown]})
         return
-    console = _console()
+    console = _make_console()
     table = Table("config", "value", "set on", box=None, header_style="bold")
     for one in shown:
         table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set else "the broker")
@@ -109,50 +111,50 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
         :meth:`.GroupAdmin.remove_member`.
     """
     removed = asyncio.run(_remove_member(admin, GroupId(group), member))
-    _console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
+    _make_console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-async def _existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroup:
+async def _describe_existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroup:
     """The description of the group.
 
-    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe`.
+    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe_group`.
     """
-    described = await admin.describe(group_id)
+    described = await admin.describe_group(group_id)
     if described is None:
         raise WorldError(f"there is no classic or connect group {group_id}; to list all groups: coterie groups list")
     return described
 
 
-async def _changed_configs(
+async def _change_and_read_configs(
     admin: GroupAdmin, group_id: GroupId, changes: Mapping[str, str | None]
 ) -> Sequence[GroupConfig]:
     """Apply ``changes`` to the configs of the group, and return its configs afterwards. Prints a warning if the changes
     have no effect: there is no such group yet, or it is a classic group.
 
-    :raises WorldError: see :meth:`.GroupAdmin.describe`, :meth:`.GroupAdmin.alter_configs`.
+    :raises WorldError: see :meth:`.GroupAdmin.describe_group`, :meth:`.GroupAdmin.alter_group_configs`.
     """
     if changes:
-        described = await admin.describe(group_id)  # first: if it is refused, nothing is changed
-        await admin.alter_configs(group_id, changes)
+        described = await admin.describe_group(group_id)  # first: if it is refused, nothing is changed
+        await admin.alter_group_configs(group_id, changes)
         if described is None:
             sys.stderr.write(
                 f"There is no group {group_id} yet; its configs are kept for a connect group of this id.\n"
             )
         elif isinstance(described, ClassicGroup):
             sys.stderr.write(f"Group {group_id} is a classic group, in which configs of connect groups do nothing.\n")
-    return await admin.configs(group_id)
+    return await admin.group_configs(group_id)
 
 
 async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
-    """Remove the only member that ``member`` names; returns the member's name (:func:`member_names`).
+    """Remove the only member that ``member`` names; returns the member's name (:func:`name_by_member_id`).
 
     :raises WorldError: when there is no such group, or not exactly one such member.
     """
-    described = await _existing_group(admin, group_id)
-    names = member_names(described)
+    described = await _describe_existing_group(admin, group_id)
+    names = name_by_member_id(described)
     found = _matching_members(described, member)
     if len(found) != 1:
         known = ", ".join(names[one] for one in (found or names)) or "no members"
@@ -170,13 +172,13 @@ def _matching_members(group: GroupDescription | ClassicGroup, text: str) -> list
     by_id = [one.member_id for one in group.members if text in (one.member_id, one.instance_id or InstanceId(""))]
     if by_id or isinstance(group, ClassicGroup):
         return by_id
-    return [one.member_id for one in group.members if text in (worker_id_in(one.url), one.name)]
+    return [one.member_id for one in group.members if text in (worker_id_of_url(one.url), one.name)]
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[str, str | None]:
+def _parse_config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[str, str | None]:
     """The changes by key; the value of a deletion is None.
 
     :raises WorldError: when an element of ``set_`` is not KEY=VALUE, or a key is given twice.
@@ -196,7 +198,7 @@ def _config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[str, str
     return changes
 
 
-def _console() -> Console:
+def _make_console() -> Console:
     """The console of one call. A name may contain the code of an emoji, such as :boom:."""
     return Console(highlight=False, emoji=False)
 

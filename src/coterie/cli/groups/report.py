@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.herder.group_view import worker_id_in
+from coterie.herder.group_view import worker_id_of_url
 from coterie.kafka.group_admin import ClassicGroup, ListedGroup
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
@@ -32,7 +32,7 @@ def print_group(group_id: GroupId, group: GroupDescription | ClassicGroup, conso
 
 
 def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Console) -> None:
-    names = member_names(group)
+    names = name_by_member_id(group)
     leader = (
         f"led by {names[group.leader]} (leader epoch {group.leader_epoch})" if group.leader in names else "no leader"
     )
@@ -49,7 +49,7 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
         draining = ", draining" if member.draining else ""
         table.add_row(
             escape(names[member.member_id]),
-            escape(worker_id_in(member.url)),
+            escape(worker_id_of_url(member.url)),
             f"[{style}]{member.state}[/{style}]{draining}",
             str(member.member_epoch),
             str(len(member.assigned)),
@@ -82,7 +82,7 @@ def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
     if not group.members:
         yield "It has no members."
     yield from _computation_sentences(group)
-    names = member_names(group)
+    names = name_by_member_id(group)
     for member in group.members:
         if member.member_epoch == LEAVE_BRIEFLY:
             yield (
@@ -95,7 +95,7 @@ def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
         for holder, jobs in member.awaited.items():
             yield f"{names[member.member_id]} waits for {_jobs_text(jobs)}: {wait_reason(group, holder, jobs)}."
     for departed in group.departed:
-        name = worker_id_in(departed.url)
+        name = worker_id_of_url(departed.url)
         if departed.reason:
             yield f"{name} is no longer a member: {departed.reason}."
         if departed.delay_left_ms is not None:
@@ -116,7 +116,7 @@ def _computation_sentences(group: GroupDescription) -> Iterator[str]:
     """The sentences about a target assignment that is being computed or is not computed yet, and about the error of the
     last computation; none if there is nothing to report."""
     if group.computing_member:
-        name = member_names(group).get(group.computing_member, group.computing_member)
+        name = name_by_member_id(group).get(group.computing_member, group.computing_member)
         yield f"{name} computes the target of group epoch {group.group_epoch}."
     elif group.assignment_epoch < group.group_epoch and group.members:
         yield f"The target of group epoch {group.group_epoch} is not computed yet."
@@ -127,7 +127,7 @@ def _computation_sentences(group: GroupDescription) -> Iterator[str]:
 def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
     """Why ``jobs``, which the target assigns to other members, are still owned by the member ``holder``, or by a
     departed member with this id."""
-    name = member_names(group).get(holder, holder)
+    name = name_by_member_id(group).get(holder, holder)
     member = _find_member(group, holder)
     if member is not None:
         if jobs & member.pending:
@@ -139,15 +139,15 @@ def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
     return f"{name} has left; its session would have ended in {_seconds_text(departed.held_left_ms)}"
 
 
-def member_names(group: GroupDescription | ClassicGroup) -> Mapping[MemberId, str]:
+def name_by_member_id(group: GroupDescription | ClassicGroup) -> Mapping[MemberId, str]:
     """The name of each member in messages, by member id; also the names of departed workers. A worker of a connect
     group has its own name, or its ``host:port`` if it has no name, or its member id if several members have the same
     name."""
     if isinstance(group, ClassicGroup):
         return {one.member_id: one.member_id for one in group.members}
-    names = {one.member_id: one.name or worker_id_in(one.url) for one in group.members}
+    names = {one.member_id: one.name or worker_id_of_url(one.url) for one in group.members}
     names = {key: name if list(names.values()).count(name) == 1 else key for key, name in names.items()}
-    return {one.member_id: worker_id_in(one.url) for one in group.departed} | names
+    return {one.member_id: worker_id_of_url(one.url) for one in group.departed} | names
 
 
 def _find_member(group: GroupDescription, member_id: MemberId) -> MemberDescription | None:
@@ -221,7 +221,7 @@ def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str
     return {
         "member_id": member.member_id,
         "name": member.name or None,
-        "worker_id": worker_id_in(member.url),
+        "worker_id": worker_id_of_url(member.url),
         "url": member.url,
         "instance_id": member.instance_id,
         "client_id": member.client_id,
@@ -244,7 +244,7 @@ def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str
 def _departed_json(departed: DepartedDescription) -> dict[str, Any]:
     return {
         "member_id": departed.member_id,
-        "worker_id": worker_id_in(departed.url),
+        "worker_id": worker_id_of_url(departed.url),
         "instance_id": departed.instance_id,
         "jobs": jobs_json(departed.jobs),
         "delay_left_ms": departed.delay_left_ms,

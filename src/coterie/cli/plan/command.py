@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.options import DEFAULT_URL, UrlOption, rest_command
+from coterie.cli.options import DEFAULT_URL, UrlOption, with_login_options
 
 OptionValues = list[str]
 
 
-@rest_command
+@with_login_options
 def plan(
     add: Annotated[
         OptionValues | None, typer.Option("--add", metavar="NAME", help="A worker of this name joins.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.assignors.assignor_state import Deferral, union
+from coterie.assignors.assignor_state import Deferral, union_of_jobs
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import MemberSpec, RebalancePolicy
@@ -36,8 +36,8 @@ from coterie.assignors.plan import (
 from coterie.cli.group.client import GroupClient
 from coterie.cli.group.descriptions import GroupDescription, MemberDescription, parse_group_description
 from coterie.config.definition import split_list
-from coterie.config.worker import check_names, parse_static_task
-from coterie.herder.group_view import find_members
+from coterie.config.worker import check_no_empty_names, parse_static_task
+from coterie.herder.group_view import find_members_by_name
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -64,7 +64,7 @@ class NamedGroup:
     """A group as the input of a plan, and the names by which operators call its members."""
 
     snapshot: GroupSnapshot
-    names: Mapping[MemberId, str]
+    name_by_member_id: Mapping[MemberId, str]
     """A unique name of each member: its name; its ``host:port`` if several members have this name; its member id if
     several members have this ``host:port`` as well."""
     protocol: ConnectProtocol
@@ -77,7 +77,7 @@ class NamedGroup:
         """The members that match ``text``: those with this host:port, else with this name, else with this instance id,
         else with this member id. The leader selects the worker of an order in the same way, but not by member id."""
         members_with_id = [member for member in self._members if member.member_id == text]
-        return [member.member_id for member in find_members(self._members, text) or members_with_id]
+        return [member.member_id for member in find_members_by_name(self._members, text) or members_with_id]
 
     def find_member(self, text: str) -> MemberId:
         """Return the only member that matches ``text``.
@@ -86,10 +86,10 @@ class NamedGroup:
         """
         matching = self.matching_members(text)
         if not matching:
-            all_names = ", ".join(sorted(self.names.values())) or "no workers"
+            all_names = ", ".join(sorted(self.name_by_member_id.values())) or "no workers"
             raise WorldError(f"The group has no worker {text}; it has {all_names}")
         if len(matching) > 1:
-            matching_names = ", ".join(sorted(self.names[member] for member in matching))
+            matching_names = ", ".join(sorted(self.name_by_member_id[member] for member in matching))
             raise WorldError(f"{len(matching)} workers are called {text}; name one of {matching_names}")
         return matching[0]
 
@@ -113,7 +113,7 @@ def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
         member.member_id: MemberSpec(
             owned=member.owned.jobs,
             claims=None if member.claims is None else member.claims.jobs,
-            draining=member.draining,
+            is_draining=member.draining,
             instance_id=member.instance_id,
         )
         for member in group.members
@@ -131,9 +131,9 @@ def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
     leader = None if is_connect else next((one.member_id for one in group.members if group.is_led_by(one)), None)
     return NamedGroup(
         snapshot=GroupSnapshot(
-            configured=group.configured.jobs, members=members, deferrals=deferrals, policy=policy, leader_id=leader
+            configured_jobs=group.configured.jobs, members=members, deferrals=deferrals, policy=policy, leader_id=leader
         ),
-        names=_unique_names(group.members),
+        name_by_member_id=_unique_names(group.members),
         protocol=protocol,
         has_rounds=not is_connect,
         _members=group.members,
@@ -141,7 +141,7 @@ def to_named_group(group: GroupDescription, *, source: str) -> NamedGroup:
 
 
 def _unique_names(members: Sequence[MemberDescription]) -> Mapping[MemberId, str]:
-    """Return the unique name of each member, as described at ``NamedGroup.names``."""
+    """Return the unique name of each member, as described at ``NamedGroup.name_by_member_id``."""
     names, worker_ids = Counter(member.name for member in members), Counter(member.worker_id for member in members)
     return {
         member.member_id: member.name
@@ -190,7 +190,7 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
     if len(task_counts) < len(options.create) or task_counts.keys() & set(options.delete):
         raise WorldError("A connector can be created or deleted only once at a time")
     for name in options.delete:
-        if name not in group.snapshot.configured.connectors:
+        if name not in group.snapshot.configured_jobs.connectors:
             raise WorldError(f"There is no connector {name}")
     claims: dict[MemberId, Jobs] = {}
     for worker, jobs in _parse_claim_options(options):
@@ -206,7 +206,7 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
         )
     return [
         *(MemberJoins(member=member) for member in joining_members.values()),
-        *(ConnectorCreated(connector=connector, tasks=tasks) for connector, tasks in task_counts.items()),
+        *(ConnectorCreated(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
         *(ConnectorDeleted(connector=ConnectorName(name)) for name in options.delete),
         *(MemberClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
         *(MemberDrains(member=member) for member in drains),
@@ -240,7 +240,7 @@ def _parse_claim_options(options: PlanOptions) -> Iterable[tuple[str, Jobs]]:
             if not (worker and equals_sign):
                 raise WorldError(f"{option} {text}: use WORKER=NAMES, for example worker-1={example}")
             try:
-                yield worker, Jobs.of(map(parse_name, check_names(tuple(split_list(names)))))
+                yield worker, Jobs.of(map(parse_name, check_no_empty_names(tuple(split_list(names)))))
             except ValueError as error:
                 raise WorldError(f"{option} of {worker}: {error}") from error
 
@@ -256,7 +256,7 @@ def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: boo
     """
     if file is None:
         with GroupClient(url) as group:
-            named_group = to_named_group(group.describe(), source=f"The response of {url}")
+            named_group = to_named_group(group.describe_group(), source=f"The response of {url}")
     else:
         named_group = to_named_group(parse_group_description(_read_file(file), source=str(file)), source=str(file))
     if named_group.protocol is ConnectProtocol.EAGER:
@@ -265,7 +265,7 @@ def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: boo
             "so there is no plan"
         )
     changes = to_group_changes(options, named_group)
-    names = {**named_group.names, **{MemberId(name): name for name in options.add}}
+    names = {**named_group.name_by_member_id, **{MemberId(name): name for name in options.add}}
     computed_plan = compute_plan(named_group.snapshot, changes)
     changed_snapshot = named_group.snapshot
     for change in changes:
@@ -276,8 +276,8 @@ def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: boo
         json.dump(_plan_json(computed_plan, names), sys.stdout, indent=2)
         sys.stdout.write("\n")
         return
-    jobs_before = union(
-        [named_group.snapshot.configured, *(view.owned for view in named_group.snapshot.members.values())]
+    jobs_before = union_of_jobs(
+        [named_group.snapshot.configured_jobs, *(view.owned for view in named_group.snapshot.members.values())]
     )
     console = Console(highlight=False, emoji=False)
     _print_plan(computed_plan, names, job_count=len(jobs_before), has_rounds=named_group.has_rounds, console=console)
@@ -294,7 +294,7 @@ def _warn_about_claims_on_unknown_jobs(
     """
     for change in changes:
         if isinstance(change, MemberClaims) and change.jobs is not None:
-            for job in change.jobs - changed_snapshot.configured:
+            for job in change.jobs - changed_snapshot.configured_jobs:
                 job_kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
                 sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {job_kind} {job} now\n")
 
@@ -305,13 +305,13 @@ def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: Gr
     The description of a group does not contain whether there are checkpoints, so the warning is printed in any case.
     """
     for change in changes:
-        if isinstance(change, ConnectorCreated) and change.connector in snapshot.configured.connectors:
-            task_count = sum(task.connector == change.connector for task in snapshot.configured.tasks)
-            if task_count != change.tasks:
+        if isinstance(change, ConnectorCreated) and change.connector in snapshot.configured_jobs.connectors:
+            task_count = sum(task.connector == change.connector for task in snapshot.configured_jobs.tasks)
+            if task_count != change.task_count:
                 sys.stderr.write(
                     f"{change.connector} has {_count_text(task_count, 'task')}: once they have been started, a "
                     "config that gives "
-                    f"the connector {_count_text(change.tasks, 'task')} is refused (HTTP 400). Delete the "
+                    f"the connector {_count_text(change.task_count, 'task')} is refused (HTTP 400). Delete the "
                     "connector first, "
                     "or create one with another name.\n"
                 )
@@ -319,9 +319,9 @@ def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: Gr
 
 def _waiting_drains(computed_plan: Plan, changed_snapshot: GroupSnapshot) -> Iterable[tuple[MemberId, str]]:
     """Yield each draining member that would keep jobs in the end, with the reason that the leader would report."""
-    eligibility = Eligibility.from_members(changed_snapshot.members, changed_snapshot.configured)
+    eligibility = Eligibility.from_members(changed_snapshot.members, changed_snapshot.configured_jobs)
     for member, remaining_jobs in computed_plan.owned_after.items():
-        if changed_snapshot.members[member].draining and remaining_jobs:
+        if changed_snapshot.members[member].is_draining and remaining_jobs:
             yield member, eligibility.unassigned_reason(next(iter(remaining_jobs)), changed_snapshot.members)
 
 
@@ -357,7 +357,7 @@ def _plan_json(computed_plan: Plan, names: Mapping[MemberId, str]) -> dict[str, 
         "lasts_ms": computed_plan.waiting_ms,
         "unassigned": [
             {"job": str(job), "reason": reason}
-            for job, reason in sorted(_job_names_and_reasons(computed_plan.unassigned))
+            for job, reason in sorted(_job_names_and_reasons(computed_plan.reason_by_unassigned_job))
         ],
         "after": {
             names[member]: {"connectors": sorted(jobs.connectors), "tasks": [str(task) for task in sorted(jobs.tasks)]}
@@ -381,7 +381,11 @@ def _print_plan(
         waiting_count = sum(move.reason is StartReason.LOST and move.unassigned_ms > 0 for move in computed_plan.moves)
         console.print(
             f"\n{computed_plan.stopped_jobs_count} of {_count_text(job_count, 'job')} would be stopped"
-            + (f", {len(computed_plan.unassigned)} would be unassigned" if computed_plan.unassigned else "")
+            + (
+                f", {len(computed_plan.reason_by_unassigned_job)} would be unassigned"
+                if computed_plan.reason_by_unassigned_job
+                else ""
+            )
             + (
                 f", {waiting_count} {'waits' if waiting_count == 1 else 'wait'} for a worker that has left"
                 if waiting_count
@@ -390,7 +394,7 @@ def _print_plan(
             + (f"; {_count_text(computed_plan.round_count, 'round')}" if has_rounds else "")
             + (f", with {_seconds_text(computed_plan.waiting_ms)} of waiting." if computed_plan.waiting_ms else ".")
         )
-    for job, reason in sorted(_job_names_and_reasons(computed_plan.unassigned)):
+    for job, reason in sorted(_job_names_and_reasons(computed_plan.reason_by_unassigned_job)):
         console.print(f"[yellow]{escape(job)} would be unassigned[/yellow]: {escape(reason)}")
     table = Table("worker", "connectors", "tasks", box=None, header_style="bold")
     for member, owned_jobs in sorted(computed_plan.owned_after.items(), key=lambda item: names[item[0]]):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.cli.group.client import GroupClient
 from coterie.cli.group.descriptions import (
     DeferredDescription,
@@ -47,10 +47,10 @@ _STARTED_PHASES = ("running", "failed", "taken")
 def show_group(url: str, *, as_json: bool) -> None:
     """Print the group of the worker at ``url``, as JSON or as tables and sentences.
 
-    :raises WorldError: see :meth:`.GroupClient.describe`.
+    :raises WorldError: see :meth:`.GroupClient.describe_group`.
     """
     with GroupClient(url) as group:
-        description = group.describe()
+        description = group.describe_group()
     if as_json:
         sys.stdout.write(description.model_dump_json(indent=2, by_alias=True) + "\n")
         return
@@ -62,7 +62,7 @@ def show_group(url: str, *, as_json: bool) -> None:
         table.add_row(
             escape(member.name),
             escape(member.worker_id),
-            _state_text(member),
+            _member_state_text(member),
             str(len(member.owned.connectors)),
             str(len(member.owned.tasks)),
             ", ".join(f"{count} {phase}" for phase, count in (member.phases or {}).items()) or "-",
@@ -86,7 +86,7 @@ def show_group(url: str, *, as_json: bool) -> None:
         _console.print(f"[red]{escape(name)} is unassigned[/red]: {escape(job.reason)}.")
 
 
-def _state_text(member: MemberDescription) -> str:
+def _member_state_text(member: MemberDescription) -> str:
     """The member's state with rich's markup of its color, whether it drains, and how many jobs it claims."""
     style = _STYLE_BY_STATE.get(member.state, "yellow")
     state_parts = [f"[{style}]{escape(member.state)}[/{style}]"]
@@ -107,10 +107,10 @@ def drain_worker(url: str, worker: str) -> None:
         when the drain is cancelled or the process restarted; or when the group cannot be read.
     """
     with GroupClient(url) as group:
-        description_before = group.describe()
+        description_before = group.describe_group()
         order_response = group.send_order("POST", worker, "drain")
         last_seen_member = _find_ordered_worker(description_before, order_response) or _find_ordered_worker(
-            group.describe(), order_response
+            group.describe_group(), order_response
         )  # The worker may have joined meanwhile.
         if last_seen_member is None:
             raise WorldError(
@@ -119,12 +119,12 @@ def drain_worker(url: str, worker: str) -> None:
         printed_text = ""
         checks_left = MOVE_CHECKS_MAX
         while True:
-            description = group.describe()
+            description = group.describe_group()
             current_member = _find_ordered_worker(description, order_response)
-            if current_member is None and jobs_on_their_way(description, last_seen_member) and checks_left:
+            if current_member is None and jobs_not_taken_over_yet(description, last_seen_member) and checks_left:
                 checks_left -= 1
             elif current_member is None and group.refuses_connections(last_seen_member.url):
-                check_handed_over(description, last_seen_member)
+                check_jobs_handed_over(description, last_seen_member)
                 _console.print(f"{escape(order_response.name)} has handed its jobs over and has ended.")
                 return
             if current_member is not None:
@@ -153,16 +153,16 @@ def _find_ordered_worker(description: GroupDescription, ordered: OrderResponse) 
     return next((member for member in description.members if member.worker_id == ordered.worker_id), None)
 
 
-def jobs_on_their_way(description: GroupDescription, last: MemberDescription) -> Jobs:
+def jobs_not_taken_over_yet(description: GroupDescription, last: MemberDescription) -> Jobs:
     """The jobs of ``last``, a member that has left, that no other member owns yet and that do not wait for it to
     return: other members are about to start them."""
     had = (last.owned.jobs | last.revoked.jobs) & description.configured.jobs
-    owned = union(member.owned.jobs for member in description.members)
-    waiting = union(deferred.jobs.jobs for deferred in description.deferred)
+    owned = union_of_jobs(member.owned.jobs for member in description.members)
+    waiting = union_of_jobs(deferred.jobs.jobs for deferred in description.deferred)
     return had - owned - waiting - Jobs.of(unassigned.job for unassigned in description.unassigned)
 
 
-def check_handed_over(description: GroupDescription, last_seen_member: MemberDescription) -> None:
+def check_jobs_handed_over(description: GroupDescription, last_seen_member: MemberDescription) -> None:
     """Check that a drained member left the group after its jobs had moved.
 
     ``last_seen_member`` is the last state of the member, which is missing in ``description``. After a crash a member
@@ -172,7 +172,7 @@ def check_handed_over(description: GroupDescription, last_seen_member: MemberDes
         now.
     """
     owned_jobs = (last_seen_member.owned.jobs | last_seen_member.revoked.jobs) & description.configured.jobs
-    unowned_jobs = owned_jobs - union(member.owned.jobs for member in description.members)
+    unowned_jobs = owned_jobs - union_of_jobs(member.owned.jobs for member in description.members)
     if owned_jobs and (last_seen_member.state == _UNREACHABLE or unowned_jobs):
         raise WorldError(
             f"{last_seen_member.name} ended before its drain was complete; its {_count_text(len(owned_jobs))} are "
@@ -194,7 +194,7 @@ def cancel_drain(url: str, worker: str) -> None:
 # -- rolling restart --------------------------------------------------------------------------------------------------
 
 
-def restart_rolling(url: str, *, timeout_s: float, only_workers: Sequence[str] = ()) -> None:
+def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequence[str] = ()) -> None:
     """Restart the workers ``only_workers``, or all workers of the group if it is empty: one after the other, the leader
     last.
 
@@ -211,7 +211,7 @@ def restart_rolling(url: str, *, timeout_s: float, only_workers: Sequence[str] =
         chosen_group = to_named_group(description, source="The response of the group")
         chosen_member_ids = {
             chosen_group.find_member(worker_text) for worker_text in only_workers
-        } or chosen_group.names.keys()
+        } or chosen_group.name_by_member_id.keys()
         members_to_restart = [member for member in expected_members if member.member_id in chosen_member_ids]
         names = ", ".join(escape(member.name) for member in expected_members)
         _console.print(f"The group has {_count_text(len(expected_members), 'worker')}: {names}.")
@@ -317,7 +317,7 @@ def _wait_until_rejoined(
             return instability
         return _tasks_not_started_text(group, member, rejoined_member)
 
-    if reason := group.wait_until_met(reason_not_rejoined, timeout_s=timeout_s):
+    if reason := group.wait_for_group_condition(reason_not_rejoined, timeout_s=timeout_s):
         raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {reason}")
     assert rejoined_member is not None, "the worker has restarted"
     has_same_jobs = rejoined_member.owned == member.owned
@@ -340,7 +340,7 @@ def _tasks_not_started_text(group: GroupClient, member: MemberDescription, rejoi
     kept_tasks = (rejoined_member.owned.jobs & member.owned.jobs).tasks
     started_count = _started_task_count(rejoined_member)
     if started_count < min(_started_task_count(member), len(kept_tasks)):
-        paused_connectors = group.paused_connectors()
+        paused_connectors = group.paused_or_stopped_connectors()
         expected_count = min(
             _started_task_count(member), sum(task.connector not in paused_connectors for task in kept_tasks)
         )
@@ -394,7 +394,7 @@ def _wait_until_stable(group: GroupClient, expected_members: Sequence[MemberDesc
             _console.print(f"Waiting until the group is stable: {escape(reason)}.")
         return reason
 
-    if reason := group.wait_until_met(reason_not_stable, timeout_s=STABLE_TIMEOUT_S):
+    if reason := group.wait_for_group_condition(reason_not_stable, timeout_s=STABLE_TIMEOUT_S):
         raise WorldError(f"The group is not stable: {reason}")
     assert last_description is not None, "the group was read"
     return last_description

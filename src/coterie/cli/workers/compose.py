@@ -18,10 +18,10 @@ from typing import TypeAlias
 from coterie import __version__
 from coterie.assignors.connect.interface import ConnectAssignor
 from coterie.assignors.members import RebalancePolicy
-from coterie.cli.assignor_watch import AssignorWatch
-from coterie.cli.assignors import assign_on_threads, check_assignors, load_assignors
+from coterie.cli.assignor_watch import AssignorMetadataWatch
+from coterie.cli.assignors import assign_functions_by_name, check_assignors_installed, load_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
-from coterie.cli.listeners import ListenerThread, check_listeners, load_listeners
+from coterie.cli.listeners import ListenerThread, check_listeners_installed, load_listeners
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.reloaded_files import ReloadedFiles
@@ -44,7 +44,7 @@ from coterie.rest.app import create_app
 from coterie.rest.cross_origin import CrossOriginRules
 from coterie.rest.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, MAIN_ENDPOINTS
 from coterie.rest.leader import HttpLeaderClient, open_http_client
-from coterie.rest.server import BoundListener, RequestIntake, open_listeners, serve_while
+from coterie.rest.server import BoundListener, RequestIntake, open_listeners, serve_while_work_runs
 from coterie.rest.users import read_users
 from coterie.spark.jars import default_jar_folder
 from coterie.spark.runtime import SparkTaskRuntime
@@ -72,11 +72,15 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
         SparkConfig(
             checkpoint_location=Path(settings.checkpoint_location),
             scratch_folder=scratch,
-            jvm_log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
+            jvm_log_file=Path(
+                settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name_for_worker(name)}.jvm.log"
+            ),
             user_settings=settings.spark,
-            providers=settings.providers,
-            jars=jar_settings(settings),
-            python=PythonSettings(allowed_modules=settings.pipeline_modules, executable=settings.python_executable),
+            config_providers=settings.providers,
+            jar_folder_settings=jar_settings(settings),
+            python_settings=PythonSettings(
+                allowed_modules=settings.pipeline_modules, executable=settings.python_executable
+            ),
             offset_flush_interval_ms=settings.offset_flush_interval_ms,
             plugin_call_timeout_ms=settings.plugin_call_timeout_ms,
             worker_kafka_properties={
@@ -110,7 +114,7 @@ def jar_settings(settings: WorkerSettings) -> JarSettings | None:
             return None
         if not settings.jars_fetch and not os.access(folder, os.R_OK | os.X_OK):
             return None
-    return JarSettings(folder=folder, fetches_missing=settings.jars_fetch, repository_url=settings.jars_mirror)
+    return JarSettings(folder=folder, fetches_missing_jars=settings.jars_fetch, repository_url=settings.jars_mirror)
 
 
 def run_worker(
@@ -130,37 +134,37 @@ def run_worker(
     raise_gc_thresholds()
     workers: list[Worker] = []
 
-    def made(worker: Worker) -> None:
+    def on_worker_created(worker: Worker) -> None:
         workers.append(worker)
-        _obey_signals(worker)
+        _shut_down_on_signals(worker)
 
     with (
         open_listeners(settings.rest_listeners, settings.rest_tls) as listeners,
         open_listeners(settings.rest_admin_listeners, settings.rest_tls) as admin_listeners,
     ):
         member = member_settings(settings, listeners)
-        place = _place_if_same_protocol(settings, relaunch.inherited_place(member))
+        place = _handover_if_same_protocol(settings, relaunch.inherited_handover(member))
         serving = serve_worker(
             settings,
             listeners,
             runtime_factory,
             admin_listeners=admin_listeners,
-            on_created=made,
+            on_created=on_worker_created,
             place=place,
             check_settings=check_settings,
         )
         ended = asyncio.run(serving)
     if not ended.relaunches:
-        return ended.code
+        return ended.exit_code
     # Checked only after everything is closed, which takes time. From here on a signal ends the process at once.
     if (reason := workers[0].shutdown_reason) is None:
         try:
             relaunch.relaunch_process(member, ended.handover)
         except WorldError as error:
-            asyncio.run(_leave(settings, member, ended.handover, str(error)))
+            asyncio.run(_leave_group(settings, member, ended.handover, str(error)))
             raise
     logger.info("This worker was ordered to restart, but ends instead: %s", reason)
-    asyncio.run(_leave(settings, member, ended.handover, reason))
+    asyncio.run(_leave_group(settings, member, ended.handover, reason))
     return 0
 
 
@@ -188,9 +192,9 @@ def check_plugins(settings: WorkerSettings) -> None:
 
     :raises ConfigError: when no installed package, or several, register one of them.
     """
-    if _is_connect(settings):
-        check_assignors(settings.local_assignors, key=_ASSIGNORS_KEY)
-        check_listeners(settings.rebalance_listeners, key=_LISTENERS_KEY)
+    if _is_connect_group(settings):
+        check_assignors_installed(settings.local_assignors, key=_ASSIGNORS_KEY)
+        check_listeners_installed(settings.rebalance_listeners, key=_LISTENERS_KEY)
 
 
 def member_settings(settings: WorkerSettings, listeners: Sequence[BoundListener]) -> MemberSettings:
@@ -200,7 +204,7 @@ def member_settings(settings: WorkerSettings, listeners: Sequence[BoundListener]
         group_id=settings.group_id,
         instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
         url=settings.advertised_url(bound_port=advertised_port(settings, listeners)),
-        name=settings.worker_name,
+        worker_name=settings.worker_name,
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -269,20 +273,20 @@ async def serve_worker(
     access = access_rules(settings)
     client_contexts = reloaded_client_context(settings.rest_tls.files)
     assignors = _load_assignors(settings, policy)
-    watch = AssignorWatch(assignors)
+    watch = AssignorMetadataWatch(assignors)
     rebalance_listeners = _make_listener_thread(settings, assignors, watch)
-    offers = await watch.first_offers()
+    offers = await watch.read_offered_assignors()
     async with (
         _open_topics(settings, client_id) as (topics, config_log, status_log),
         open_http_client(client_contexts) as client,
     ):
         spec = MembershipSpec(
-            settings=settings,
-            member=member,
+            worker_settings=settings,
+            member_settings=member,
             client_id=client_id,
-            place=place,
-            assignors=offers,
-            config_topic_id=await config_log.topic_id() if _is_connect(settings) else None,
+            inherited_handover=place,
+            offered_assignors=offers,
+            config_topic_id=await config_log.topic_id() if _is_connect_group(settings) else None,
         )
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
             runtime = runtime_factory(settings, name, Path(scratch))
@@ -292,7 +296,7 @@ async def serve_worker(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
                     url=member.url,
-                    version=__version__,
+                    plugin_version=__version__,
                     name=settings.worker_name,
                     instance_id=member.instance_id,
                     group_protocol=settings.group_protocol,
@@ -304,11 +308,11 @@ async def serve_worker(
                     rebalance_window_ms=settings.config_rebalance_window_ms,
                     topic_tracking_enabled=settings.topic_tracking_enable,
                     topic_reset_allowed=settings.topic_tracking_allow_reset,
-                    policy=policy,
-                    session_keys=SessionKeySettings(
+                    rebalance_policy=policy,
+                    session_key_settings=SessionKeySettings(
                         ttl_ms=settings.inter_worker_key_ttl_ms,
-                        algorithm=settings.inter_worker_key_generation_algorithm,
-                        size_bytes=settings.inter_worker_key_size_bytes,
+                        key_algorithm=settings.inter_worker_key_generation_algorithm,
+                        key_size_bytes=settings.inter_worker_key_size_bytes,
                         signature_algorithm=settings.inter_worker_signature_algorithm,
                         verification_algorithms=settings.inter_worker_verification_algorithms,
                     ),
@@ -321,7 +325,7 @@ async def serve_worker(
                 leader_client=HttpLeaderClient(client),
                 handover=place,
                 check_settings=check_settings,
-                assignors=assign_on_threads(assignors),
+                assignors=assign_functions_by_name(assignors),
                 listeners=rebalance_listeners,
                 close_intake=intake.close,
             )
@@ -332,18 +336,20 @@ async def serve_worker(
             )
             app = create(endpoints=ENDPOINTS if settings.admin_listeners is None else MAIN_ENDPOINTS)
             try:
-                work = _run_watched(worker, watch, membership)
+                work = _run_and_watch_assignors(worker, watch, membership)
                 if admin_listeners:
-                    work = serve_while(create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work, intake=intake)
+                    work = serve_while_work_runs(
+                        create(endpoints=ADMIN_ENDPOINTS), admin_listeners, work, intake=intake
+                    )
                 users = () if access.users is None else (access.users,)
-                ended = await serve_while(app, listeners, work, (client_contexts, *users), intake=intake)
+                ended = await serve_while_work_runs(app, listeners, work, (client_contexts, *users), intake=intake)
             finally:
                 await rebalance_listeners.close()
-    logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
+    logger.log(logging.ERROR if ended.exit_code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended
 
 
-async def _run_watched(worker: Worker, watch: AssignorWatch, membership: Membership) -> Exit:
+async def _run_and_watch_assignors(worker: Worker, watch: AssignorMetadataWatch, membership: Membership) -> Exit:
     """Run the worker, and report the changes of its assignors to its group meanwhile.
 
     :raises ExceptionGroup: for a bug in Coterie.
@@ -356,25 +362,25 @@ async def _run_watched(worker: Worker, watch: AssignorWatch, membership: Members
             watching.cancel()
 
 
-async def _leave(settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str) -> None:
+async def _leave_group(settings: WorkerSettings, member: MemberSettings, place: Handover | None, reason: str) -> None:
     """Leave the group as the member with the membership ``place``, which no process will continue.
 
     Do nothing if ``place`` is None.
     """
     if place is not None:
-        offers = await AssignorWatch(_load_assignors(settings, RebalancePolicy())).first_offers()
+        offers = await AssignorMetadataWatch(_load_assignors(settings, RebalancePolicy())).read_offered_assignors()
         spec = MembershipSpec(
-            settings=settings,
-            member=member,
+            worker_settings=settings,
+            member_settings=member,
             client_id=settings.client_id or "coterie",
-            place=place,
-            assignors=offers,
+            inherited_handover=place,
+            offered_assignors=offers,
         )
         membership = group_membership(spec)
         await asyncio.gather(membership.run(), membership.leave(reason))
 
 
-def _is_connect(settings: WorkerSettings) -> bool:
+def _is_connect_group(settings: WorkerSettings) -> bool:
     return settings.group_protocol is GroupProtocolName.CONNECT
 
 
@@ -383,28 +389,28 @@ def _load_assignors(settings: WorkerSettings, policy: RebalancePolicy) -> Sequen
 
     :raises ConfigError: when an assignor is not installed or cannot be created.
     """
-    if not _is_connect(settings):
+    if not _is_connect_group(settings):
         return ()
     return load_assignors(settings.local_assignors, policy, key=_ASSIGNORS_KEY)
 
 
 def _make_listener_thread(
-    settings: WorkerSettings, assignors: Sequence[ConnectAssignor], watch: AssignorWatch
+    settings: WorkerSettings, assignors: Sequence[ConnectAssignor], watch: AssignorMetadataWatch
 ) -> ListenerThread:
     """The listeners of the worker's rebalances, and its ``assignors``, which are called with them; none in a classic
     group. After a call of an assignor, ``watch`` looks for a change of its metadata.
 
     :raises ConfigError: when a listener is not installed or cannot be created.
     """
-    names = settings.rebalance_listeners if _is_connect(settings) else ()
+    names = settings.rebalance_listeners if _is_connect_group(settings) else ()
     loaded = load_listeners(names, key=_LISTENERS_KEY)
-    return ListenerThread(loaded, assignors, after_assignment=watch.check_soon)
+    return ListenerThread(loaded, assignors, after_assignment=watch.read_metadata_soon)
 
 
-def _place_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
+def _handover_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
     """``place``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a warning:
     ``group.protocol`` has changed since the previous process handed the membership over."""
-    if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect(settings):
+    if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect_group(settings):
         return place
     logger.warning(
         "group.protocol is %s, but the previous process of this worker was a member by the other protocol; the worker "
@@ -414,7 +420,7 @@ def _place_if_same_protocol(settings: WorkerSettings, place: Handover | None) ->
     return None
 
 
-def _obey_signals(worker: Worker) -> None:
+def _shut_down_on_signals(worker: Worker) -> None:
     """Shut ``worker`` down on SIGTERM and SIGINT."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -461,6 +467,6 @@ async def _open_topics(settings: WorkerSettings, client_id: str) -> AsyncIterato
         await topics.close()
 
 
-def _file_name(name: str) -> str:
+def _file_name_for_worker(name: str) -> str:
     """A file name for the worker ``name``, in which each special character is replaced by ``_``."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in f"coterie-{name}")

@@ -30,14 +30,14 @@ because the coordinator decides the session timeout: by default 10 s, and at lea
 class MembershipSpec:
     """The input from which a worker's membership of its group is created (:func:`group_membership`)."""
 
-    settings: WorkerSettings
-    member: MemberSettings
+    worker_settings: WorkerSettings
+    member_settings: MemberSettings
     """The settings of a member of a classic group; a member of a connect group uses a part of them."""
     client_id: str
-    place: Handover | None = None
+    inherited_handover: Handover | None = None
     """The membership of the worker's previous process, which the new one continues; None: the worker joins as a new
-    member. Of the same protocol as in ``settings``."""
-    assignors: Sequence[OfferedAssignor] = ()
+    member. Of the same protocol as in ``worker_settings``."""
+    offered_assignors: Sequence[OfferedAssignor] = ()
     """The assignors that the worker offers to a connect group, the preferred one first."""
     config_topic_id: bytes | None = None
     """The topic id of the worker's config topic, 16 bytes; None in a classic group, or if it is not known."""
@@ -49,50 +49,58 @@ MembershipFactory: TypeAlias = Callable[[MembershipSpec], Membership]
 
 def group_membership(spec: MembershipSpec) -> Membership:
     """Create a membership with the protocol of ``spec.settings``; see :data:`MembershipFactory`."""
-    match spec.settings.group_protocol:
+    match spec.worker_settings.group_protocol:
         case GroupProtocolName.CLASSIC:
-            assert spec.place is None or isinstance(spec.place, PlaceHandover), "a membership of a classic group"
-            return GroupMembership(classic_step, ClassicMember(spec.member, spec.place), kafka_coordinator(spec))
+            assert spec.inherited_handover is None or isinstance(spec.inherited_handover, PlaceHandover), (
+                "a membership of a classic group"
+            )
+            return GroupMembership(
+                classic_step,
+                ClassicMember(spec.member_settings, spec.inherited_handover),
+                make_coordinator_client(spec),
+            )
         case GroupProtocolName.CONNECT:
-            assert spec.place is None or isinstance(spec.place, ConnectPlaceHandover), "a membership of a connect group"
-            member = ConnectMember(connect_member_settings(spec), spec.place)
-            return GroupMembership(connect_step, member, kafka_connect_coordinator(spec))
+            assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ConnectPlaceHandover), (
+                "a membership of a connect group"
+            )
+            member = ConnectMember(connect_member_settings(spec), spec.inherited_handover)
+            return GroupMembership(connect_step, member, make_connect_coordinator_client(spec))
 
 
-def kafka_coordinator(spec: MembershipSpec) -> KafkaCoordinator:
+def make_coordinator_client(spec: MembershipSpec) -> KafkaCoordinator:
     """Create the client with which a worker sends requests to the coordinator of its classic group."""
     return KafkaCoordinator(
-        spec.settings.bootstrap_servers,
+        spec.worker_settings.bootstrap_servers,
         client_id=spec.client_id,
-        request_timeout_ms=spec.member.lease.request_timeout_ms,
-        parked_timeout_ms=spec.member.response_timeout_ms,
-        security=spec.settings.security,
+        request_timeout_ms=spec.member_settings.lease.request_timeout_ms,
+        parked_timeout_ms=spec.member_settings.response_timeout_ms,
+        security=spec.worker_settings.security,
     )
 
 
-def kafka_connect_coordinator(spec: MembershipSpec) -> KafkaConnectCoordinator:
+def make_connect_coordinator_client(spec: MembershipSpec) -> KafkaConnectCoordinator:
     """Create the client with which a worker sends requests to the coordinator of its connect group."""
     return KafkaConnectCoordinator(
-        spec.settings.bootstrap_servers,
+        spec.worker_settings.bootstrap_servers,
         client_id=spec.client_id,
         request_timeout_ms=CONNECT_OPEN_TIMEOUT_MS,
-        security=spec.settings.security,
+        security=spec.worker_settings.security,
     )
 
 
 def connect_member_settings(spec: MembershipSpec) -> ConnectMemberSettings:
     """The settings of a member of a connect group. Its member id is that of ``spec.place``, or new."""
-    place = spec.place
+    place = spec.inherited_handover
     return ConnectMemberSettings(
-        group_id=spec.member.group_id,
+        group_id=spec.member_settings.group_id,
         member_id=MemberId(str(uuid.uuid4())) if place is None else place.member_id,
-        instance_id=spec.member.instance_id,
-        url=spec.member.url,
-        name=spec.member.name,
-        claims=spec.member.claims,
-        assignors=tuple(spec.assignors),
-        server_assignor=spec.settings.group_remote_assignor,
-        rebalance_timeout_ms=spec.member.rebalance_timeout_ms,
+        instance_id=spec.member_settings.instance_id,
+        url=spec.member_settings.url,
+        worker_name=spec.member_settings.worker_name,
+        claims=spec.member_settings.claims,
+        assignors=tuple(spec.offered_assignors),
+        server_assignor=spec.worker_settings.group_remote_assignor,
+        rebalance_timeout_ms=spec.member_settings.rebalance_timeout_ms,
         config_topic_id=spec.config_topic_id,
-        connection_grace_ms=spec.settings.connection_grace_ms,
+        connection_grace_ms=spec.worker_settings.connection_grace_ms,
     )

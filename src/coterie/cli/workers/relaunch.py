@@ -40,7 +40,7 @@ def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoRetu
         if place is not None:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-                file.write(encode_place(settings, place))
+                file.write(encode_membership(settings, place))
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.set_inheritable(descriptor, True)
             environment[PLACE_VARIABLE] = str(descriptor)
@@ -52,7 +52,7 @@ def relaunch_process(settings: MemberSettings, place: Handover | None) -> NoRetu
         raise WorldError(f"the worker's process could not be replaced by a new {sys.executable}: {error}") from error
 
 
-def inherited_place(settings: MemberSettings) -> Handover | None:
+def inherited_handover(settings: MemberSettings) -> Handover | None:
     """Return the membership that the previous process passed on, if a member with ``settings`` can continue it.
 
     If the metadata of the member's JoinGroup request has changed, for example its protocol, address or timeouts, the
@@ -66,7 +66,7 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
     try:
         with open(int(descriptor), "rb") as file:
-            return decode_place(settings, file.read())
+            return decode_membership(settings, file.read())
     except (OSError, ValueError, WireError) as error:
         logger.warning(
             "The membership of this worker's previous process cannot be read; the worker joins as a new member: %s",
@@ -75,8 +75,8 @@ def inherited_place(settings: MemberSettings) -> Handover | None:
         return None
 
 
-def encode_place(settings: MemberSettings, place: Handover) -> bytes:
-    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode_place`."""
+def encode_membership(settings: MemberSettings, place: Handover) -> bytes:
+    """Encode the membership ``place`` of a member with ``settings``, for :func:`decode_membership`."""
     membership = {
         "version": VERSION,
         "who": _member_key(settings),
@@ -86,8 +86,9 @@ def encode_place(settings: MemberSettings, place: Handover) -> bytes:
     return json.dumps(membership).encode()
 
 
-def decode_place(settings: MemberSettings, data: bytes) -> Handover | None:
-    """Decode ``data`` of :func:`encode_place` for a member with ``settings``, as described at :func:`inherited_place`.
+def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
+    """Decode ``data`` of :func:`encode_membership` for a member with ``settings``, as described at
+    :func:`inherited_handover`.
 
     None if the group or the instance id has changed.
 
@@ -123,4 +124,4 @@ def _join_metadata(settings: MemberSettings) -> str:
     claims = None if settings.claims is None else [str(job) for job in settings.claims]
     protocols = [protocol.setting for protocol in settings.protocols]
     timeouts = [settings.session_timeout_ms, settings.rebalance_timeout_ms]
-    return json.dumps([settings.url, settings.name, protocols, claims, timeouts])
+    return json.dumps([settings.url, settings.worker_name, protocols, claims, timeouts])

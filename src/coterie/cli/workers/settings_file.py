@@ -18,7 +18,7 @@ def read_settings(path: Path) -> tuple[WorkerSettings, list[str]]:
     try:
         settings = WorkerSettings.from_properties(properties_by_key)
     except ConfigError as error:
-        raise ConfigError(_messages_with_place(error, lambda _: str(path))) from None
+        raise ConfigError(_messages_with_location(error, lambda _: str(path))) from None
     unknown_keys = dict.fromkeys(WorkerSettings.unknown_keys(properties_by_key), "it is not a key of a worker")
     return settings, [
         f"{path}: the key {key} is ignored: {reason}"
@@ -41,10 +41,10 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         return properties.parse_properties(text)
     except ConfigError as error:
-        raise ConfigError(_messages_with_place(error, lambda line: f"{path}, {line}")) from None
+        raise ConfigError(_messages_with_location(error, lambda line: f"{path}, {line}")) from None
 
 
-def _messages_with_place(error: ConfigError, place_of: Callable[[str], str]) -> dict[str, list[str]]:
+def _messages_with_location(error: ConfigError, place_of: Callable[[str], str]) -> dict[str, list[str]]:
     """The messages of ``error`` by key, each after the text that ``place_of`` returns for the key: the file, or the
     file and the line."""
     return {key: [f"{place_of(key)}: {sentence}" for sentence in sentences] for key, sentences in error.errors.items()}

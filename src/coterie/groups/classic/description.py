@@ -1,7 +1,7 @@
 """DescribeGroups and ListGroups: a group's state for clients that are not members of the group."""
 
 from coterie.groups.classic.messages import DescribedMember, DescribeGroup, DescribeGroupResponse
-from coterie.groups.classic.request_checks import check_exists
+from coterie.groups.classic.request_checks import check_group_exists
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import MemberId
@@ -14,7 +14,7 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
     :raises KafkaRefusal: GROUP_ID_NOT_FOUND, when the group does not exist.
     """
     group = turn.group
-    check_exists(group)
+    check_group_exists(group)
     phase = group.phase
     response = DescribeGroupResponse(
         error=ErrorCode.none,

@@ -34,8 +34,8 @@ def encode_record(group_id: GroupId, record: GenerationWritten | OffsetRecord) -
         case GroupRemoved():
             return encode_generation_key(group_id), None
         case (
-            OffsetWritten(partition=partition, committed=committed)
-            | PendingOffsetWritten(partition=partition, committed=committed)
+            OffsetWritten(partition=partition, committed_offset=committed)
+            | PendingOffsetWritten(partition=partition, committed_offset=committed)
         ):
             # The batch of a pending offset has its producer and transaction; the record itself is like any other.
             return encode_offset_key(group_id, partition), encode_offset_value(committed)
@@ -53,7 +53,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationW
         group_id, partition = decode_offset_key(key)
         if value is None:
             return group_id, OffsetRemoved(partition=partition)
-        return group_id, OffsetWritten(partition=partition, committed=decode_offset_value(value))
+        return group_id, OffsetWritten(partition=partition, committed_offset=decode_offset_value(value))
     generation_group_id = decode_generation_key(key)
     if generation_group_id is None:
         return None

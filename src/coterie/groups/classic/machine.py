@@ -90,14 +90,14 @@ from coterie.groups.classic.rounds import (
     join_response,
     on_join_phase_timer,
     park_join,
-    rebalance,
     rebalance_after_removal,
     remove_member,
     reply_to_parked_syncs,
+    start_or_continue_rebalance,
     sync_response,
     write_generation,
 )
-from coterie.groups.classic.state import Group, Member, Phase, check
+from coterie.groups.classic.state import Group, Member, Phase, check_invariants
 from coterie.groups.classic.turn import Turn
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import MemberId
@@ -126,7 +126,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
             on_loaded(turn)
     if turn.records or isinstance(event, GroupLoaded):
         schedule_expiry_check(turn, is_loaded=isinstance(event, GroupLoaded))
-    check(group)
+    check_invariants(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
 
@@ -222,7 +222,7 @@ def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
     then a worker that was restarted with an older protocol cannot join its group. Here the join of such a worker causes
     one rebalance, once after each load.
     """
-    rebalance(turn)
+    start_or_continue_rebalance(turn)
     turn.reply(
         request.reply_to,
         JoinGroupResponse(error=ErrorCode.coordinator_load_in_progress, member_id=request.member_id),
@@ -249,7 +249,7 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         park_join(turn, request.member_id, request.reply_to)
-        rebalance(turn)
+        start_or_continue_rebalance(turn)
 
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
@@ -285,11 +285,12 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
 
 def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
     """Write the leader's assignments, and reply to all parked SyncGroups. If the assignments exceed
-    ``generation_size_max``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and a rebalance starts."""
+    ``generation_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and a rebalance
+    starts."""
     group = turn.group
-    if sum(map(len, assignments.values())) > group.limits.generation_size_max:
+    if sum(map(len, assignments.values())) > group.limits.generation_size_max_bytes:
         reply_to_parked_syncs(turn, ErrorCode.unknown_server_error)
-        rebalance(turn)
+        start_or_continue_rebalance(turn)
     else:
         write_generation(turn, group.generation, protocol=group.protocol, assignments=assignments)
         reply_to_parked_syncs(turn, ErrorCode.none)
@@ -346,7 +347,7 @@ def on_timer(turn: Turn, key: TimerKey) -> None:
         case SyncTimer():
             for member_id in sorted(group.pending_sync_members):
                 remove_member(turn, member_id)
-            rebalance(turn)
+            start_or_continue_rebalance(turn)
 
 
 def on_loaded(turn: Turn) -> None:
@@ -368,9 +369,9 @@ def on_loaded(turn: Turn) -> None:
             protocols=(MemberProtocol(name=stored_generation.protocol, metadata=stored_member.subscription),)
             if stored_generation.protocol is not None
             else (),
-            session_timer=SessionTimer(member_id=member_id),
+            session_timer_key=SessionTimer(member_id=member_id),
             instance_id=stored_member.instance_id,
-            is_new=False,
+            awaits_first_join_response=False,
         )
         group.add_member(member_id, loaded_member)
         turn.renew_session(loaded_member)
@@ -378,7 +379,7 @@ def on_loaded(turn: Turn) -> None:
     if group.members and (stored_generation.protocol is None or len(group.members) > group.limits.group_size_max):
         # No member has an assignment in this generation, and the leader may not have received its response, so a new
         # rebalance is needed. It is also needed when the group exceeds the size limit, to remove members.
-        rebalance(turn)
+        start_or_continue_rebalance(turn)
 
 
 # -- guards: they refuse a request before any record is written ---------------------------------------------------

@@ -46,15 +46,16 @@ def check_metadata_size(group: Group, member_id: MemberId, offered_protocols: tu
     """Check the size of the protocols that all members offer, with ``offered_protocols`` in place of those of
     ``member_id``.
 
-    :raises KafkaRefusal: GROUP_MAX_SIZE_REACHED, when the names and metadata together exceed ``generation_size_max``.
+    :raises KafkaRefusal: GROUP_MAX_SIZE_REACHED, when the names and metadata together exceed
+        ``generation_size_max_bytes``.
     """
     member = group.members.get(member_id)
     size_bytes = (
-        group.protocol_support.size_bytes
+        group.protocol_support.offered_size_bytes
         + protocols_size_bytes(offered_protocols)
         - (protocols_size_bytes(member.protocols) if member is not None else 0)
     )
-    if size_bytes > group.limits.generation_size_max:
+    if size_bytes > group.limits.generation_size_max_bytes:
         raise KafkaRefusal(ErrorCode.group_max_size_reached)
 
 

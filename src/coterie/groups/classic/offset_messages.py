@@ -127,7 +127,7 @@ OffsetRequest: TypeAlias = OffsetCommit | TxnOffsetCommit | OffsetFetch | Offset
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetWritten:
     partition: TopicPartition
-    committed: CommittedOffset
+    committed_offset: CommittedOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class PendingOffsetWritten:
 
     producer: ProducerIdAndEpoch
     partition: TopicPartition
-    committed: CommittedOffset
+    committed_offset: CommittedOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +159,11 @@ OffsetRecord: TypeAlias = OffsetWritten | PendingOffsetWritten | OffsetRemoved |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse:
-    """``error`` concerns the whole request. If it is NONE, ``errors`` has the code of each partition, in the request's
-    order; otherwise ``errors`` is empty."""
+    """``error`` concerns the whole request. If it is NONE, ``partition_errors`` has the code of each partition, in the
+    request's order; otherwise ``partition_errors`` is empty."""
 
     error: ErrorCode
-    errors: tuple[ErrorCode, ...] = ()
+    partition_errors: tuple[ErrorCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,18 +172,18 @@ class OffsetFetchResponse:
     offsets: Mapping[TopicPartition, CommittedOffset]
     """The requested partitions that have a committed offset, in the request's order; sorted by partition if all
     partitions were requested."""
-    unstable: frozenset[TopicPartition] = frozenset()
+    unstable_partitions: frozenset[TopicPartition] = frozenset()
     """The requested partitions that have a pending offset, if the request requires stable offsets: their error code is
     UNSTABLE_OFFSET_COMMIT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """``error`` concerns the whole request. If it is NONE, ``errors`` has the code of each partition, in the request's
-    order; otherwise ``errors`` is empty."""
+    """``error`` concerns the whole request. If it is NONE, ``partition_errors`` has the code of each partition, in the
+    request's order; otherwise ``partition_errors`` is empty."""
 
     error: ErrorCode
-    errors: tuple[ErrorCode, ...] = ()
+    partition_errors: tuple[ErrorCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

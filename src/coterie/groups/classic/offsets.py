@@ -48,7 +48,7 @@ from coterie.groups.classic.offset_messages import (
     TransactionEnded,
     TxnOffsetCommit,
 )
-from coterie.groups.classic.request_checks import check_exists, check_generation, check_group_id, check_member
+from coterie.groups.classic.request_checks import check_generation, check_group_exists, check_group_id, check_member
 from coterie.groups.classic.state import Group, Phase, apply
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from coterie.groups.classic.turn import Turn
@@ -101,10 +101,10 @@ def on_offset_commit(turn: Turn, request: OffsetCommit) -> None:
     check_committer(group, request)
     if group.phase in (Phase.STABLE, Phase.PREPARING_REBALANCE):
         turn.renew_session(group.members[request.member_id])
-    committed_offsets, errors = check_offsets(turn, request.offsets, request.retention_ms)
+    committed_offsets, errors = valid_offsets_and_errors(turn, request.offsets, request.retention_ms)
     for partition, offset in committed_offsets.items():
-        turn.write(OffsetWritten(partition=partition, committed=offset))
-    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=errors))
+        turn.write(OffsetWritten(partition=partition, committed_offset=offset))
+    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, partition_errors=errors))
 
 
 def on_txn_offset_commit(turn: Turn, request: TxnOffsetCommit) -> None:
@@ -114,13 +114,13 @@ def on_txn_offset_commit(turn: Turn, request: TxnOffsetCommit) -> None:
     :raises KafkaRefusal: see `check_transactional_committer`.
     """
     check_transactional_committer(turn.group, request)
-    pending_offsets, errors = check_offsets(turn, request.offsets, None)
+    pending_offsets, errors = valid_offsets_and_errors(turn, request.offsets, None)
     for partition, offset in pending_offsets.items():
-        turn.write(PendingOffsetWritten(producer=request.producer, partition=partition, committed=offset))
-    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, errors=errors))
+        turn.write(PendingOffsetWritten(producer=request.producer, partition=partition, committed_offset=offset))
+    turn.reply(request.reply_to, OffsetCommitResponse(error=ErrorCode.none, partition_errors=errors))
 
 
-def check_offsets(
+def valid_offsets_and_errors(
     turn: Turn, offsets: tuple[NewOffset, ...], retention_ms: int | None
 ) -> tuple[dict[TopicPartition, CommittedOffset], tuple[ErrorCode, ...]]:
     """The last valid offset of each partition in ``offsets``, and the error code of each of ``offsets``: an offset with
@@ -132,11 +132,11 @@ def check_offsets(
             errors.append(ErrorCode.offset_metadata_too_large)
         else:
             errors.append(ErrorCode.none)
-            valid[new_offset.partition] = committed_offset(new_offset, turn.now_ms, retention_ms)
+            valid[new_offset.partition] = to_committed_offset(new_offset, turn.now_ms, retention_ms)
     return valid, tuple(errors)
 
 
-def committed_offset(new_offset: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
+def to_committed_offset(new_offset: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
     """The committed offset for ``new_offset`` at ``now_ms``; with a ``retention_ms`` it has no topic id and no leader
     epoch."""
     # The log's format of an offset with its own retention has no fields for topic id and leader epoch. They are dropped
@@ -164,7 +164,9 @@ def on_offset_fetch(turn: Turn, request: OffsetFetch) -> None:
     turn.reply(
         request.reply_to,
         OffsetFetchResponse(
-            error=ErrorCode.none, offsets=offsets, unstable=unstable if request.requires_stable else frozenset()
+            error=ErrorCode.none,
+            offsets=offsets,
+            unstable_partitions=unstable if request.requires_stable else frozenset(),
         ),
     )
 
@@ -178,7 +180,7 @@ def on_offset_delete(turn: Turn, request: OffsetDelete) -> None:
     """
     group = turn.group
     check_group_id(group)
-    check_exists(group)
+    check_group_exists(group)
     if group.phase is not Phase.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise KafkaRefusal(ErrorCode.non_empty_group)
     topics_read = topics_in_use(group)
@@ -190,7 +192,7 @@ def on_offset_delete(turn: Turn, request: OffsetDelete) -> None:
         errors.append(ErrorCode.none)
         if partition in group.offsets or partition in group.pending_offsets:
             turn.write(OffsetRemoved(partition=partition))
-    turn.reply(request.reply_to, OffsetDeleteResponse(error=ErrorCode.none, errors=tuple(errors)))
+    turn.reply(request.reply_to, OffsetDeleteResponse(error=ErrorCode.none, partition_errors=tuple(errors)))
 
 
 def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
@@ -199,7 +201,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     :raises KafkaRefusal: when the group does not exist or is not EMPTY.
     """
     group = turn.group
-    check_exists(group)
+    check_group_exists(group)
     if group.phase is not Phase.EMPTY:
         raise KafkaRefusal(ErrorCode.non_empty_group)
     remove_group(turn)
@@ -226,7 +228,7 @@ def on_transaction_ended(turn: Turn, event: TransactionEnded) -> None:
 def on_expiry_timer(turn: Turn) -> None:
     """Remove expired offsets, then the group if it is empty and has no offset left; set the timer of the next check."""
     group = turn.group
-    for partition in expired_partitions(group, turn.now_ms):
+    for partition in partitions_with_expired_offsets(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
     if group.phase is Phase.EMPTY and not (group.pending_join_members or group.offsets or group.pending_offsets):
         remove_group(turn)
@@ -244,7 +246,7 @@ def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
         turn.set_timer(_EXPIRY_TIMER, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
 
 
-def expired_partitions(group: Group, now_ms: int) -> list[TopicPartition]:
+def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPartition]:
     """The partitions whose offsets have expired at ``now_ms``, sorted; the rules are at the top of this module. A
     partition with a pending offset, or with a topic that members read, does not expire."""
     phase = group.phase

@@ -15,21 +15,21 @@ class ProtocolSupport:
         self._member_count = 0
         """The number of members whose protocols are known."""
         self._member_count_by_protocol: Counter[str] = Counter()
-        self.size_bytes = 0
+        self.offered_size_bytes = 0
         """The size in bytes of the names and metadata that all members offer."""
 
-    def add(self, offered: tuple[MemberProtocol, ...]) -> None:
+    def count_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
         """Count the protocols that a member offers. No protocols: they are unknown, and the member is not counted."""
         if offered:
             self._member_count += 1
             self._member_count_by_protocol.update(_protocol_names(offered))
-            self.size_bytes += protocols_size_bytes(offered)
+            self.offered_size_bytes += protocols_size_bytes(offered)
 
-    def remove(self, offered: tuple[MemberProtocol, ...]) -> None:
-        """No longer count the protocols ``offered`` of a member, which `add` has counted."""
+    def uncount_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
+        """No longer count the protocols ``offered`` of a member, which `count_member_protocols` has counted."""
         if offered:
             self._member_count -= 1
-            self.size_bytes -= protocols_size_bytes(offered)
+            self.offered_size_bytes -= protocols_size_bytes(offered)
             for name in _protocol_names(offered):
                 self._member_count_by_protocol[name] -= 1
                 if not self._member_count_by_protocol[name]:
@@ -53,7 +53,7 @@ def protocols_size_bytes(offered: Iterable[MemberProtocol]) -> int:
     return sum(len(protocol.name.encode()) + len(protocol.metadata) for protocol in offered)
 
 
-def select_by_vote(offered_by_member: Collection[tuple[MemberProtocol, ...]]) -> str:
+def select_protocol_by_vote(offered_by_member: Collection[tuple[MemberProtocol, ...]]) -> str:
     """The protocol that is selected for a generation. Of the protocols that all members offer, each member votes for
     the one that it offers first; the protocol with most votes is selected. ``offered_by_member`` has the protocols of
     each member.

@@ -47,7 +47,7 @@ def encode_generation(record: GenerationWritten) -> bytes:
     writer.nullable_string(record.protocol)
     writer.nullable_string(record.leader)
     writer.int64(record.written_at_ms)
-    writer.count(len(record.members))
+    writer.array_count(len(record.members))
     for member_id, member in record.members.items():
         writer.string(member_id)
         writer.nullable_string(member.instance_id)

@@ -12,7 +12,7 @@ def check_group_id(group: Group) -> None:
         raise KafkaRefusal(ErrorCode.invalid_group_id)
 
 
-def check_exists(group: Group) -> None:
+def check_group_exists(group: Group) -> None:
     """:raises KafkaRefusal: GROUP_ID_NOT_FOUND, when the group does not exist."""
     if group.is_nonexistent:
         raise KafkaRefusal(ErrorCode.group_id_not_found)

@@ -15,7 +15,7 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
     SyncTimer,
 )
-from coterie.groups.classic.protocols import select_by_vote
+from coterie.groups.classic.protocols import select_protocol_by_vote
 from coterie.groups.classic.state import Group, JoinPhase, Member, Phase
 from coterie.groups.classic.turn import Turn
 from coterie.nouns.ids import Generation, MemberId
@@ -32,7 +32,7 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     is_first = group.phase is Phase.EMPTY
     if not group.members:
         group.protocol_type = request.protocol_type
-    group.add_member(member_id, new_member(request, member_id))
+    group.add_member(member_id, member_from_join(request, member_id))
     if group.join_phase is not None and group.join_phase.is_initial:
         group.join_phase.has_new_member = True
     park_join(turn, member_id, request.reply_to)
@@ -40,10 +40,10 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     if is_first:
         open_initial_join_phase(turn)
     else:
-        rebalance(turn)
+        start_or_continue_rebalance(turn)
 
 
-def new_member(request: JoinGroup, member_id: MemberId) -> Member:
+def member_from_join(request: JoinGroup, member_id: MemberId) -> Member:
     """A new `Member` with the values of ``request``. The caller adds it to the group under ``member_id``."""
     return Member(
         client_id=request.client_id,
@@ -51,7 +51,7 @@ def new_member(request: JoinGroup, member_id: MemberId) -> Member:
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocols=request.protocols,
-        session_timer=SessionTimer(member_id=member_id),
+        session_timer_key=SessionTimer(member_id=member_id),
         instance_id=request.instance_id,
     )
 
@@ -71,12 +71,14 @@ def open_initial_join_phase(turn: Turn) -> None:
     group = turn.group
     delay_ms = group.limits.initial_rebalance_delay_ms
     group.join_phase = JoinPhase(
-        is_initial=True, current_part_ms=delay_ms, extensions_left_ms=max(group.rebalance_timeout_ms - delay_ms, 0)
+        is_initial=True,
+        current_delay_part_ms=delay_ms,
+        delay_extensions_left_ms=max(group.rebalance_timeout_ms - delay_ms, 0),
     )
     turn.set_timer(JoinPhaseTimer(), delay_ms)
 
 
-def rebalance(turn: Turn) -> None:
+def start_or_continue_rebalance(turn: Turn) -> None:
     """Open a join phase unless one is open, and end it at once if all members have joined. The initial join phase is
     ended by its timer only."""
     group = turn.group
@@ -100,7 +102,7 @@ def rebalance_after_removal(turn: Turn) -> None:
         group.generation_record.members
     )
     if group.join_phase is not None or has_fewer_members_than_generation:
-        rebalance(turn)
+        start_or_continue_rebalance(turn)
 
 
 def complete_join_phase(turn: Turn) -> None:
@@ -134,7 +136,7 @@ def complete_join_phase(turn: Turn) -> None:
         turn.reply(reply_to, join_response(group, member_id))
         turn.cancel_timer(NewMemberTimer(member_id=member_id))
         turn.renew_session(member)
-        member.is_new = False
+        member.awaits_first_join_response = False
     group.parked_joins.clear()
     turn.set_timer(SyncTimer(), group.rebalance_timeout_ms)
 
@@ -144,7 +146,7 @@ def select_protocol(group: Group) -> str:
     many votes, the preference of the member that rejoined first decides."""
     absent_members = group.members.keys() - group.parked_joins.keys()
     voting_order = [*group.parked_joins, *(member_id for member_id in group.members if member_id in absent_members)]
-    return select_by_vote(
+    return select_protocol_by_vote(
         [group.members[member_id].protocols for member_id in voting_order if group.members[member_id].protocols]
     )
 
@@ -171,11 +173,13 @@ def on_join_phase_timer(turn: Turn) -> None:
     """End the join phase; or extend it, if it is the initial one and members have joined since its last extension."""
     join_phase = turn.group.join_phase
     assert join_phase is not None, "the timer of a join phase runs only during the join phase"
-    if join_phase.is_initial and join_phase.has_new_member and join_phase.extensions_left_ms > 0:
+    if join_phase.is_initial and join_phase.has_new_member and join_phase.delay_extensions_left_ms > 0:
         # Members are still joining: wait for more of them, but never longer than the rebalance timeout (KIP-134).
-        extension_ms = min(turn.group.limits.initial_rebalance_delay_ms, join_phase.extensions_left_ms)
-        join_phase.extensions_left_ms = max(join_phase.extensions_left_ms - join_phase.current_part_ms, 0)
-        join_phase.current_part_ms = extension_ms
+        extension_ms = min(turn.group.limits.initial_rebalance_delay_ms, join_phase.delay_extensions_left_ms)
+        join_phase.delay_extensions_left_ms = max(
+            join_phase.delay_extensions_left_ms - join_phase.current_delay_part_ms, 0
+        )
+        join_phase.current_delay_part_ms = extension_ms
         join_phase.has_new_member = False
         turn.set_timer(JoinPhaseTimer(), extension_ms)
     else:
@@ -212,14 +216,14 @@ def write_generation(
             leader=group.leader,
             written_at_ms=turn.now_ms,
             members={
-                member_id: stored_member(member, protocol, assignments.get(member_id, b""))
+                member_id: to_stored_member(member, protocol, assignments.get(member_id, b""))
                 for member_id, member in group.members.items()
             },
         )
     )
 
 
-def stored_member(member: Member, protocol: str | None, assignment: bytes) -> StoredMember:
+def to_stored_member(member: Member, protocol: str | None, assignment: bytes) -> StoredMember:
     """``member`` as it is stored in a generation with ``protocol`` and ``assignment``; without a protocol, its
     subscription is empty."""
     return StoredMember(

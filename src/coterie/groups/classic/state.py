@@ -1,4 +1,5 @@
-"""The state of a classic group's coordinator, hard and soft; `apply` writes the hard state, `check` asserts invariants.
+"""The state of a classic group's coordinator, hard and soft; `apply` writes the hard state, `check_invariants` asserts
+invariants.
 
 Hard state is what was written to the log: the last generation, with its members and their assignments, and the
 committed offset of each partition. Soft state is which members have joined so far, which requests are parked and which
@@ -51,7 +52,7 @@ class Limits:
     """How long a new member may wait for the response to its first JoinGroup. A constant in Kafka, too."""
     group_size_max: int = defaults.GROUP_SIZE_MAX
     """The greatest number of members of one group."""
-    generation_size_max: int = 64 * 1024 * 1024
+    generation_size_max_bytes: int = 64 * 1024 * 1024
     """The greatest size in bytes of all protocols (names and metadata) that a group's members offer; also the greatest
     size in bytes of all their assignments. Kafka has no limit for the protocols offered; there the maximum size of a
     record, 1 MB by default, limits the selected metadata and the assignments together."""
@@ -80,11 +81,11 @@ class Member:
     protocols: tuple[MemberProtocol, ...]
     """The protocols that the member offers, in its order of preference. After a load only the group's selected protocol
     is known, and none if no member of the stored generation has an assignment."""
-    session_timer: SessionTimer
+    session_timer_key: SessionTimer
     """The key of the member's session timer. It is created once, because every heartbeat needs it."""
     instance_id: InstanceId | None = None
     """The instance id of a static member (KIP-345)."""
-    is_new: bool = True
+    awaits_first_join_response: bool = True
     """True until the response to the member's first JoinGroup. The member cannot send heartbeats before, so
     `NewMemberTimer` takes the place of the session timer."""
 
@@ -107,9 +108,9 @@ class JoinPhase:
 
     is_initial: bool = False
     """Whether this is the first join phase of an empty group."""
-    current_part_ms: int = 0
+    current_delay_part_ms: int = 0
     """The length of the current part of the initial delay: the first part, or the last extension."""
-    extensions_left_ms: int = 0
+    delay_extensions_left_ms: int = 0
     """The total time of the extensions that may still follow."""
     has_new_member: bool = False
     """Whether a member has joined since the current part of the initial delay began."""
@@ -161,7 +162,7 @@ class Group:
     def add_member(self, member_id: MemberId, member: Member) -> Member:
         """Add ``member`` with the id ``member_id``, and return it."""
         self.members[member_id] = member
-        self.protocol_support.add(member.protocols)
+        self.protocol_support.count_member_protocols(member.protocols)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
         return member
@@ -169,16 +170,16 @@ class Group:
     def remove_member(self, member_id: MemberId) -> Member:
         """Remove the member ``member_id``, and return it. Its timers and parked requests stay."""
         member = self.members.pop(member_id)
-        self.protocol_support.remove(member.protocols)
+        self.protocol_support.uncount_member_protocols(member.protocols)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         return member
 
     def change_protocols(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
         """Replace the protocols that ``member`` offers."""
-        self.protocol_support.remove(member.protocols)
+        self.protocol_support.uncount_member_protocols(member.protocols)
         member.protocols = protocols
-        self.protocol_support.add(protocols)
+        self.protocol_support.count_member_protocols(protocols)
 
     @property
     def generation(self) -> Generation:
@@ -236,19 +237,19 @@ def apply(group: Group, record: Record | TransactionEnded) -> None:
             group.generation_record = record
         case GroupRemoved():
             group.generation_record = None
-        case OffsetWritten(partition=partition, committed=committed):
+        case OffsetWritten(partition=partition, committed_offset=committed):
             group.offsets[partition] = committed
-            group.pending_offsets.override(partition)
-        case PendingOffsetWritten(producer=producer, partition=partition, committed=committed):
+            group.pending_offsets.drop_values_of_key(partition)
+        case PendingOffsetWritten(producer=producer, partition=partition, committed_offset=committed):
             group.pending_offsets.write(producer.producer_id, partition, committed)
         case OffsetRemoved(partition=partition):
             group.offsets.pop(partition, None)
-            group.pending_offsets.override(partition)
+            group.pending_offsets.drop_values_of_key(partition)
         case TransactionEnded(producer_id=producer_id, is_commit=is_commit):
-            group.offsets.update(group.pending_offsets.end(producer_id, is_commit=is_commit))
+            group.offsets.update(group.pending_offsets.end_transaction(producer_id, is_commit=is_commit))
 
 
-def check(group: Group) -> None:
+def check_invariants(group: Group) -> None:
     """Assert those invariants whose check costs the same for every size of the group. Called after each step."""
     assert len(group.parked_joins) <= len(group.members), "a parked join belongs to a member"
     assert group.join_phase is not None or not group.parked_joins, "a join waits only while a join phase is open"
@@ -259,9 +260,9 @@ def check(group: Group) -> None:
     )
 
 
-def check_all(group: Group) -> None:
+def check_all_invariants(group: Group) -> None:
     """Assert all invariants, with a walk over the members. Called by tests, by the simulator and by the scenarios."""
-    check(group)
+    check_invariants(group)
     phase = group.phase
     assert group.parked_joins.keys() <= group.members.keys()
     assert group.parked_syncs.keys() <= group.members.keys()
@@ -273,10 +274,10 @@ def check_all(group: Group) -> None:
     for member_id in group.pending_join_members:
         assert PendingMemberTimer(member_id=member_id) in group.deadlines
     for member_id, member in group.members.items():
-        assert member.session_timer.member_id == member_id
+        assert member.session_timer_key.member_id == member_id
         is_absence_noticed = (
-            (member.is_new and NewMemberTimer(member_id=member_id) in group.deadlines)
-            or member.session_timer in group.deadlines
+            (member.awaits_first_join_response and NewMemberTimer(member_id=member_id) in group.deadlines)
+            or member.session_timer_key in group.deadlines
             or member_id in group.parked_joins
             or member_id in group.parked_syncs
         )
@@ -292,7 +293,7 @@ def check_all(group: Group) -> None:
             assert group.members[member_id].instance_id is not None, "only static members may miss a join phase"
     protocol_support = ProtocolSupport()
     for member in group.members.values():
-        protocol_support.add(member.protocols)
+        protocol_support.count_member_protocols(member.protocols)
     assert group.protocol_support == protocol_support, "the counts of offered protocols match the members"
     static_members = {member.instance_id: member_id for member_id, member in group.members.items()}
     static_members.pop(None, None)

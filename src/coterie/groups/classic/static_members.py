@@ -27,11 +27,11 @@ from coterie.groups.classic.messages import (
 from coterie.groups.classic.request_checks import check_member
 from coterie.groups.classic.rounds import (
     join_response,
-    new_member,
+    member_from_join,
     park_join,
-    rebalance,
     select_protocol,
-    stored_member,
+    start_or_continue_rebalance,
+    to_stored_member,
 )
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.turn import Turn
@@ -50,7 +50,7 @@ def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> Non
     replace_static_member(turn, request, former_id)
     if phase is not Phase.STABLE or would_change_protocol(group, former_protocols, request.protocols):
         park_join(turn, new_id, request.reply_to)
-        rebalance(turn)
+        start_or_continue_rebalance(turn)
         return
     write_new_member_id(turn, former_id, new_id)
     if request.can_skip_assignment:
@@ -78,7 +78,7 @@ def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> No
     assert group.generation_record is not None
     members = dict(group.generation_record.members)
     assignment = members.pop(former_id).assignment
-    members[new_id] = stored_member(group.members[new_id], group.protocol, assignment)
+    members[new_id] = to_stored_member(group.members[new_id], group.protocol, assignment)
     turn.write(replace(group.generation_record, leader=group.leader, members=members))
 
 
@@ -97,8 +97,8 @@ def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -
         turn.reply(parked_sync, SyncGroupResponse(error=ErrorCode.fenced_instance_id))
     turn.cancel_timer(SessionTimer(member_id=former_id))
     turn.cancel_timer(NewMemberTimer(member_id=former_id))
-    member = group.add_member(new_id, new_member(request, new_id))
-    member.is_new = False
+    member = group.add_member(new_id, member_from_join(request, new_id))
+    member.awaits_first_join_response = False
     turn.renew_session(member)
     if group.leader == former_id:
         group.leader = new_id

@@ -36,4 +36,4 @@ class Turn:
 
     def renew_session(self, member: Member) -> None:
         """Renew the member's session: set its session timer to a session timeout from now."""
-        self.set_timer(member.session_timer, member.session_timeout_ms)
+        self.set_timer(member.session_timer_key, member.session_timeout_ms)

@@ -6,11 +6,11 @@ Members whose heartbeat is held receive news at once; all others receive it in t
 
 from dataclasses import replace
 
-from coterie.groups.connect.computation import begin_if_due, end_outdated_choice
-from coterie.groups.connect.messages import NO_MEMBER, Heartbeat, HoldTimer, MemberMetadata, SessionTimer
+from coterie.groups.connect.computation import begin_computation_if_due, end_choice_of_unable_member
+from coterie.groups.connect.messages import NO_MEMBER, Heartbeat, MemberMetadata, ResponseHoldTimer, SessionTimer
 from coterie.groups.connect.reconcile import reconcile
 from coterie.groups.connect.revocations import update_revocations
-from coterie.groups.connect.soft_state import Chosen, Contents
+from coterie.groups.connect.soft_state import MemberChosen, ResponseContents
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -29,66 +29,66 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
     group = turn.group
     # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
     if request is None or turn.changes_group or group.needs_target:
-        decide_for_group(turn)
+        update_leader_and_computation(turn)
     if request is not None:
-        take_step(turn, request)
-        contents = contents_for(group, request.member_id)
-        hold_ms = time_to_hold_ms(group, request, contents) if may_hold else 0
+        move_member_toward_target(turn, request)
+        contents = response_contents_for(group, request.member_id)
+        hold_ms = response_hold_ms(group, request, contents) if may_hold else 0
         if hold_ms > 0:
-            group.sessions[request.member_id].held = request
-            turn.set_timer(HoldTimer(member_id=request.member_id), turn.now_ms + hold_ms)
+            group.sessions[request.member_id].held_heartbeat = request
+            turn.set_timer(ResponseHoldTimer(member_id=request.member_id), turn.now_ms + hold_ms)
         else:
-            respond(turn, request, contents)
+            respond_to_heartbeat(turn, request, contents)
     news_of_all = (group.assignment_epoch, group.leader_epoch, group.leader_url)
     if news_of_all != group.announced:
         group.announced = news_of_all
         for member_id in sorted(group.sessions):
-            respond_if_news(turn, member_id)
-    elif isinstance(group.computation, Chosen):
-        respond_if_news(turn, group.computation.member_id)
+            respond_to_held_if_news(turn, member_id)
+    elif isinstance(group.computation, MemberChosen):
+        respond_to_held_if_news(turn, group.computation.member_id)
     while group.freed:
         owner = group.target_owner.get(group.freed.pop())
         if owner is not None:
-            respond_if_news(turn, owner)
+            respond_to_held_if_news(turn, owner)
 
 
-def decide_for_group(turn: Turn) -> None:
+def update_leader_and_computation(turn: Turn) -> None:
     """Appoint a leader if there is none, write the group record, and begin a computation if one is due."""
     group = turn.group
     if group.metadata is not None or group.members:
         turn.appoint_leader()
     group_epoch = group.group_epoch
-    turn.write_group()
+    turn.write_group_record()
     if group.group_epoch != group_epoch:
-        end_outdated_choice(turn)
-    begin_if_due(turn)
-    turn.write_group()  # `begin_if_due` may have noted why no member can compute
+        end_choice_of_unable_member(turn)
+    begin_computation_if_due(turn)
+    turn.write_group_record()  # `begin_computation_if_due` may have noted why no member can compute
 
 
-def respond_if_news(turn: Turn, member_id: MemberId) -> None:
+def respond_to_held_if_news(turn: Turn, member_id: MemberId) -> None:
     """If the response to the member's heartbeat is held: change the member's assignment by its next step towards the
     target, and send the response if it now contains something new."""
     session = turn.group.sessions.get(member_id)
-    if session is None or session.held is None:
+    if session is None or session.held_heartbeat is None:
         return
-    request = session.held
-    if has_step_to_take(turn.group, member_id):
-        take_step(turn, request)
-    contents = contents_for(turn.group, member_id)
-    if contents.is_news_after(session.sent):
-        session.held = None
-        turn.cancel_timer(HoldTimer(member_id=member_id))
-        respond(turn, request, contents)
+    request = session.held_heartbeat
+    if can_assigned_jobs_change(turn.group, member_id):
+        move_member_toward_target(turn, request)
+    contents = response_contents_for(turn.group, member_id)
+    if contents.has_news_since(session.sent_contents):
+        session.held_heartbeat = None
+        turn.cancel_timer(ResponseHoldTimer(member_id=member_id))
+        respond_to_heartbeat(turn, request, contents)
 
 
-def has_step_to_take(group: Group, member_id: MemberId) -> bool:
+def can_assigned_jobs_change(group: Group, member_id: MemberId) -> bool:
     """Whether the set of jobs that the member may run can change now. A new member epoch alone does not count: it is
     reported when the hold of the member's heartbeat ends."""
     current = group.currents[member_id]
     return bool(current.pending) or current.assigned != group.targets[member_id].target.jobs
 
 
-def take_step(turn: Turn, request: Heartbeat) -> None:
+def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
     """Change the assignment of the sender of ``request`` by the next step towards its target. The current assignment is
     written if it changes. It is also written if the response contains a job that the sender has not reported, so that
     the number of this request is in the log."""
@@ -107,16 +107,18 @@ def take_step(turn: Turn, request: Heartbeat) -> None:
             # A job of this member's target that it still holds is one that it gives back with this request.
             is_free=lambda job: group.holder.get(job, member_id) == member_id and job not in group.second_holders,
             is_in_a_target=group.target_owner.__contains__,
-            has_received_responses=session.is_up_to_date,
+            has_received_responses=session.has_processed_responses,
         )
-    reported = request.owned if request.owned is not None or session.sent is None else session.sent.jobs
+    reported = (
+        request.owned if request.owned is not None or session.sent_contents is None else session.sent_contents.jobs
+    )
     is_listed = reported is not None and (after.assigned == reported or after.assigned <= reported)
     if after != before or (not is_listed and after.assigned and before.request_number < session.request_number):
         turn.write(replace(after, request_number=session.request_number))
     update_revocations(turn, member_id)
 
 
-def time_to_hold_ms(group: Group, request: Heartbeat, contents: Contents) -> int:
+def response_hold_ms(group: Group, request: Heartbeat, contents: ResponseContents) -> int:
     """How long the response to ``request``, with these ``contents``, may be held, in ms; 0 if it must be sent now.
 
     A request with all fields may follow a response that the member has not received. Such a request is held only in two
@@ -124,19 +126,21 @@ def time_to_hold_ms(group: Group, request: Heartbeat, contents: Contents) -> int
     gives its jobs back one after the other, with one heartbeat for each job. Or the request repeats a join, because the
     member has no target yet: a member allows this only if it has received the response to its join.
     """
-    if contents.is_news_after(group.sessions[request.member_id].sent):
+    if contents.has_news_since(group.sessions[request.member_id].sent_contents):
         return 0
-    if request.has_all_fields and not (is_up_to_date(group, request) or repeats_join(group, request)):
+    if request.has_all_fields and not (has_received_every_response(group, request) or repeats_join(group, request)):
         return 0
     metadata = group.members[request.member_id]
-    return group.settings.hold_ms(request.max_wait_ms, metadata.session_timeout_ms, metadata.connection_grace_ms)
+    return group.settings.response_hold_ms(
+        request.max_wait_ms, metadata.session_timeout_ms, metadata.connection_grace_ms
+    )
 
 
-def is_up_to_date(group: Group, request: Heartbeat) -> bool:
+def has_received_every_response(group: Group, request: Heartbeat) -> bool:
     """Whether the sender of ``request`` has certainly received the contents of all earlier responses, its member epoch
     included."""
     is_epoch_known = request.member_epoch == group.currents[request.member_id].member_epoch
-    return is_epoch_known and group.sessions[request.member_id].is_up_to_date
+    return is_epoch_known and group.sessions[request.member_id].has_processed_responses
 
 
 def repeats_join(group: Group, request: Heartbeat) -> bool:
@@ -144,52 +148,52 @@ def repeats_join(group: Group, request: Heartbeat) -> bool:
     return request.member_epoch == JOIN == group.currents[request.member_id].member_epoch
 
 
-def contents_for(group: Group, member_id: MemberId) -> Contents:
+def response_contents_for(group: Group, member_id: MemberId) -> ResponseContents:
     """The values that a response to the member would contain now: its jobs, the leader, the session timeout, and the
     order to compute if the member was chosen for that."""
-    chosen = group.computation if isinstance(group.computation, Chosen) else None
-    return Contents(
+    chosen = group.computation if isinstance(group.computation, MemberChosen) else None
+    return ResponseContents(
         jobs=group.currents[member_id].assigned,
         leader_epoch=group.leader_epoch,
         leader_url=group.leader_url,
         session_timeout_ms=group.settings.session_timeout_ms,
-        computation=chosen if chosen is not None and chosen.member_id == member_id else None,
+        chosen_computation=chosen if chosen is not None and chosen.member_id == member_id else None,
     )
 
 
-def respond(turn: Turn, request: Heartbeat, contents: Contents) -> None:
+def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseContents) -> None:
     """Send the response to ``request``, with these ``contents``. Fields whose values the member has received, or has
     itself sent in ``request``, are left out, unless ``request`` is a join or has all fields."""
     group = turn.group
     member_id = request.member_id
     session, current = group.sessions[member_id], group.currents[member_id]
-    sent = session.sent
-    if request.member_epoch != current.member_epoch or contents.is_news_after(sent):
-        session.is_up_to_date = False  # until a request shows that the member has received this response
+    sent = session.sent_contents
+    if request.member_epoch != current.member_epoch or contents.has_news_since(sent):
+        session.has_processed_responses = False  # until a request shows that the member has received this response
     # A response to a join, or to a request with all fields, leaves nothing out.
     known = None if request.member_epoch == JOIN or request.has_all_fields else sent
     has_assignment = known is None or contents.jobs != (request.owned if request.owned is not None else known.jobs)
     has_leader = known is None or (contents.leader_epoch, contents.leader_url) != (known.leader_epoch, known.leader_url)
     has_timeout = known is None or contents.session_timeout_ms != known.session_timeout_ms
     if has_timeout:
-        allow_session_timeout(turn, group.members[member_id], contents.session_timeout_ms)
+        apply_longer_session_timeout(turn, group.members[member_id], contents.session_timeout_ms)
     turn.reply(
         request.reply_to,
         HeartbeatResponse(
-            error=ConnectErrorCode.NONE if contents.computation is None else ConnectErrorCode.COMPUTE_ASSIGNMENT,
+            error=ConnectErrorCode.NONE if contents.chosen_computation is None else ConnectErrorCode.COMPUTE_ASSIGNMENT,
             member_epoch=current.member_epoch,
             heartbeat_interval_ms=WAITING_INTERVAL_MS
-            if waits(group, member_id)
+            if has_jobs_to_await_or_release(group, member_id)
             else group.settings.heartbeat_interval_ms,
-            assignment=assignment_to(group, member_id) if has_assignment else None,
-            leader=leader_of(group) if has_leader else None,
+            assignment=assignment_in_response(group, member_id) if has_assignment else None,
+            leader=leader_in_response(group) if has_leader else None,
             session_timeout_ms=contents.session_timeout_ms if has_timeout else None,
         ),
     )
-    session.sent = contents
+    session.sent_contents = contents
 
 
-def waits(group: Group, member_id: MemberId) -> bool:
+def has_jobs_to_await_or_release(group: Group, member_id: MemberId) -> bool:
     """Whether the member has a job to give back, or waits for a job or for its first target."""
     current = group.currents[member_id]
     if current.pending or len(current.assigned) != len(group.targets[member_id].target.jobs):
@@ -197,12 +201,12 @@ def waits(group: Group, member_id: MemberId) -> bool:
     return group.needs_target and group.target_epoch(member_id) is None
 
 
-def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
+def assignment_in_response(group: Group, member_id: MemberId) -> AssignmentToMember:
     """The member's current assignment, in the form of heartbeat responses."""
     current, target = group.currents[member_id], group.targets[member_id].target
     return AssignmentToMember(
         jobs=current.assigned,
-        job_epochs={
+        jobs_by_epoch={
             epoch: assigned
             for epoch, jobs in sorted(current.job_epochs.items())
             if (assigned := jobs & current.assigned) != Jobs()
@@ -214,7 +218,7 @@ def assignment_to(group: Group, member_id: MemberId) -> AssignmentToMember:
     )
 
 
-def leader_of(group: Group) -> LeaderOfGroup:
+def leader_in_response(group: Group) -> LeaderOfGroup:
     """The group's leader, in the form of heartbeat responses; without a leader, its member id and URL are empty."""
     return LeaderOfGroup(member_id=group.leader or NO_MEMBER, leader_epoch=group.leader_epoch, url=group.leader_url)
 
@@ -230,16 +234,16 @@ def renew_session(turn: Turn, member_id: MemberId) -> None:
     turn.set_timer(SessionTimer(member_id=member_id), session.ends_at_ms)
 
 
-def allow_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
+def apply_longer_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:
     """Apply the session timeout ``timeout_ms``, which a response is about to report to the member, if it is longer than
     the member's present one: the member's lease depends on it as soon as the member has received it. A shorter timeout
-    applies only from the member's next request on (`take_session_timeout`)."""
+    applies only from the member's next request on (`apply_shorter_session_timeout`)."""
     if timeout_ms > metadata.session_timeout_ms:
         turn.write(replace(metadata, session_timeout_ms=timeout_ms))
         renew_session(turn, metadata.member_id)
 
 
-def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
+def apply_shorter_session_timeout(turn: Turn, request: Heartbeat) -> None:
     """Apply the session timeout of the last response to the sender of ``request``, if it is shorter than the present
     one and ``request`` proves that the sender has received that response.
 
@@ -247,6 +251,6 @@ def take_session_timeout(turn: Turn, request: Heartbeat) -> None:
     a lost response.
     """
     group, member_id = turn.group, request.member_id
-    metadata, sent = group.members[member_id], group.sessions[member_id].sent
+    metadata, sent = group.members[member_id], group.sessions[member_id].sent_contents
     if sent is not None and sent.session_timeout_ms < metadata.session_timeout_ms and not request.has_all_fields:
         turn.write(replace(metadata, session_timeout_ms=sent.session_timeout_ms))

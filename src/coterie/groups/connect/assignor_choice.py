@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
 from coterie.groups.connect.messages import MemberMetadata
-from coterie.nouns.connect_groups import Assignor
+from coterie.nouns.connect_groups import SupportedAssignor
 from coterie.nouns.ids import MemberId
 
 DEFAULT_SERVER_ASSIGNOR = "cooperative"
@@ -22,35 +22,35 @@ def common_assignor(members: Collection[MemberMetadata]) -> str | None:
     return min(common, key=lambda name: (sum(one.index(name) for one in names), name), default=None)
 
 
-def server_assignor(members: Iterable[MemberMetadata]) -> str:
+def most_named_server_assignor(members: Iterable[MemberMetadata]) -> str:
     """The coordinator's assignor that most members name; among several, the first by name. `DEFAULT_SERVER_ASSIGNOR` if
     no member names one."""
     named = Counter(member.server_assignor for member in members if member.server_assignor is not None)
     return min(named, key=lambda name: (-named[name], name), default=DEFAULT_SERVER_ASSIGNOR)
 
 
-def offered(member: MemberMetadata, name: str) -> Assignor | None:
+def offered_assignor(member: MemberMetadata, name: str) -> SupportedAssignor | None:
     """The assignor ``name`` of the member; None if the member does not support it."""
     return next((assignor for assignor in member.client_assignors if assignor.name == name), None)
 
 
-def covering_members(members: Sequence[MemberMetadata], name: str) -> list[MemberId]:
+def members_reading_all_versions(members: Sequence[MemberMetadata], name: str) -> list[MemberId]:
     """The members whose assignor ``name`` reads the metadata versions of all members' assignors of this name, in the
     order of ``members``."""
-    ranges = [(one.member_id, assignor) for one in members if (assignor := offered(one, name)) is not None]
-    needed = _needed_versions(VersionRange.of(assignor) for _, assignor in ranges)
-    return [member_id for member_id, assignor in ranges if VersionRange.of(assignor).contains(needed)]
+    ranges = [(one.member_id, assignor) for one in members if (assignor := offered_assignor(one, name)) is not None]
+    needed = _enclosing_version_range(VersionRange.of_assignor(assignor) for _, assignor in ranges)
+    return [member_id for member_id, assignor in ranges if VersionRange.of_assignor(assignor).contains(needed)]
 
 
 class VersionRange(NamedTuple):
     """The metadata versions that one assignor can read."""
 
-    name: str
+    assignor_name: str
     minimum: int
     maximum: int
 
     @classmethod
-    def of(cls, assignor: Assignor) -> Self:
+    def of_assignor(cls, assignor: SupportedAssignor) -> Self:
         return cls(assignor.name, assignor.minimum_version, assignor.maximum_version)
 
     def contains(self, other: "VersionRange") -> bool:
@@ -63,29 +63,29 @@ Offer: TypeAlias = tuple[VersionRange, ...]
 few different offers, often only one."""
 
 
-def offer_of(member: MemberMetadata) -> Offer:
+def offered_assignor_versions(member: MemberMetadata) -> Offer:
     """The client-side assignors of ``member``, each with the metadata versions that it can read; empty if the member
     names an assignor of the coordinator instead."""
-    return tuple(map(VersionRange.of, member.client_assignors))
+    return tuple(map(VersionRange.of_assignor, member.client_assignors))
 
 
-def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
+def incompatible_assignors_error(others: Collection[Offer], changed: Offer) -> str | None:
     """Why a group whose members have the offers ``others`` cannot accept a member with the offer ``changed``; None if
     it can. A member that names an assignor of the coordinator accepts every client-side assignor of the others."""
     if not changed:
         return None
     offers = [one for one in (*others, changed) if one]
-    common = set.intersection(*({versions.name for versions in one} for one in offers))
-    names = ", ".join(versions.name for versions in changed)
+    common = set.intersection(*({versions.assignor_name for versions in one} for one in offers))
+    names = ", ".join(versions.assignor_name for versions in changed)
     if not common:
-        other_names = ", ".join(sorted({versions.name for one in others for versions in one}))
+        other_names = ", ".join(sorted({versions.assignor_name for one in others for versions in one}))
         return (
             f"the other members of the group support the assignors {other_names}, and this worker supports {names}; "
             "set a common assignor in group.local.assignors"
         )
     for name in common:
-        ranges = [versions for one in offers for versions in one if versions.name == name]
-        if any(versions.contains(_needed_versions(ranges)) for versions in ranges):
+        ranges = [versions for one in offers for versions in one if versions.assignor_name == name]
+        if any(versions.contains(_enclosing_version_range(ranges)) for versions in ranges):
             return None
     return (
         f"with this worker, no member's assignor ({', '.join(sorted(common))}) can read the metadata versions of all "
@@ -93,7 +93,7 @@ def unsupported_reason(others: Collection[Offer], changed: Offer) -> str | None:
     )
 
 
-def _needed_versions(ranges: Iterable[VersionRange]) -> VersionRange:
+def _enclosing_version_range(ranges: Iterable[VersionRange]) -> VersionRange:
     """The smallest range that contains all ``ranges``, which belong to the same assignor; 0 to 0 without ranges. Its
     name is empty."""
     known = list(ranges)

@@ -11,26 +11,31 @@ With a server-side assignor, ComputesHere takes the place of Chosen and Prepared
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coterie.groups.connect.assignor_choice import common_assignor, covering_members, offered, server_assignor
-from coterie.groups.connect.departures import defer, end_deferral
+from coterie.groups.connect.assignor_choice import (
+    common_assignor,
+    members_reading_all_versions,
+    most_named_server_assignor,
+    offered_assignor,
+)
+from coterie.groups.connect.departures import defer_jobs, end_deferral
 from coterie.groups.connect.messages import (
-    ComputationTimer,
+    ComputationTimeoutTimer,
     ComputeTarget,
-    ComputeTimer,
     InstallAssignment,
     MemberMetadata,
+    NextComputationTimer,
     PrepareAssignment,
     TargetComputed,
     TargetWritten,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_computing_request
-from coterie.groups.connect.soft_state import Chosen, ComputesHere, Idle, Prepared
+from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosen, MemberComputing, NoComputation
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.target_check import target_error
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import InstallAssignmentResponse, PrepareAssignmentResponse, Reason
+from coterie.nouns.connect_groups import AssignorChangeReason, InstallAssignmentResponse, PrepareAssignmentResponse
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import (
@@ -43,7 +48,7 @@ from coterie.nouns.target_assignments import (
 
 _RETRY_PAUSE_MS = 1_000
 _RETRY_PAUSE_MAX_MS = 60_000
-"""The first and the longest pause after failed computations (`pause`)."""
+"""The first and the longest pause after failed computations (`pause_computations`)."""
 _SENDING_PART = 10
 """The part of a computation's time that is left for sending the target, or the assignor's error: one tenth."""
 _LISTED_MEMBERS_MAX = 10
@@ -52,47 +57,49 @@ _LISTED_MEMBERS_MAX = 10
 # -- begin -------------------------------------------------------------------------------------------------------------
 
 
-def begin_if_due(turn: Turn) -> None:
+def begin_computation_if_due(turn: Turn) -> None:
     """Begin a computation if a new target is needed and none is being computed. If a pause or the interval since the
     last computation has not ended yet, set the timer of its end instead."""
     group = turn.group
-    if not (isinstance(group.computation, Idle) and group.needs_target and group.has_present_member()):
+    if not (isinstance(group.computation, NoComputation) and group.needs_target and group.has_present_member()):
         return
-    at_ms = begins_at_ms(group, group.computation)
+    at_ms = next_computation_at_ms(group, group.computation)
     if turn.now_ms < at_ms:
-        if group.deadlines.get(ComputeTimer()) != at_ms:
-            turn.set_timer(ComputeTimer(), at_ms)
+        if group.deadlines.get(NextComputationTimer()) != at_ms:
+            turn.set_timer(NextComputationTimer(), at_ms)
         return
-    name, able = able_members(group)
+    name, able = assignor_and_able_members(group)
     if name is None:
-        compute_here(turn, server_assignor(group.members.values()))
+        order_server_side_computation(turn, most_named_server_assignor(group.members.values()))
         return
-    chosen = choose(group, able)
+    chosen = choose_computing_member(group, able)
     if chosen is not None:
-        group.computation = Chosen(member_id=chosen)
-        turn.set_timer(ComputationTimer(), turn.now_ms + computation_limit_ms(group, chosen))
+        group.computation = MemberChosen(member_id=chosen)
+        turn.set_timer(ComputationTimeoutTimer(), turn.now_ms + computation_limit_ms(group, chosen))
         return
     if not able:
-        note_error(turn, uncovered_text(group, name))
+        change_assignment_error(turn, no_able_member_error(group, name))
     if name in group.settings.server_assignors:
-        compute_here(turn, name)
+        order_server_side_computation(turn, name)
     else:
-        pause(turn)
+        pause_computations(turn)
 
 
-def able_members(group: Group) -> tuple[str | None, list[MemberId]]:
+def assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
     """The client-side assignor of the group, and the present members that can compute with it: they read the metadata
     versions of all members. None and no members if the members have no client-side assignor in common."""
-    members = group.in_order_of_joining()
+    members = group.members_in_joining_order()
     name = common_assignor(members)
     if name is None:
         return None, []
-    return name, [member_id for member_id in covering_members(members, name) if not group.is_away(member_id)]
+    return name, [
+        member_id for member_id in members_reading_all_versions(members, name) if not group.has_left_briefly(member_id)
+    ]
 
 
-def uncovered_text(group: Group, name: str) -> str:
+def no_able_member_error(group: Group, name: str) -> str:
     """Why no member can compute with the assignor ``name``: which metadata versions the members read."""
-    offers = ((one, offered(one, name)) for one in group.in_order_of_joining())
+    offers = ((one, offered_assignor(one, name)) for one in group.members_in_joining_order())
     ranges = [f"{one.member_id}: {its.minimum_version} to {its.maximum_version}" for one, its in offers if its]
     listed = ", ".join(ranges[:_LISTED_MEMBERS_MAX]) + (", …" if len(ranges) > _LISTED_MEMBERS_MAX else "")
     return (
@@ -101,20 +108,23 @@ def uncovered_text(group: Group, name: str) -> str:
     )
 
 
-def note_error(turn: Turn, text: str) -> None:
+def change_assignment_error(turn: Turn, text: str) -> None:
     """Change the group's error to ``text``, which is why no target can be computed. The same error is found again after
     each pause, and is then not written again."""
     metadata = turn.group.metadata
     if metadata is not None and metadata.assignment_error != text:
-        turn.change_group(assignment_error=text)
+        turn.change_group_record(assignment_error=text)
 
 
-def end_outdated_choice(turn: Turn) -> None:
+def end_choice_of_unable_member(turn: Turn) -> None:
     """Called when the group epoch has risen. If a member was chosen, has not asked for the state of the group yet, and
     can no longer compute with the metadata of all members, its computation ends, and another member is chosen at
     once."""
     group = turn.group
-    if isinstance(group.computation, Chosen) and group.computation.member_id not in able_members(group)[1]:
+    if (
+        isinstance(group.computation, MemberChosen)
+        and group.computation.member_id not in assignor_and_able_members(group)[1]
+    ):
         end_computation(turn)
         group.computed_at_ms = None
 
@@ -124,16 +134,16 @@ def computation_limit_ms(group: Group, member_id: MemberId) -> int:
     return min(group.settings.computation_timeout_ms, group.members[member_id].rebalance_timeout_ms)
 
 
-def begins_at_ms(group: Group, idle: Idle) -> int:
+def next_computation_at_ms(group: Group, idle: NoComputation) -> int:
     """The earliest time of the next computation: after the pause in ``idle``, and after the minimum interval since the
     end of the last computation (``assignment_interval_ms``)."""
-    earliest = 0 if idle.until_ms is None else idle.until_ms
+    earliest = 0 if idle.not_before_ms is None else idle.not_before_ms
     if group.computed_at_ms is None:
         return earliest
     return max(earliest, group.computed_at_ms + group.settings.assignment_interval_ms)
 
 
-def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
+def choose_computing_member(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
     """The member that is to compute: the leader, else the member that joined first. Only ``covering`` members, whose
     assignor reads the metadata of all members, can be chosen; those whose computation failed are skipped. None if no
     member is left."""
@@ -143,14 +153,14 @@ def choose(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
     return left[0] if left else None
 
 
-def compute_here(turn: Turn, name: str) -> None:
+def order_server_side_computation(turn: Turn, name: str) -> None:
     """Order the coordinator's own assignor ``name`` to compute a target for the present state of the group."""
-    built = snapshot(turn, name, left_ms=turn.group.settings.computation_timeout_ms)
-    turn.group.computation = ComputesHere(snapshot=built)
+    built = make_group_snapshot(turn, name, left_ms=turn.group.settings.computation_timeout_ms)
+    turn.group.computation = CoordinatorComputing(snapshot=built)
     turn.effects.append(ComputeTarget(snapshot=built))
 
 
-def pause(turn: Turn) -> None:
+def pause_computations(turn: Turn) -> None:
     """Begin no computation before a pause has ended; then members whose computation failed may be chosen again. Called
     when no member is left that can compute, and when an assignor of the coordinator has failed. The pause takes 1 s,
     then doubles with each call, up to 60 s, until a target is installed."""
@@ -158,18 +168,18 @@ def pause(turn: Turn) -> None:
     pause_ms = min(_RETRY_PAUSE_MS * 2 ** min(group.failures, 16), _RETRY_PAUSE_MAX_MS)
     group.failures += 1
     group.failed_members.clear()
-    group.computation = Idle(turn.now_ms + pause_ms)
-    turn.set_timer(ComputeTimer(), turn.now_ms + pause_ms)
+    group.computation = NoComputation(turn.now_ms + pause_ms)
+    turn.set_timer(NextComputationTimer(), turn.now_ms + pause_ms)
 
 
-def snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
+def make_group_snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
     """The state of the group as the assignor ``name`` receives it, with the reasons for which members ask for a new
     target. The target has to be installed within ``left_ms``."""
     group = turn.group
     return GroupSnapshot(
         group_epoch=group.group_epoch,
         assignor=name,
-        members=tuple(snapshot_member(group, one, name) for one in group.in_order_of_joining()),
+        members=tuple(make_snapshot_member(group, one, name) for one in group.members_in_joining_order()),
         departed=tuple(
             SnapshotDeparted(
                 member_id=one.member_id,
@@ -184,21 +194,21 @@ def snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
         config_offset=group.config_offset,
         configured=group.configured_jobs,
         max_delay_ms=group.settings.max_delay_ms,
-        time_limit_ms=assignors_part_ms(left_ms),
+        time_limit_ms=assignor_time_limit_ms(left_ms),
     )
 
 
-def assignors_part_ms(left_ms: int) -> int:
+def assignor_time_limit_ms(left_ms: int) -> int:
     """The time limit of an assignor, in ms, if its target must be installed within ``left_ms``: nine tenths of it, and
     at least 1. The last tenth is for sending the target, or the assignor's error, to the coordinator
     (:data:`_SENDING_PART`)."""
     return max(1, left_ms - left_ms // _SENDING_PART)
 
 
-def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
+def make_snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> SnapshotMember:
     """One member in the form that the assignor ``name`` receives."""
     member_id = metadata.member_id
-    current, assignor = group.currents[member_id], offered(metadata, name)
+    current, assignor = group.currents[member_id], offered_assignor(metadata, name)
     given = group.reasons.get(member_id, {}).get(name)
     return SnapshotMember(
         member_id=member_id,
@@ -208,7 +218,7 @@ def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> Snapsh
         name=metadata.name,
         config_offset=group.sessions[member_id].config_offset,
         version=0 if assignor is None else assignor.version,
-        reason=Reason.NONE if given is None else given.reason,
+        reason=AssignorChangeReason.NONE if given is None else given.reason,
         metadata=b"" if assignor is None else assignor.metadata,
         claims=metadata.claims,
         draining=metadata.draining,
@@ -223,7 +233,7 @@ def snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> Snapsh
 # -- the chosen member -------------------------------------------------------------------------------------------------
 
 
-def prepare(turn: Turn, request: PrepareAssignment) -> None:
+def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
     """Respond to ``request`` with the state of the group, if its sender is the member that was chosen to compute the
     target assignment.
 
@@ -231,27 +241,27 @@ def prepare(turn: Turn, request: PrepareAssignment) -> None:
     """
     group = turn.group
     check_computing_request(group, request)
-    check_chosen(group, request.member_id)
-    left_ms = group.deadlines[ComputationTimer()] - turn.now_ms
-    name, able = able_members(group)
+    check_was_chosen_to_compute(group, request.member_id)
+    left_ms = group.deadlines[ComputationTimeoutTimer()] - turn.now_ms
+    name, able = assignor_and_able_members(group)
     if name is not None and request.member_id in able:
-        built = snapshot(turn, name, left_ms=left_ms)
+        built = make_group_snapshot(turn, name, left_ms=left_ms)
     else:
         # The response to an earlier Prepare was lost, and a member has joined since whose metadata this one cannot
         # read: it computes for the members of that time, and another computation follows.
-        assert isinstance(group.computation, Prepared), "a member that was chosen can compute"
-        built = replace(group.computation.snapshot, time_limit_ms=assignors_part_ms(left_ms))
-    group.computation = Prepared(member_id=request.member_id, snapshot=built)
+        assert isinstance(group.computation, MemberComputing), "a member that was chosen can compute"
+        built = replace(group.computation.snapshot, time_limit_ms=assignor_time_limit_ms(left_ms))
+    group.computation = MemberComputing(member_id=request.member_id, snapshot=built)
     turn.reply(request.reply_to, PrepareAssignmentResponse(snapshot=built))
 
 
-def check_chosen(group: Group, member_id: MemberId) -> None:
+def check_was_chosen_to_compute(group: Group, member_id: MemberId) -> None:
     """Check that the member with this id was chosen to compute the target assignment.
 
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
     """
     match group.computation:
-        case Chosen(member_id=chosen) | Prepared(member_id=chosen) if chosen == member_id:
+        case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
             return
         case _:
             raise ConnectRefusal(
@@ -259,7 +269,7 @@ def check_chosen(group: Group, member_id: MemberId) -> None:
             )
 
 
-def install(turn: Turn, request: InstallAssignment) -> None:
+def on_install_assignment(turn: Turn, request: InstallAssignment) -> None:
     """Install the target that the chosen member computed, if the request answers the last Prepare and the target is
     valid. If the member's assignor has failed or the target is not valid, another member is chosen.
 
@@ -270,9 +280,9 @@ def install(turn: Turn, request: InstallAssignment) -> None:
     if group.installed == (request.member_id, request.group_epoch):
         turn.reply(request.reply_to, InstallAssignmentResponse())  # a repeated request
         return
-    check_chosen(group, request.member_id)
+    check_was_chosen_to_compute(group, request.member_id)
     computation = group.computation
-    if not isinstance(computation, Prepared):
+    if not isinstance(computation, MemberComputing):
         raise ConnectRefusal(ConnectErrorCode.UNKNOWN_MEMBER_ID, "ConnectGroupPrepareAssignment must be sent first")
     built = computation.snapshot
     if request.group_epoch != built.group_epoch:
@@ -281,19 +291,23 @@ def install(turn: Turn, request: InstallAssignment) -> None:
             f"the assignment is for the group epoch {request.group_epoch}, and the last response to "
             f"ConnectGroupPrepareAssignment had {built.group_epoch}",
         )
-    if request.error:
-        fail(turn, request.member_id, f"the assignor of member {request.member_id} returned the error {request.error}")
+    if request.assignor_error:
+        fail_computation(
+            turn,
+            request.member_id,
+            f"the assignor of member {request.member_id} returned the error {request.assignor_error}",
+        )
         turn.reply(request.reply_to, InstallAssignmentResponse())
         return
     error = target_error(request.target, built, request.repeated_members, request.repeated_jobs)
     if error is not None:
-        fail(turn, request.member_id, f"the target of member {request.member_id} is invalid: {error}")
+        fail_computation(turn, request.member_id, f"the target of member {request.member_id} is invalid: {error}")
         turn.reply(
             request.reply_to,
             InstallAssignmentResponse(error=ConnectErrorCode.INVALID_ASSIGNMENT, message=error),
         )
         return
-    take_target(turn, request.target, built)
+    install_target(turn, request.target, built)
     group.installed = (request.member_id, request.group_epoch)
     turn.reply(request.reply_to, InstallAssignmentResponse())
 
@@ -303,29 +317,29 @@ def on_target_computed(turn: Turn, event: TargetComputed) -> None:
     invalid, the next computation begins after a pause. A result for another computation than the one in progress is
     ignored."""
     computation = turn.group.computation
-    if not isinstance(computation, ComputesHere) or computation.snapshot.group_epoch != event.group_epoch:
+    if not isinstance(computation, CoordinatorComputing) or computation.snapshot.group_epoch != event.group_epoch:
         return
     built = computation.snapshot
-    error = event.error or "the assignor failed"
+    error = event.assignor_error or "the assignor failed"
     if event.target is not None:
         error = target_error(event.target, built, frozenset(), NO_JOBS) or ""
         if not error:
-            take_target(turn, event.target, built)
+            install_target(turn, event.target, built)
             turn.group.failed_members.clear()  # A member may compute for the next group epoch.
             return
-    turn.change_group(assignment_error=f"the coordinator's assignor {built.assignor} failed: {error}")
-    pause(turn)
+    turn.change_group_record(assignment_error=f"the coordinator's assignor {built.assignor} failed: {error}")
+    pause_computations(turn)
 
 
 # -- end ---------------------------------------------------------------------------------------------------------------
 
 
-def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> None:
+def install_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> None:
     """Write the target that was computed from the snapshot ``built``, defer jobs for departed members, and end the
     computation. Members that have left since, and jobs that are no longer configured, are dropped."""
     group = turn.group
     epoch, configured = built.group_epoch, group.configured_jobs
-    new_ids = new_ids_of_static_members(group, built)
+    new_ids = new_static_id_by_former_id(group, built)
     targets = {new_ids.get(member_id, member_id): one for member_id, one in target.members.items()}
     for member_id in sorted(group.members):
         before = group.targets[member_id]
@@ -337,10 +351,10 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
     for member_id, departed in sorted(group.departed.items()):
         deferred = target.deferred.get(member_id)
         if deferred is not None and (left := deferred.jobs & configured):
-            defer(turn, departed, replace(deferred, jobs=left))
+            defer_jobs(turn, departed, replace(deferred, jobs=left))
         elif member_id in known:
             end_deferral(turn, departed)
-    turn.change_group(
+    turn.change_group_record(
         assignment_epoch=epoch,
         unplaceable=tuple(
             replace(one, jobs=left) for one in target.unplaceable if (left := one.jobs & configured) != NO_JOBS
@@ -348,14 +362,14 @@ def take_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> Non
         assignment_error="",
         next_at_ms=None if target.next_in_ms is None else turn.now_ms + target.next_in_ms,
     )
-    forget_reasons(group, epoch)
+    forget_new_target_reasons(group, epoch)
     group.failures = 0
     end_computation(turn)
     if target.next_in_ms is not None:
-        turn.set_timer(ComputeTimer(), turn.now_ms + target.next_in_ms)
+        turn.set_timer(NextComputationTimer(), turn.now_ms + target.next_in_ms)
 
 
-def forget_reasons(group: Group, group_epoch: GroupEpoch) -> None:
+def forget_new_target_reasons(group: Group, group_epoch: GroupEpoch) -> None:
     """Forget the reasons that a computation for ``group_epoch`` has received. Reasons that members have given since
     then stay for the next computation."""
     for member_id, given in list(group.reasons.items()):
@@ -366,7 +380,7 @@ def forget_reasons(group: Group, group_epoch: GroupEpoch) -> None:
             del group.reasons[member_id]
 
 
-def new_ids_of_static_members(group: Group, built: GroupSnapshot) -> dict[MemberId, MemberId]:
+def new_static_id_by_former_id(group: Group, built: GroupSnapshot) -> dict[MemberId, MemberId]:
     """The static members that have returned with another member id since ``built``: the new id by the former one. Their
     return requests no new target, so the one that was computed for the former id must count for the new one."""
     return {
@@ -374,15 +388,15 @@ def new_ids_of_static_members(group: Group, built: GroupSnapshot) -> dict[Member
         for one in built.members
         if one.instance_id is not None
         and one.member_id not in group.members
-        and (new_id := group.static_member(one.instance_id)) is not None
+        and (new_id := group.static_member_id(one.instance_id)) is not None
     }
 
 
-def fail(turn: Turn, member_id: MemberId, why: str) -> None:
+def fail_computation(turn: Turn, member_id: MemberId, why: str) -> None:
     """End the member's computation, which has failed because of ``why``. Another member is chosen at the end of this
     step; this member is skipped until a pause, or until it joins again."""
     turn.group.failed_members.add(member_id)
-    turn.change_group(assignment_error=why)
+    turn.change_group_record(assignment_error=why)
     end_computation(turn)
     turn.group.computed_at_ms = None  # the next member computes at once
 
@@ -390,41 +404,41 @@ def fail(turn: Turn, member_id: MemberId, why: str) -> None:
 def end_computation(turn: Turn) -> None:
     """End the computation in progress. The minimum interval to the next computation counts from now."""
     group = turn.group
-    group.computation = Idle()
+    group.computation = NoComputation()
     group.computed_at_ms = turn.now_ms
-    turn.cancel_timer(ComputationTimer())
+    turn.cancel_timer(ComputationTimeoutTimer())
 
 
-def on_member_gone(turn: Turn, member_id: MemberId) -> None:
+def end_computation_of_member(turn: Turn, member_id: MemberId) -> None:
     """Called when a member has left or has joined again. If the member was chosen to compute, its computation ends, and
     another member is chosen at the end of this step."""
     match turn.group.computation:
-        case Chosen(member_id=chosen) | Prepared(member_id=chosen) if chosen == member_id:
+        case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
             end_computation(turn)
             turn.group.computed_at_ms = None
         case _:
             pass
 
 
-def on_computation_late(turn: Turn) -> None:
+def on_computation_timeout(turn: Turn) -> None:
     """Called when the time of the chosen member is over. Its computation has failed, because it has installed no target
     in time: another member is chosen."""
     match turn.group.computation:
-        case Chosen(member_id=chosen) | Prepared(member_id=chosen):
+        case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen):
             timeout_ms = computation_limit_ms(turn.group, chosen)
-            fail(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
+            fail_computation(turn, chosen, f"member {chosen} has not installed a target within {timeout_ms} ms")
         case _:
             pass
 
 
-def on_compute_due(turn: Turn) -> None:
-    """Called when `ComputeTimer` fires. End a pause whose time is over, and raise the group epoch if the next target is
-    due (`ComputedTarget.next_in_ms`). The end of this step then begins a computation."""
+def on_compute_timer(turn: Turn) -> None:
+    """Called when `NextComputationTimer` fires. End a pause whose time is over, and raise the group epoch if the next
+    target is due (`ComputedTarget.next_in_ms`). The end of this step then begins a computation."""
     group = turn.group
     metadata = group.metadata
     if metadata is not None and metadata.next_at_ms is not None and turn.now_ms >= metadata.next_at_ms:
-        turn.change_group(next_at_ms=None)
-        turn.bump()
+        turn.change_group_record(next_at_ms=None)
+        turn.bump_group_epoch()
     idle = group.computation
-    if isinstance(idle, Idle) and idle.until_ms is not None and turn.now_ms >= idle.until_ms:
-        group.computation = Idle()
+    if isinstance(idle, NoComputation) and idle.not_before_ms is not None and turn.now_ms >= idle.not_before_ms:
+        group.computation = NoComputation()

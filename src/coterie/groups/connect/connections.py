@@ -8,8 +8,8 @@ Members that have returned meanwhile count, too.
 """
 
 from coterie.groups.connect.membership import remove_member
-from coterie.groups.connect.messages import ConnectionClosed, ConnectionTimer, HoldTimer
-from coterie.groups.connect.soft_state import Closure, Connected, NotConnected
+from coterie.groups.connect.messages import ConnectionClosed, ConnectionGraceTimer, ResponseHoldTimer
+from coterie.groups.connect.soft_state import Connected, ConnectionClosure, NotConnected
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import MemberId
 
@@ -24,36 +24,38 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
         if session is None:
             continue
         match session.connection:
-            case Connected(number=number, resumes=resumes) if number == event.connection:
-                session.held = None
-                turn.cancel_timer(HoldTimer(member_id=member_id))
+            case Connected(connection_number=number, resumes=resumes) if number == event.connection_number:
+                session.held_heartbeat = None
+                turn.cancel_timer(ResponseHoldTimer(member_id=member_id))
                 session.connection = NotConnected()
                 if not resumes:
-                    begin_grace(turn, member_id)
+                    begin_connection_grace(turn, member_id)
             case _:
                 pass  # The member has sent a request on another connection since, or has left for a short time.
 
 
-def begin_grace(turn: Turn, member_id: MemberId) -> None:
-    """Called when the member's connection has ended. If the member has a grace, store a `Closure`, and set the timer of
-    the grace."""
+def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
+    """Called when the member's connection has ended. If the member has a grace, store a `ConnectionClosure`, and set
+    the timer of the grace."""
     group = turn.group
-    grace_ms = group.settings.grace_ms(group.members[member_id].connection_grace_ms)
+    grace_ms = group.settings.limited_connection_grace_ms(group.members[member_id].connection_grace_ms)
     if not grace_ms:
         return
-    turn.set_timer(ConnectionTimer(member_id=member_id), turn.now_ms + grace_ms)
-    group.closures[member_id] = Closure(at_ms=turn.now_ms, grace_ms=grace_ms, group_size=len(group.members))
+    turn.set_timer(ConnectionGraceTimer(member_id=member_id), turn.now_ms + grace_ms)
+    group.closures[member_id] = ConnectionClosure(
+        closed_at_ms=turn.now_ms, grace_ms=grace_ms, group_size=len(group.members)
+    )
     # A grace that still runs has begun at most one grace ago, and counts the connections closed one grace before that.
     oldest_ms = turn.now_ms - 2 * max(one.grace_ms for one in group.closures.values())
-    group.closures = {one: closure for one, closure in group.closures.items() if closure.at_ms >= oldest_ms}
+    group.closures = {one: closure for one, closure in group.closures.items() if closure.closed_at_ms >= oldest_ms}
 
 
-def on_grace_over(turn: Turn, member_id: MemberId) -> None:
+def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
     """Remove the member, which has sent no request since its connection was closed: its process has ended. The member
     stays if the connections of several members were closed together, as described at the top of this module."""
     group = turn.group
     closed = group.closures[member_id]
-    together = sum(abs(one.at_ms - closed.at_ms) <= closed.grace_ms for one in group.closures.values())
+    together = sum(abs(one.closed_at_ms - closed.closed_at_ms) <= closed.grace_ms for one in group.closures.values())
     if together < 2 or 2 * together < closed.group_size:
         remove_member(
             turn,

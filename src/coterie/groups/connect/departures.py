@@ -3,24 +3,24 @@ them."""
 
 from dataclasses import replace
 
-from coterie.groups.connect.messages import DelayTimer, DepartedRemoved, MemberDeparted, ReleaseTimer
+from coterie.groups.connect.messages import DepartedRemoved, HeldJobsTimer, MemberDeparted, RebalanceDelayTimer
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.target_assignments import DeferredJobs
 
 
-def release_held(turn: Turn, member_id: MemberId) -> None:
+def release_held_jobs(turn: Turn, member_id: MemberId) -> None:
     """Called when the session of a departed member would have ended: its worker runs no job any more, so its held jobs
     are free. The departed member is forgotten if no job is deferred for it."""
     departed = turn.group.departed[member_id]
     if departed.jobs:
         turn.write(replace(departed, held=NO_JOBS))
     else:
-        forget_departed(turn, member_id)
+        forget_departed_member(turn, member_id)
 
 
-def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
+def defer_jobs(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
     """Defer the jobs of ``deferred`` for the departed member. A delay that has begun never becomes longer. If the delay
     is already over, a new target is needed: the group epoch rises."""
     if departed.deadline_ms is None:
@@ -31,22 +31,22 @@ def defer(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
     if changed != departed:
         turn.write(changed)
     if deadline_ms > turn.now_ms:
-        turn.set_timer(DelayTimer(member_id=departed.member_id), deadline_ms)
+        turn.set_timer(RebalanceDelayTimer(member_id=departed.member_id), deadline_ms)
     else:
-        turn.bump()  # the delay has ended while the target was computed
+        turn.bump_group_epoch()  # the delay has ended while the target was computed
 
 
 def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
     """End the deferral of the jobs of a departed member. If the departed member holds no jobs either, forget it."""
     if not departed.held:
-        forget_departed(turn, departed.member_id)
+        forget_departed_member(turn, departed.member_id)
     elif departed.jobs:
         turn.write(replace(departed, jobs=NO_JOBS, deadline_ms=None))
-        turn.cancel_timer(DelayTimer(member_id=departed.member_id))
+        turn.cancel_timer(RebalanceDelayTimer(member_id=departed.member_id))
 
 
-def forget_departed(turn: Turn, member_id: MemberId) -> None:
+def forget_departed_member(turn: Turn, member_id: MemberId) -> None:
     """Remove a departed member: it has returned, or no job waits for it, and no job may still run on its worker."""
     turn.write(DepartedRemoved(member_id=member_id))
-    turn.cancel_timer(ReleaseTimer(member_id=member_id))
-    turn.cancel_timer(DelayTimer(member_id=member_id))
+    turn.cancel_timer(HeldJobsTimer(member_id=member_id))
+    turn.cancel_timer(RebalanceDelayTimer(member_id=member_id))

@@ -1,15 +1,15 @@
 """ConnectGroupDescribe and ListGroups: a group's state for clients that are not its members."""
 
-from coterie.groups.connect.assignor_choice import common_assignor, server_assignor
+from coterie.groups.connect.assignor_choice import common_assignor, most_named_server_assignor
 from coterie.groups.connect.messages import (
     NO_MEMBER,
-    DescribedDeparted,
+    DescribedDepartedMember,
     DescribedMember,
     DescribeGroup,
     DescribeGroupResponse,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
-from coterie.groups.connect.soft_state import Chosen, Prepared
+from coterie.groups.connect.soft_state import MemberChosen, MemberComputing
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -19,7 +19,7 @@ from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.member_state import MemberState
 
 
-def describe(turn: Turn, request: DescribeGroup) -> None:
+def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
     """Reply with the group's state, and with its members if the request asks for them.
 
     :raises ConnectRefusal: INVALID_REQUEST, for an empty group id; GROUP_ID_NOT_FOUND, when the group does not exist.
@@ -30,19 +30,19 @@ def describe(turn: Turn, request: DescribeGroup) -> None:
     metadata = group.metadata
     if metadata is None:
         raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
-    members = group.in_order_of_joining()
+    members = group.members_in_joining_order()
     response = DescribeGroupResponse(
-        state=group.state(),
+        state=group.group_state(),
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor=common_assignor(members) or server_assignor(members),
+        assignor=common_assignor(members) or most_named_server_assignor(members),
         computing_member=computing_member(group),
         assignment_error=metadata.assignment_error,
         leader=group.leader or NO_MEMBER,
         leader_epoch=group.leader_epoch,
         config_offset=group.config_offset,
-        members=tuple(described_member(group, one.member_id) for one in members) if request.with_members else (),
-        departed=described_departed(group, turn.now_ms) if request.with_members else (),
+        members=tuple(describe_member(group, one.member_id) for one in members) if request.includes_members else (),
+        departed_members=describe_departed_members(group, turn.now_ms) if request.includes_members else (),
         unplaceable=metadata.unplaceable,
         configs=group.configs,
         effective_configs=group.settings.configs(),
@@ -53,13 +53,13 @@ def describe(turn: Turn, request: DescribeGroup) -> None:
 def computing_member(group: Group) -> MemberId:
     """The member that computes the target assignment now; NO_MEMBER if none does."""
     match group.computation:
-        case Chosen(member_id=member_id) | Prepared(member_id=member_id):
+        case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
             return member_id
         case _:
             return NO_MEMBER
 
 
-def described_member(group: Group, member_id: MemberId) -> DescribedMember:
+def describe_member(group: Group, member_id: MemberId) -> DescribedMember:
     """The member in a ConnectGroupDescribe response: its metadata, its state, its jobs, and which other members still
     hold jobs of its target."""
     current, target = group.currents[member_id], group.targets[member_id].target.jobs
@@ -76,7 +76,7 @@ def described_member(group: Group, member_id: MemberId) -> DescribedMember:
         assigned=current.assigned,
         pending=current.pending,
         target=target,
-        awaited={holder: Jobs.of(jobs) for holder, jobs in sorted(awaited.items())},
+        awaited_jobs_by_holder={holder: Jobs.of(jobs) for holder, jobs in sorted(awaited.items())},
     )
 
 
@@ -94,14 +94,14 @@ def member_state(group: Group, member_id: MemberId) -> MemberState:
     return MemberState.STABLE
 
 
-def described_departed(group: Group, now_ms: int) -> tuple[DescribedDeparted, ...]:
+def describe_departed_members(group: Group, now_ms: int) -> tuple[DescribedDepartedMember, ...]:
     """All departed members in a ConnectGroupDescribe response, sorted by member id; the times that are left count from
     ``now_ms``."""
     return tuple(
-        DescribedDeparted(
-            departed=one,
+        DescribedDepartedMember(
+            departed_member=one,
             delay_left_ms=None if one.deadline_ms is None else max(0, one.deadline_ms - now_ms),
-            held_left_ms=max(0, one.held_until_ms - now_ms) if one.held else 0,
+            jobs_may_run_for_ms=max(0, one.held_until_ms - now_ms) if one.held else 0,
         )
         for _, one in sorted(group.departed.items())
     )

@@ -1,15 +1,15 @@
 """A group without members: it can be deleted, and it expires."""
 
-from coterie.groups.connect.departures import forget_departed
+from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
     ChangeResponse,
-    ComputationTimer,
-    ComputeTimer,
+    ComputationTimeoutTimer,
     ConfigsRemoved,
     ConfiguredRemoved,
     DeleteGroup,
     ExpiryTimer,
     GroupRemoved,
+    NextComputationTimer,
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.turn import Turn
@@ -54,13 +54,13 @@ def remove_group(turn: Turn, *, with_configs: bool) -> None:
     deletes the group; they stay when the group expires, because an operator may set them before a worker joins."""
     group = turn.group
     for member_id in sorted(group.departed):
-        forget_departed(turn, member_id)
+        forget_departed_member(turn, member_id)
     if group.configured is not None:
         turn.write(ConfiguredRemoved())
     if with_configs and group.configs:
         turn.write(ConfigsRemoved())
     if group.metadata is not None:
         turn.write(GroupRemoved())
-    turn.cancel_timer(ComputeTimer())
-    turn.cancel_timer(ComputationTimer())
+    turn.cancel_timer(NextComputationTimer())
+    turn.cancel_timer(ComputationTimeoutTimer())
     group.forget_computations()

@@ -1,20 +1,20 @@
 """The first step after the replay of a group's records. A crash may have interrupted the records of a step anywhere.
 This step completes or undoes such a step before the coordinator sends its first response."""
 
-from coterie.groups.connect.departures import forget_departed
+from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
-    ComputeTimer,
     CurrentRemoved,
-    DelayTimer,
+    HeldJobsTimer,
     MemberRemoved,
-    ReleaseTimer,
+    NextComputationTimer,
+    RebalanceDelayTimer,
     SessionTimer,
     TargetRemoved,
     TargetWritten,
 )
 from coterie.groups.connect.revocations import update_revocations
 from coterie.groups.connect.soft_state import Session
-from coterie.groups.connect.state import Group, index_targets, share_equal_jobs
+from coterie.groups.connect.state import Group, rebuild_target_owners, share_equal_job_sets
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.jobs import Jobs
@@ -25,14 +25,16 @@ def on_loaded(turn: Turn) -> None:
     """Remove the remains of an incomplete step, and set the timers. Each member gets a full session, and a full
     rebalance timeout if it has jobs to give back."""
     group = turn.group
-    index_targets(group)  # a replayed log may contain targets that were written in part and restored by an earlier load
+    rebuild_target_owners(
+        group
+    )  # a replayed log may contain targets that were written in part and restored by an earlier load
     last_epoch = last_group_epoch(group)
-    if is_incomplete(group):
-        remove_orphans(turn)
+    if is_last_step_incomplete(group):
+        remove_incomplete_members(turn)
         if has_partial_target(group):
-            restore_targets(turn)
-        turn.change_group(group_epoch=GroupEpoch(last_epoch + 1))
-    share_equal_jobs(group)
+            set_targets_to_current_jobs(turn)
+        turn.change_group_record(group_epoch=GroupEpoch(last_epoch + 1))
+    share_equal_job_sets(group)
     group.freed.clear()  # no heartbeat is held
     for member_id, current in sorted(group.currents.items()):
         metadata = group.members[member_id]
@@ -40,9 +42,9 @@ def on_loaded(turn: Turn) -> None:
         group.sessions[member_id] = Session(request_number=current.request_number, ends_at_ms=ends_at_ms)
         turn.set_timer(SessionTimer(member_id=member_id), ends_at_ms)
         update_revocations(turn, member_id)
-    set_timers_of_departed(turn)
+    set_timers_of_departed_members(turn)
     if group.metadata is not None and group.metadata.next_at_ms is not None:
-        turn.set_timer(ComputeTimer(), max(turn.now_ms, group.metadata.next_at_ms))
+        turn.set_timer(NextComputationTimer(), max(turn.now_ms, group.metadata.next_at_ms))
 
 
 def last_group_epoch(group: Group) -> GroupEpoch:
@@ -55,14 +57,18 @@ def last_group_epoch(group: Group) -> GroupEpoch:
     return max(epochs)
 
 
-def is_incomplete(group: Group) -> bool:
+def is_last_step_incomplete(group: Group) -> bool:
     """Whether the loaded records show that the last step was written only in part."""
     ids = group.members.keys()
     if ids != group.targets.keys() or ids != group.currents.keys() or ids & group.departed.keys():
         return True
     if group.metadata is None:
         return bool(ids or group.departed or group.configured)
-    return last_group_epoch(group) > group.group_epoch or has_partial_target(group) or has_unplaced_jobs(group)
+    return (
+        last_group_epoch(group) > group.group_epoch
+        or has_partial_target(group)
+        or targets_differ_from_configured(group)
+    )
 
 
 def has_partial_target(group: Group) -> bool:
@@ -70,7 +76,7 @@ def has_partial_target(group: Group) -> bool:
     return any(one.assignment_epoch > group.assignment_epoch for one in group.targets.values())
 
 
-def has_unplaced_jobs(group: Group) -> bool:
+def targets_differ_from_configured(group: Group) -> bool:
     """Whether the target assignment belongs to the present group epoch and does not contain exactly the configured
     jobs."""
     metadata = group.metadata
@@ -86,7 +92,7 @@ def has_unplaced_jobs(group: Group) -> bool:
     return not (placed <= configured and configured <= placed)
 
 
-def remove_orphans(turn: Turn) -> None:
+def remove_incomplete_members(turn: Turn) -> None:
     """Remove the records of members that lack one of their three records (metadata, target, current assignment), and
     the records of departed members that are members again."""
     group = turn.group
@@ -99,12 +105,12 @@ def remove_orphans(turn: Turn) -> None:
         if member_id in group.currents:
             turn.write(CurrentRemoved(member_id=member_id))
     for member_id in sorted(group.departed.keys() & complete):
-        forget_departed(turn, member_id)
+        forget_departed_member(turn, member_id)
     if group.leader is not None and group.leader not in group.members:
-        turn.change_group(leader=None)
+        turn.change_group_record(leader=None)
 
 
-def restore_targets(turn: Turn) -> None:
+def set_targets_to_current_jobs(turn: Turn) -> None:
     """Write the present jobs of each member as its target, because the last target was written only in part."""
     group = turn.group
     for member_id, current in sorted(group.currents.items()):
@@ -113,10 +119,10 @@ def restore_targets(turn: Turn) -> None:
             group.targets[member_id].assignment_epoch > group.assignment_epoch
         ):
             turn.write(TargetWritten(member_id=member_id, assignment_epoch=group.assignment_epoch, target=target))
-    index_targets(group)
+    rebuild_target_owners(group)
 
 
-def set_timers_of_departed(turn: Turn) -> None:
+def set_timers_of_departed_members(turn: Turn) -> None:
     """Set the timers of departed members. If the clock was set back, no wait becomes longer than it was at its
     start."""
     group = turn.group
@@ -124,8 +130,8 @@ def set_timers_of_departed(turn: Turn) -> None:
         if departed.held:
             longest_ms = departed.held_until_ms - departed.left_at_ms
             held_until_ms = min(departed.held_until_ms, turn.now_ms + max(longest_ms, 1))
-            turn.set_timer(ReleaseTimer(member_id=member_id), max(turn.now_ms, held_until_ms))
+            turn.set_timer(HeldJobsTimer(member_id=member_id), max(turn.now_ms, held_until_ms))
         if departed.deadline_ms is not None:
             longest_ms = departed.deadline_ms - departed.left_at_ms
             deadline_ms = min(departed.deadline_ms, turn.now_ms + longest_ms)
-            turn.set_timer(DelayTimer(member_id=member_id), max(turn.now_ms, deadline_ms))
+            turn.set_timer(RebalanceDelayTimer(member_id=member_id), max(turn.now_ms, deadline_ms))

@@ -22,16 +22,16 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.records import (
     decode_configs,
-    decode_configured,
-    decode_current,
-    decode_departed,
+    decode_configured_jobs,
+    decode_current_assignment,
+    decode_departed_member,
     decode_group_metadata,
     decode_member_metadata,
     decode_target,
     encode_configs,
-    encode_configured,
-    encode_current,
-    encode_departed,
+    encode_configured_jobs,
+    encode_current_assignment,
+    encode_departed_member,
     encode_group_metadata,
     encode_member_metadata,
     encode_target,
@@ -54,15 +54,15 @@ class KeyVersion(IntEnum):
 
 _OF_GROUP: Mapping[int, tuple[Callable[[bytes], Record], Record]] = {
     KeyVersion.GROUP: (decode_group_metadata, GroupRemoved()),
-    KeyVersion.CONFIGURED: (decode_configured, ConfiguredRemoved()),
+    KeyVersion.CONFIGURED: (decode_configured_jobs, ConfiguredRemoved()),
     KeyVersion.CONFIGS: (decode_configs, ConfigsRemoved()),
 }
 """By the version of a key that contains the group id only: the decoder of the value, and the tombstone."""
 _OF_MEMBER: Mapping[int, tuple[Callable[[MemberId, bytes], Record], Callable[[MemberId], Record]]] = {
     KeyVersion.MEMBER: (decode_member_metadata, lambda member_id: MemberRemoved(member_id=member_id)),
     KeyVersion.TARGET: (decode_target, lambda member_id: TargetRemoved(member_id=member_id)),
-    KeyVersion.CURRENT: (decode_current, lambda member_id: CurrentRemoved(member_id=member_id)),
-    KeyVersion.DEPARTED: (decode_departed, lambda member_id: DepartedRemoved(member_id=member_id)),
+    KeyVersion.CURRENT: (decode_current_assignment, lambda member_id: CurrentRemoved(member_id=member_id)),
+    KeyVersion.DEPARTED: (decode_departed_member, lambda member_id: DepartedRemoved(member_id=member_id)),
 }
 """By the version of a key that contains the group id and a member id: the decoder of the value, and the class of the
 tombstone."""
@@ -72,21 +72,21 @@ def encode_record(group_id: GroupId, record: Record) -> tuple[bytes, bytes | Non
     """The key and the value of ``record`` in the log; the value of a tombstone is None."""
     match record:
         case CurrentAssignment(member_id=member_id):
-            return _key(KeyVersion.CURRENT, group_id, member_id), encode_current(record)
+            return _encode_key(KeyVersion.CURRENT, group_id, member_id), encode_current_assignment(record)
         case TargetWritten(member_id=member_id):
-            return _key(KeyVersion.TARGET, group_id, member_id), encode_target(record)
+            return _encode_key(KeyVersion.TARGET, group_id, member_id), encode_target(record)
         case GroupMetadata():
-            return _key(KeyVersion.GROUP, group_id), encode_group_metadata(record)
+            return _encode_key(KeyVersion.GROUP, group_id), encode_group_metadata(record)
         case MemberMetadata(member_id=member_id):
-            return _key(KeyVersion.MEMBER, group_id, member_id), encode_member_metadata(record)
+            return _encode_key(KeyVersion.MEMBER, group_id, member_id), encode_member_metadata(record)
         case MemberDeparted(member_id=member_id):
-            return _key(KeyVersion.DEPARTED, group_id, member_id), encode_departed(record)
+            return _encode_key(KeyVersion.DEPARTED, group_id, member_id), encode_departed_member(record)
         case ConfiguredWritten():
-            return _key(KeyVersion.CONFIGURED, group_id), encode_configured(record)
+            return _encode_key(KeyVersion.CONFIGURED, group_id), encode_configured_jobs(record)
         case ConfigsWritten():
-            return _key(KeyVersion.CONFIGS, group_id), encode_configs(record)
+            return _encode_key(KeyVersion.CONFIGS, group_id), encode_configs(record)
         case _:
-            return _removed_key(group_id, record), None
+            return _tombstone_key(group_id, record), None
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, Record] | None:
@@ -110,7 +110,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, Record] | N
     return None
 
 
-def _removed_key(
+def _tombstone_key(
     group_id: GroupId,
     record: (
         GroupRemoved
@@ -125,22 +125,22 @@ def _removed_key(
     """The key of the record that the tombstone ``record`` removes."""
     match record:
         case GroupRemoved():
-            return _key(KeyVersion.GROUP, group_id)
+            return _encode_key(KeyVersion.GROUP, group_id)
         case ConfiguredRemoved():
-            return _key(KeyVersion.CONFIGURED, group_id)
+            return _encode_key(KeyVersion.CONFIGURED, group_id)
         case ConfigsRemoved():
-            return _key(KeyVersion.CONFIGS, group_id)
+            return _encode_key(KeyVersion.CONFIGS, group_id)
         case MemberRemoved(member_id=member_id):
-            return _key(KeyVersion.MEMBER, group_id, member_id)
+            return _encode_key(KeyVersion.MEMBER, group_id, member_id)
         case TargetRemoved(member_id=member_id):
-            return _key(KeyVersion.TARGET, group_id, member_id)
+            return _encode_key(KeyVersion.TARGET, group_id, member_id)
         case CurrentRemoved(member_id=member_id):
-            return _key(KeyVersion.CURRENT, group_id, member_id)
+            return _encode_key(KeyVersion.CURRENT, group_id, member_id)
         case DepartedRemoved(member_id=member_id):
-            return _key(KeyVersion.DEPARTED, group_id, member_id)
+            return _encode_key(KeyVersion.DEPARTED, group_id, member_id)
 
 
-def _key(version: KeyVersion, *ids: str) -> bytes:
+def _encode_key(version: KeyVersion, *ids: str) -> bytes:
     """The key with this version and these ids: the group id and, in the key of a member's record, the member id."""
     writer = Writer()
     writer.int16(version)

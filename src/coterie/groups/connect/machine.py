@@ -16,40 +16,38 @@ Where the draft is silent or contradicts itself, `docs/protocol/deviations.md` l
 """
 
 from coterie.engine.output import Output
-from coterie.groups.connect.answers import end_step, renew_session, take_session_timeout
+from coterie.groups.connect.answers import apply_shorter_session_timeout, end_step, renew_session
 from coterie.groups.connect.computation import (
-    install,
-    on_computation_late,
-    on_compute_due,
+    on_computation_timeout,
+    on_compute_timer,
+    on_install_assignment,
+    on_prepare_assignment,
     on_target_computed,
-    prepare,
 )
-from coterie.groups.connect.connections import on_connection_closed, on_grace_over
-from coterie.groups.connect.departures import release_held
-from coterie.groups.connect.description import describe
+from coterie.groups.connect.connections import on_connection_closed, on_connection_grace_over
+from coterie.groups.connect.departures import release_held_jobs
+from coterie.groups.connect.description import on_describe_group
 from coterie.groups.connect.emptiness import delete_group, remove_group, schedule_expiry
 from coterie.groups.connect.loading import on_loaded
 from coterie.groups.connect.membership import (
-    check_number,
-    end_hold,
-    join,
-    keep_reasons,
-    leave,
+    check_request_number,
     member_to_remove,
+    on_join,
+    on_leave,
     remove_member,
-    take_configured,
-    update_metadata,
+    respond_to_held_heartbeat,
+    store_configured_jobs,
+    store_new_target_reasons,
+    update_member_metadata,
 )
 from coterie.groups.connect.messages import (
     ChangeResponse,
     CheckOffsetRequest,
-    ComputationTimer,
-    ComputeTimer,
+    ComputationTimeoutTimer,
     ConfigsRemoved,
     ConfigsWritten,
     ConnectionClosed,
-    ConnectionTimer,
-    DelayTimer,
+    ConnectionGraceTimer,
     DeleteGroup,
     DescribeGroup,
     DescribeGroupResponse,
@@ -58,15 +56,17 @@ from coterie.groups.connect.messages import (
     ExpiryTimer,
     GroupLoaded,
     Heartbeat,
-    HoldTimer,
+    HeldJobsTimer,
     InstallAssignment,
+    NextComputationTimer,
     PrepareAssignment,
+    RebalanceDelayTimer,
     Record,
     ReleaseHold,
-    ReleaseTimer,
     RemoveMember,
     Request,
     Response,
+    ResponseHoldTimer,
     RevocationTimer,
     SessionTimer,
     SetGroupConfigs,
@@ -75,9 +75,9 @@ from coterie.groups.connect.messages import (
 )
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_heartbeat, check_member, check_offset_request
-from coterie.groups.connect.revocations import late_text
+from coterie.groups.connect.revocations import late_revocation_reason
 from coterie.groups.connect.soft_state import Connected
-from coterie.groups.connect.state import Group, check
+from coterie.groups.connect.state import Group, check_invariants
 from coterie.groups.connect.turn import Turn
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -111,7 +111,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
             end_step(turn, None)
     if turn.records or isinstance(event, GroupLoaded):
         schedule_expiry(turn)
-    check(group)
+    check_invariants(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
 
@@ -134,16 +134,16 @@ def on_request(turn: Turn, request: Request) -> None:
             on_heartbeat(turn, request)
             return
         case DescribeGroup():
-            describe(turn, request)
+            on_describe_group(turn, request)
             return
         case CheckOffsetRequest():
             check_offset_request(turn.group, request)
             turn.reply(request.reply_to, ChangeResponse())
             return
         case PrepareAssignment():
-            prepare(turn, request)
+            on_prepare_assignment(turn, request)
         case InstallAssignment():
-            install(turn, request)
+            on_install_assignment(turn, request)
         case RemoveMember():
             removed = member_to_remove(turn.group, request)
             remove_member(turn, removed, may_run=True, waits=True, reason="an operator has removed it")
@@ -168,17 +168,17 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     check_heartbeat(group, request)
     if request.member_epoch < JOIN:
-        leave(turn, request)
+        on_leave(turn, request)
         end_step(turn, None)
         return
     if request.member_epoch == JOIN:
-        join(turn, request)
+        on_join(turn, request)
     else:
         check_member_epoch(group, request)
-        update_metadata(turn, request)
-    accept(turn, request)
-    keep_reasons(turn, request)
-    take_configured(turn, request)
+        update_member_metadata(turn, request)
+    accept_heartbeat(turn, request)
+    store_new_target_reasons(turn, request)
+    store_configured_jobs(turn, request)
     end_step(turn, request)
 
 
@@ -191,7 +191,7 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
     :raises ConnectRefusal: UNKNOWN_MEMBER_ID, STALE_REQUEST or FENCED_MEMBER_EPOCH. The member stays in the group.
     """
     check_member(group, request.member_id)
-    check_number(request, group.sessions[request.member_id].request_number)
+    check_request_number(request, group.sessions[request.member_id].request_number)
     current = group.currents[request.member_id]
     is_previous = request.member_epoch == current.previous_epoch and request.owned is not None
     if request.member_epoch != current.member_epoch and not is_previous:
@@ -200,8 +200,8 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
             f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has "
             f"{current.member_epoch}; the worker must stop its jobs and join with the epoch 0",
         )
-    if request.owned is not None and not request.owned <= current.held:
-        surplus = request.owned - current.held
+    if request.owned is not None and not request.owned <= current.held_jobs:
+        surplus = request.owned - current.held_jobs
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
             f"member {request.member_id} owns {len(surplus)} jobs that are not assigned to it, for example "
@@ -209,22 +209,26 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
         )
 
 
-def accept(turn: Turn, request: Heartbeat) -> None:
+def accept_heartbeat(turn: Turn, request: Heartbeat) -> None:
     """Store what an accepted heartbeat reports, renew the session, and respond to an older heartbeat that is held."""
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
-    take_session_timeout(turn, request)
-    if session.held is not None:
+    apply_shorter_session_timeout(turn, request)
+    if session.held_heartbeat is not None:
         # The member acts only on the response to its newest request, so this one contains nothing new.
-        end_hold(turn, member_id, HeartbeatResponse(member_epoch=group.currents[member_id].member_epoch))
+        respond_to_held_heartbeat(
+            turn, member_id, HeartbeatResponse(member_epoch=group.currents[member_id].member_epoch)
+        )
     session.request_number = max(session.request_number, request.request_number)
     former = session.connection if isinstance(session.connection, Connected) else None
-    is_same_connection = former is not None and former.number == request.connection
-    session.is_up_to_date = is_same_connection and (session.is_up_to_date or not request.has_all_fields)
-    if former is None or (former.number, former.resumes) != (request.connection, request.resumes):
-        session.connection = Connected(number=request.connection, resumes=request.resumes)
-        turn.cancel_timer(ConnectionTimer(member_id=member_id))
+    is_same_connection = former is not None and former.connection_number == request.connection_number
+    session.has_processed_responses = is_same_connection and (
+        session.has_processed_responses or not request.has_all_fields
+    )
+    if former is None or (former.connection_number, former.resumes) != (request.connection_number, request.resumes):
+        session.connection = Connected(connection_number=request.connection_number, resumes=request.resumes)
+        turn.cancel_timer(ConnectionGraceTimer(member_id=member_id))
     if request.config_offset is not None:
         session.config_offset = request.config_offset
     if request.config_topic_id is not None:
@@ -236,16 +240,16 @@ def on_release_hold(turn: Turn, event: ReleaseHold) -> Heartbeat | None:
     """Remove the held heartbeat to which ``event`` orders a response, and return it; None if it was answered
     meanwhile."""
     session = turn.group.sessions.get(event.member_id)
-    if session is None or session.held is None or session.held.reply_to != event.reply_to:
+    if session is None or session.held_heartbeat is None or session.held_heartbeat.reply_to != event.reply_to:
         return None
-    return take_held(turn, event.member_id)
+    return take_held_heartbeat(turn, event.member_id)
 
 
-def take_held(turn: Turn, member_id: MemberId) -> Heartbeat | None:
+def take_held_heartbeat(turn: Turn, member_id: MemberId) -> Heartbeat | None:
     """Remove the member's held heartbeat from its session, and return it for the response; None if none is held."""
     session = turn.group.sessions[member_id]
-    request, session.held = session.held, None
-    turn.cancel_timer(HoldTimer(member_id=member_id))
+    request, session.held_heartbeat = session.held_heartbeat, None
+    turn.cancel_timer(ResponseHoldTimer(member_id=member_id))
     return request
 
 
@@ -261,24 +265,24 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
         return None  # the timer was moved or cancelled after it fired
     del group.deadlines[key]
     match key:
-        case HoldTimer(member_id=member_id):
-            return take_held(turn, member_id)
+        case ResponseHoldTimer(member_id=member_id):
+            return take_held_heartbeat(turn, member_id)
         case SessionTimer(member_id=member_id):
             timeout_ms = group.members[member_id].session_timeout_ms
             reason = f"it sent no request that was accepted for {timeout_ms} ms (its session timeout)"
             remove_member(turn, member_id, may_run=False, waits=True, reason=reason)
         case RevocationTimer(member_id=member_id):
-            remove_member(turn, member_id, may_run=True, waits=True, reason=late_text(turn, member_id))
-        case ConnectionTimer(member_id=member_id):
-            on_grace_over(turn, member_id)
-        case ReleaseTimer(member_id=member_id):
-            release_held(turn, member_id)
-        case DelayTimer():
-            turn.bump()
-        case ComputeTimer():
-            on_compute_due(turn)
-        case ComputationTimer():
-            on_computation_late(turn)
+            remove_member(turn, member_id, may_run=True, waits=True, reason=late_revocation_reason(turn, member_id))
+        case ConnectionGraceTimer(member_id=member_id):
+            on_connection_grace_over(turn, member_id)
+        case HeldJobsTimer(member_id=member_id):
+            release_held_jobs(turn, member_id)
+        case RebalanceDelayTimer():
+            turn.bump_group_epoch()
+        case NextComputationTimer():
+            on_compute_timer(turn)
+        case ComputationTimeoutTimer():
+            on_computation_timeout(turn)
         case ExpiryTimer():
             remove_group(turn, with_configs=False)
     return None

@@ -3,22 +3,22 @@
 from collections import Counter
 from dataclasses import replace
 
-from coterie.groups.connect.assignor_choice import offer_of, unsupported_reason
-from coterie.groups.connect.computation import on_member_gone
-from coterie.groups.connect.departures import forget_departed
+from coterie.groups.connect.assignor_choice import incompatible_assignors_error, offered_assignor_versions
+from coterie.groups.connect.computation import end_computation_of_member
+from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
     NO_EPOCH,
     ConfiguredWritten,
-    ConnectionTimer,
+    ConnectionGraceTimer,
     CurrentAssignment,
     CurrentRemoved,
     Heartbeat,
-    HoldTimer,
+    HeldJobsTimer,
     MemberDeparted,
     MemberMetadata,
     MemberRemoved,
-    ReleaseTimer,
     RemoveMember,
+    ResponseHoldTimer,
     RevocationTimer,
     SessionTimer,
     TargetRemoved,
@@ -27,11 +27,18 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.request_checks import check_member
 from coterie.groups.connect.revocations import update_revocations
-from coterie.groups.connect.soft_state import GivenReason, Idle, NotConnected, Session
+from coterie.groups.connect.soft_state import NewTargetReason, NoComputation, NotConnected, Session
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE, LEAVE_BRIEFLY, Assignor, HeartbeatResponse, Reason
+from coterie.nouns.connect_groups import (
+    JOIN,
+    LEAVE,
+    LEAVE_BRIEFLY,
+    AssignorChangeReason,
+    HeartbeatResponse,
+    SupportedAssignor,
+)
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import TargetOfMember
@@ -42,7 +49,7 @@ NO_TOPIC_ID = bytes(16)
 # -- joining -----------------------------------------------------------------------------------------------------------
 
 
-def join(turn: Turn, request: Heartbeat) -> None:
+def on_join(turn: Turn, request: Heartbeat) -> None:
     """Add the sender of ``request`` to the group, or let it join again.
 
     :raises ConnectRefusal: when the group cannot accept it, or the request is older than one that was processed.
@@ -50,15 +57,15 @@ def join(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     if member_id in group.members:
-        rejoin(turn, request)
+        on_rejoin(turn, request)
         return
     departed = group.departed.get(member_id)
     if departed is not None:
-        check_number(request, departed.request_number)
-    holder = None if request.instance_id is None else group.static_member(request.instance_id)
+        check_request_number(request, departed.request_number)
+    holder = None if request.instance_id is None else group.static_member_id(request.instance_id)
     if holder is None:
         join_as_new_member(turn, request)
-    elif group.is_away(holder):
+    elif group.has_left_briefly(holder):
         replace_static_member(turn, request, holder)
     else:
         raise ConnectRefusal(
@@ -80,12 +87,12 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
             ConnectErrorCode.GROUP_MAX_SIZE_REACHED,
             f"group {group.group_id} is full: group.connect.max.size is {group.settings.group_size_max} members",
         )
-    metadata = new_metadata(turn, request)
+    metadata = metadata_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
     returned = returning_member(group, request)
     is_first = not group.has_present_member()
-    turn.bump()
+    turn.bump_group_epoch()
     turn.write(
         replace(
             metadata,
@@ -106,14 +113,14 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
         TargetWritten(member_id=metadata.member_id, assignment_epoch=NO_EPOCH, target=TargetOfMember(jobs=NO_JOBS))
     )
     if returned is not None:
-        forget_departed(turn, returned.member_id)
+        forget_departed_member(turn, returned.member_id)
     group.sessions[metadata.member_id] = Session()
     group.failed_members.discard(metadata.member_id)
-    if is_first and isinstance(group.computation, Idle) and group.settings.initial_rebalance_delay_ms:
-        group.computation = Idle(turn.now_ms + group.settings.initial_rebalance_delay_ms)
+    if is_first and isinstance(group.computation, NoComputation) and group.settings.initial_rebalance_delay_ms:
+        group.computation = NoComputation(turn.now_ms + group.settings.initial_rebalance_delay_ms)
 
 
-def rejoin(turn: Turn, request: Heartbeat) -> None:
+def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     """Let a member join again: it has stopped all its jobs. It keeps its target assignment, so it receives its own jobs
     again. The group epoch rises. It does not rise for a repeated join (until its first target, each heartbeat of a
     member is a join), nor when a static member returns that left for a short time, unless the request changes metadata
@@ -125,15 +132,15 @@ def rejoin(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     current, before = group.currents[member_id], group.members[member_id]
-    check_number(request, group.sessions[member_id].request_number)
-    metadata = new_metadata(turn, request)
+    check_request_number(request, group.sessions[member_id].request_number)
+    metadata = metadata_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
-    is_changed = is_target_affected(before, metadata) or has_reason(request)
-    is_repeated = current.member_epoch == JOIN and not current.held
+    is_changed = is_target_affected(before, metadata) or requests_new_target(request)
+    is_repeated = current.member_epoch == JOIN and not current.held_jobs
     was_away = current.member_epoch == LEAVE_BRIEFLY
     if is_changed or not (is_repeated or was_away):
-        turn.bump()
+        turn.bump_group_epoch()
     metadata = replace(
         metadata, group_epoch=turn.new_group_epoch, joined_epoch=before.joined_epoch, former=former_jobs(group, before)
     )
@@ -147,7 +154,7 @@ def rejoin(turn: Turn, request: Heartbeat) -> None:
         )
         update_revocations(turn, member_id)
         group.failed_members.discard(member_id)
-        on_member_gone(turn, member_id)  # it no longer computes
+        end_computation_of_member(turn, member_id)  # it no longer computes
 
 
 def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> None:
@@ -158,12 +165,12 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     """
     group = turn.group
     before, target = group.members[holder], group.targets[holder]
-    metadata = new_metadata(turn, request)
+    metadata = metadata_from_join(turn, request)
     check_assignors(group, metadata, instead_of=holder)
     check_config_topic(group, request)
-    if is_target_affected(before, metadata) or has_reason(request):
-        turn.bump()
-    drop_records(turn, holder)
+    if is_target_affected(before, metadata) or requests_new_target(request):
+        turn.bump_group_epoch()
+    drop_member_state(turn, holder)
     turn.write(
         replace(
             metadata,
@@ -199,7 +206,7 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
     return None
 
 
-def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
+def metadata_from_join(turn: Turn, request: Heartbeat) -> MemberMetadata:
     """The metadata in ``request``, a join. Both epochs are the group epoch before this step; the caller replaces
     them."""
     group = turn.group
@@ -217,7 +224,7 @@ def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
         session_timeout_ms=group.settings.session_timeout_ms,
         connection_grace_ms=max(0, request.connection_grace_ms or 0),
         server_assignor=request.server_assignor,
-        client_assignors=without_reasons(request.client_assignors or ()),
+        client_assignors=assignors_without_reasons(request.client_assignors or ()),
         claims=None if request.claims is None else request.claims.jobs,
         draining=bool(request.draining),
     )
@@ -226,7 +233,7 @@ def new_metadata(turn: Turn, request: Heartbeat) -> MemberMetadata:
 # -- changes of metadata -----------------------------------------------------------------------------------------------
 
 
-def update_metadata(turn: Turn, request: Heartbeat) -> None:
+def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
     """Take over the metadata that a heartbeat of a member changes. The group epoch rises if they affect the target, or
     if an assignor gives a reason for a new one.
 
@@ -249,7 +256,7 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
     if request.claims is not None:
         changes["claims"] = request.claims.jobs
     if request.client_assignors:
-        changes |= {"client_assignors": without_reasons(request.client_assignors), "server_assignor": None}
+        changes |= {"client_assignors": assignors_without_reasons(request.client_assignors), "server_assignor": None}
     elif request.server_assignor is not None:
         changes |= {"client_assignors": (), "server_assignor": request.server_assignor}
     if request.instance_id not in (None, before.instance_id):
@@ -263,10 +270,13 @@ def update_metadata(turn: Turn, request: Heartbeat) -> None:
     if not changes:
         return  # as in most heartbeats
     metadata = replace(before, **changes)  # type: ignore[arg-type]
-    if (offer_of(metadata), metadata.server_assignor) != (offer_of(before), before.server_assignor):
+    if (offered_assignor_versions(metadata), metadata.server_assignor) != (
+        offered_assignor_versions(before),
+        before.server_assignor,
+    ):
         check_assignors(group, metadata)
-    if is_target_affected(before, metadata) or has_reason(request):
-        turn.bump()
+    if is_target_affected(before, metadata) or requests_new_target(request):
+        turn.bump_group_epoch()
     if metadata != before:
         turn.write(replace(metadata, group_epoch=turn.new_group_epoch))
 
@@ -286,25 +296,28 @@ def is_target_affected(before: MemberMetadata, after: MemberMetadata) -> bool:
     )
 
 
-def has_reason(request: Heartbeat) -> bool:
+def requests_new_target(request: Heartbeat) -> bool:
     """Whether an assignor in the request gives a reason, which requests a new target assignment."""
-    return any(assignor.reason != Reason.NONE for assignor in request.client_assignors or ())
+    return any(assignor.reason != AssignorChangeReason.NONE for assignor in request.client_assignors or ())
 
 
-def without_reasons(assignors: tuple[Assignor, ...]) -> tuple[Assignor, ...]:
+def assignors_without_reasons(assignors: tuple[SupportedAssignor, ...]) -> tuple[SupportedAssignor, ...]:
     """The assignors without their reasons, as they are stored: a reason counts for one computation only."""
-    return tuple(replace(one, reason=Reason.NONE) if one.reason != Reason.NONE else one for one in assignors)
+    return tuple(
+        replace(one, reason=AssignorChangeReason.NONE) if one.reason != AssignorChangeReason.NONE else one
+        for one in assignors
+    )
 
 
-def keep_reasons(turn: Turn, request: Heartbeat) -> None:
+def store_new_target_reasons(turn: Turn, request: Heartbeat) -> None:
     """Store for the next computation why assignors in ``request`` ask for a new target."""
     for one in request.client_assignors or ():
-        if one.reason != Reason.NONE:
+        if one.reason != AssignorChangeReason.NONE:
             given = turn.group.reasons.setdefault(request.member_id, {})
-            given[one.name] = GivenReason(reason=one.reason, group_epoch=turn.new_group_epoch)
+            given[one.name] = NewTargetReason(reason=one.reason, group_epoch=turn.new_group_epoch)
 
 
-def take_configured(turn: Turn, request: Heartbeat) -> None:
+def store_configured_jobs(turn: Turn, request: Heartbeat) -> None:
     """Store the configured jobs that the leader reports; the group epoch rises if the jobs have changed. A report of
     another member is ignored, and so is a report with a lower config offset than the same leader's last report."""
     group = turn.group
@@ -324,7 +337,7 @@ def take_configured(turn: Turn, request: Heartbeat) -> None:
     ):
         return
     if known is not None and reported.jobs != known.configured.jobs:
-        turn.bump()
+        turn.bump_group_epoch()
     turn.write(
         ConfiguredWritten(
             group_epoch=turn.new_group_epoch,
@@ -338,7 +351,7 @@ def take_configured(turn: Turn, request: Heartbeat) -> None:
 # -- leaving -----------------------------------------------------------------------------------------------------------
 
 
-def leave(turn: Turn, request: Heartbeat) -> None:
+def on_leave(turn: Turn, request: Heartbeat) -> None:
     """Let a member leave: its jobs have stopped. With LEAVE they are assigned to others at once; with LEAVE_BRIEFLY
     they wait for the scheduled rebalance delay, and a static member even stays in the group until its session ends.
 
@@ -347,7 +360,7 @@ def leave(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
     member_id = request.member_id
     check_member(group, member_id)
-    check_number(request, group.sessions[member_id].request_number)
+    check_request_number(request, group.sessions[member_id].request_number)
     current = group.currents[member_id]
     if request.member_epoch == LEAVE:
         remove_member(turn, member_id, may_run=False, waits=False, reason="it has left")
@@ -367,11 +380,11 @@ def leave(turn: Turn, request: Heartbeat) -> None:
                 request_number=session.request_number,
             )
         )
-        end_hold(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
+        respond_to_held_heartbeat(turn, member_id, HeartbeatResponse(member_epoch=LEAVE_BRIEFLY))
         update_revocations(turn, member_id)
         session.connection = NotConnected()
-        turn.cancel_timer(ConnectionTimer(member_id=member_id))
-        on_member_gone(turn, member_id)
+        turn.cancel_timer(ConnectionGraceTimer(member_id=member_id))
+        end_computation_of_member(turn, member_id)
     turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
 
 
@@ -381,7 +394,7 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
     ``reason`` is for its worker and for operators."""
     group = turn.group
     metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
-    held = current.held if may_run else NO_JOBS
+    held = current.held_jobs if may_run else NO_JOBS
     jobs = NO_JOBS
     if waits:
         # A static member that left for a short time has no jobs: the jobs of its target wait for it.
@@ -401,12 +414,14 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
                 reason=reason,
             )
         )
-    turn.bump()
+    turn.bump_group_epoch()
     message = f"member {member_id} is not in the group any more: {reason}"
-    end_hold(turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message=message))
-    drop_records(turn, member_id)
+    respond_to_held_heartbeat(
+        turn, member_id, HeartbeatResponse(error=ConnectErrorCode.UNKNOWN_MEMBER_ID, message=message)
+    )
+    drop_member_state(turn, member_id)
     if held:
-        turn.set_timer(ReleaseTimer(member_id=member_id), session.ends_at_ms)
+        turn.set_timer(HeldJobsTimer(member_id=member_id), session.ends_at_ms)
 
 
 def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
@@ -418,7 +433,7 @@ def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
     if request.instance_id is None:
         check_member(group, request.member_id)
         return request.member_id
-    holder = group.static_member(request.instance_id)
+    holder = group.static_member_id(request.instance_id)
     if holder is None:
         raise ConnectRefusal(
             ConnectErrorCode.UNKNOWN_MEMBER_ID,
@@ -431,7 +446,7 @@ def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
     return holder
 
 
-def drop_records(turn: Turn, member_id: MemberId) -> None:
+def drop_member_state(turn: Turn, member_id: MemberId) -> None:
     """Remove the records, the soft state and the timers of a member. If it was chosen to compute, its computation
     ends."""
     group = turn.group
@@ -441,24 +456,24 @@ def drop_records(turn: Turn, member_id: MemberId) -> None:
     del group.sessions[member_id]
     group.reasons.pop(member_id, None)
     group.failed_members.discard(member_id)
-    for key in (SessionTimer, RevocationTimer, HoldTimer, ConnectionTimer):
+    for key in (SessionTimer, RevocationTimer, ResponseHoldTimer, ConnectionGraceTimer):
         turn.cancel_timer(key(member_id=member_id))
-    on_member_gone(turn, member_id)
+    end_computation_of_member(turn, member_id)
 
 
-def end_hold(turn: Turn, member_id: MemberId, response: HeartbeatResponse) -> None:
+def respond_to_held_heartbeat(turn: Turn, member_id: MemberId, response: HeartbeatResponse) -> None:
     """Send ``response`` to the held heartbeat of the member, if there is one."""
     session = turn.group.sessions[member_id]
-    if session.held is not None:
-        turn.reply(session.held.reply_to, response)
-        session.held = None
-        turn.cancel_timer(HoldTimer(member_id=member_id))
+    if session.held_heartbeat is not None:
+        turn.reply(session.held_heartbeat.reply_to, response)
+        session.held_heartbeat = None
+        turn.cancel_timer(ResponseHoldTimer(member_id=member_id))
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def check_number(request: Heartbeat, last: int) -> None:
+def check_request_number(request: Heartbeat, last: int) -> None:
     """Check that ``request`` is newer than the request with the number ``last``, the last one that was processed. A
     request without a number (0) passes.
 
@@ -485,8 +500,8 @@ def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: Membe
             ConnectErrorCode.UNSUPPORTED_ASSIGNOR, f"the coordinator has no assignor {name}; it has: {known}"
         )
     replaced = [group.members[one] for one in {metadata.member_id, instead_of} if one in group.members]
-    others = group.offers - Counter(map(offer_of, replaced))
-    reason = unsupported_reason(others, offer_of(metadata))
+    others = group.offers - Counter(map(offered_assignor_versions, replaced))
+    reason = incompatible_assignors_error(others, offered_assignor_versions(metadata))
     if reason is not None:
         raise ConnectRefusal(ConnectErrorCode.UNSUPPORTED_ASSIGNOR, reason)
 

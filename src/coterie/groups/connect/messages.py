@@ -13,12 +13,12 @@ from coterie.groups import effects
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    Assignor,
     Claims,
-    Configured,
+    ConfiguredJobs,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
+    SupportedAssignor,
 )
 from coterie.nouns.ids import (
     ConfigOffset,
@@ -67,7 +67,7 @@ class Heartbeat:
     the step of a heartbeat."""
 
     reply_to: ReplyTo
-    connection: int
+    connection_number: int
     """The number of the client's connection, which the shell assigns."""
     client_id: str
     client_host: str
@@ -79,7 +79,7 @@ class Heartbeat:
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
-    client_assignors: tuple[Assignor, ...] | None = None
+    client_assignors: tuple[SupportedAssignor, ...] | None = None
     owned: Jobs | None = None
     """The jobs that the worker owns. A job that is not in it has stopped there."""
     url: WorkerUrl | None = None
@@ -87,7 +87,7 @@ class Heartbeat:
     config_offset: ConfigOffset | None = None
     config_topic_id: bytes | None = None
     """The topic id of the worker's config topic, 16 bytes."""
-    configured: Configured | None = None
+    configured: ConfiguredJobs | None = None
     claims: Claims | None = None
     draining: bool | None = None
     max_wait_ms: int = 0
@@ -129,7 +129,7 @@ class InstallAssignment:
     member_epoch: MemberEpoch
     group_epoch: GroupEpoch
     """The group epoch of the response to PrepareAssignment."""
-    error: int = 0
+    assignor_error: int = 0
     """The assignor's error; 0 if it computed a target."""
     target: ComputedTarget
     repeated_members: frozenset[MemberId] = frozenset()
@@ -145,14 +145,14 @@ class TargetComputed:
 
     group_epoch: GroupEpoch
     target: ComputedTarget | None
-    error: str = ""
+    assignor_error: str = ""
     """Why the assignor failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
     reply_to: ReplyTo
-    with_members: bool = True
+    includes_members: bool = True
     """False for ListGroups."""
 
 
@@ -205,7 +205,7 @@ class ConnectionClosed:
     """The client has closed a connection in an orderly way (FIN). At that time, all requests on it that were not
     answered were held heartbeats."""
 
-    connection: int
+    connection_number: int
     member_ids: tuple[MemberId, ...]
     """The members that sent heartbeats on the connection. They may have sent newer ones on other connections."""
 
@@ -255,7 +255,7 @@ class ConfiguredWritten:
     config_topic_id: bytes
     leader_epoch: LeaderEpoch
     """The leader epoch of the leader that sent them."""
-    configured: Configured
+    configured: ConfiguredJobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class MemberMetadata:
     longest that it may have received."""
     connection_grace_ms: int
     server_assignor: str | None
-    client_assignors: tuple[Assignor, ...]
+    client_assignors: tuple[SupportedAssignor, ...]
     claims: Jobs | None
     """The only jobs that the worker may run; None: any job."""
     draining: bool
@@ -326,7 +326,7 @@ class CurrentAssignment:
     """The number of the member's last request when this was written."""
 
     @property
-    def held(self) -> Jobs:
+    def held_jobs(self) -> Jobs:
         """The jobs that may run on the member, so that no other member may get them."""
         return self.assigned | self.pending
 
@@ -429,18 +429,18 @@ class DescribedMember:
     assigned: Jobs
     pending: Jobs
     target: Jobs
-    awaited: Mapping[MemberId, Jobs]
+    awaited_jobs_by_holder: Mapping[MemberId, Jobs]
     """The jobs of the target that other members still hold, by holder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedDeparted:
+class DescribedDepartedMember:
     """One departed member in the response to ConnectGroupDescribe."""
 
-    departed: MemberDeparted
+    departed_member: MemberDeparted
     delay_left_ms: int | None
     """The rest of the scheduled rebalance delay; None if no assignor has deferred the member's jobs yet."""
-    held_left_ms: int
+    jobs_may_run_for_ms: int
     """How long the jobs may still run on the member; 0 if they have stopped."""
 
 
@@ -458,7 +458,7 @@ class DescribeGroupResponse:
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     config_offset: ConfigOffset = ConfigOffset(-1)
     members: tuple[DescribedMember, ...] = ()
-    departed: tuple[DescribedDeparted, ...] = ()
+    departed_members: tuple[DescribedDepartedMember, ...] = ()
     unplaceable: tuple[UnplaceableJobs, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)
     """The configs that were set on the group."""
@@ -493,14 +493,14 @@ class RevocationTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldTimer:
+class ResponseHoldTimer:
     """The longest time for which the response to the member may be held has passed."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionTimer:
+class ConnectionGraceTimer:
     """A member's connection was closed, and within the connection grace no request of the member has arrived on another
     connection."""
 
@@ -508,7 +508,7 @@ class ConnectionTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseTimer:
+class HeldJobsTimer:
     """The session of a departed member would have ended now. So its worker runs no job any more: the jobs that are held
     for it become free."""
 
@@ -516,20 +516,20 @@ class ReleaseTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DelayTimer:
+class RebalanceDelayTimer:
     """The scheduled rebalance delay of a departed member has ended."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeTimer:
+class NextComputationTimer:
     """A target assignment may be computed now: the initial delay, the interval between two computations, or the pause
     after failed ones has ended; or the next target is due (`ComputedTarget.next_in_ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputationTimer:
+class ComputationTimeoutTimer:
     """The member that was chosen to compute the target assignment has not installed one in time."""
 
 
@@ -541,12 +541,12 @@ class ExpiryTimer:
 TimerKey: TypeAlias = (
     SessionTimer
     | RevocationTimer
-    | HoldTimer
-    | ConnectionTimer
-    | ReleaseTimer
-    | DelayTimer
-    | ComputeTimer
-    | ComputationTimer
+    | ResponseHoldTimer
+    | ConnectionGraceTimer
+    | HeldJobsTimer
+    | RebalanceDelayTimer
+    | NextComputationTimer
+    | ComputationTimeoutTimer
     | ExpiryTimer
 )
 

@@ -47,7 +47,7 @@ def reconcile(
     if to_revoke or (pending and not has_received_responses) or any(map(is_in_a_target, pending)):
         # A job that is not in `owned` was assigned in a lost response: it is assigned again after the revocation.
         kept = kept if owned is None else kept & owned
-        return _changed(current, kept, pending, current.job_epochs)
+        return _with_jobs(current, kept, pending, current.job_epochs)
     missing = target - kept
     assigned = kept | Jobs.of(job for job in missing if is_free(job))
     if assigned == target:
@@ -57,13 +57,13 @@ def reconcile(
         # A job that was given back in this step, and is assigned again, has its former epoch no more.
         job_epochs = {epoch: left for epoch, jobs in job_epochs.items() if (left := jobs - new)}
         job_epochs[assignment_epoch] = job_epochs.get(assignment_epoch, Jobs()) | new
-    reconciled = _changed(current, assigned, pending, job_epochs)
+    reconciled = _with_jobs(current, assigned, pending, job_epochs)
     if pending or epoch == current.member_epoch:
         return reconciled
     return replace(reconciled, member_epoch=epoch, previous_epoch=request_epoch)
 
 
-def _changed(
+def _with_jobs(
     current: CurrentAssignment, assigned: Jobs, pending: Jobs, job_epochs: Mapping[GroupEpoch, Jobs]
 ) -> CurrentAssignment:
     """``current`` with these assigned and pending jobs, and with the job epochs of these jobs only; ``current`` itself

@@ -7,7 +7,7 @@ structs has a tagged field yet; the fields of newer versions are skipped.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from coterie.nouns.connect_groups import Assignor
+from coterie.nouns.connect_groups import SupportedAssignor
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupEpoch
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -28,11 +28,11 @@ _CONFIG_SIZE_MIN = 1 + 1 + 1
 def write_jobs(writer: Writer, jobs: Jobs) -> None:
     """Write a set of jobs as a ConnectorsAndTasks, in the order of `Jobs`. The code sorts task numbers, not task ids,
     which is several times faster."""
-    writer.compact_count(len(jobs.connectors))
+    writer.compact_array_count(len(jobs.connectors))
     for name in sorted(jobs.connectors):
         writer.compact_string(name)
-    numbers_by_connector = _numbers_by_connector(jobs.tasks)
-    writer.compact_count(len(numbers_by_connector))
+    numbers_by_connector = _task_numbers_by_connector(jobs.tasks)
+    writer.compact_array_count(len(numbers_by_connector))
     for name in sorted(numbers_by_connector):
         writer.compact_string(name)
         writer.compact_int32_array(sorted(numbers_by_connector[name]))
@@ -66,13 +66,13 @@ def write_nullable_jobs(writer: Writer, jobs: Jobs | None) -> None:
 
 def read_nullable_jobs(reader: Reader) -> Jobs | None:
     """Read a set of jobs from a nullable ConnectorsAndTasks; None for null."""
-    return read_jobs(reader) if reader.is_present() else None
+    return read_jobs(reader) if reader.read_presence() else None
 
 
 def write_job_epochs(writer: Writer, job_epochs: Mapping[GroupEpoch, Jobs]) -> None:
     """Write jobs by job epoch as an array of JobsOfEpoch, in the order of the epochs. The bytes after each epoch are
     those of a ConnectorsAndTasks."""
-    writer.compact_count(len(job_epochs))
+    writer.compact_array_count(len(job_epochs))
     for epoch in sorted(job_epochs):
         writer.int32(epoch)
         write_jobs(writer, job_epochs[epoch])
@@ -95,16 +95,16 @@ def read_job_epochs(reader: Reader) -> dict[GroupEpoch, Jobs]:
     return job_epochs
 
 
-def write_unplaceable(writer: Writer, unplaceable: tuple[UnplaceableJobs, ...]) -> None:
+def write_unplaceable_jobs(writer: Writer, unplaceable: tuple[UnplaceableJobs, ...]) -> None:
     """Write an array of UnplaceableJobs, in the given order. The bytes after the reason are those of a
     ConnectorsAndTasks."""
-    writer.compact_count(len(unplaceable))
+    writer.compact_array_count(len(unplaceable))
     for each in unplaceable:
         writer.compact_string(each.reason)
         write_jobs(writer, each.jobs)
 
 
-def read_unplaceable(reader: Reader) -> tuple[UnplaceableJobs, ...]:
+def read_unplaceable_jobs(reader: Reader) -> tuple[UnplaceableJobs, ...]:
     """Read an array of UnplaceableJobs."""
 
     def element() -> UnplaceableJobs:
@@ -114,7 +114,7 @@ def read_unplaceable(reader: Reader) -> tuple[UnplaceableJobs, ...]:
     return tuple(reader.compact_array(element, element_size_min=_UNPLACEABLE_SIZE_MIN))
 
 
-def _numbers_by_connector(tasks: Iterable[ConnectorTaskId]) -> Mapping[ConnectorName, list[int]]:
+def _task_numbers_by_connector(tasks: Iterable[ConnectorTaskId]) -> Mapping[ConnectorName, list[int]]:
     """The numbers of ``tasks`` by connector."""
     numbers: dict[ConnectorName, list[int]] = {}
     for connector, number in tasks:
@@ -125,9 +125,9 @@ def _numbers_by_connector(tasks: Iterable[ConnectorTaskId]) -> Mapping[Connector
 # -- assignors and configs ---------------------------------------------------------------------------------------------
 
 
-def write_assignors(writer: Writer, assignors: tuple[Assignor, ...]) -> None:
+def write_assignors(writer: Writer, assignors: tuple[SupportedAssignor, ...]) -> None:
     """Write an array of Assignor, in the given order."""
-    writer.compact_count(len(assignors))
+    writer.compact_array_count(len(assignors))
     for assignor in assignors:
         writer.compact_string(assignor.name)
         writer.int16(assignor.minimum_version)
@@ -138,11 +138,11 @@ def write_assignors(writer: Writer, assignors: tuple[Assignor, ...]) -> None:
         writer.no_tagged_fields()
 
 
-def read_assignors(reader: Reader) -> tuple[Assignor, ...]:
+def read_assignors(reader: Reader) -> tuple[SupportedAssignor, ...]:
     """Read an array of Assignor."""
 
-    def element() -> Assignor:
-        assignor = Assignor(
+    def element() -> SupportedAssignor:
+        assignor = SupportedAssignor(
             name=reader.compact_string(),
             minimum_version=reader.int16(),
             maximum_version=reader.int16(),
@@ -158,7 +158,7 @@ def read_assignors(reader: Reader) -> tuple[Assignor, ...]:
 
 def write_configs(writer: Writer, configs: Mapping[str, str]) -> None:
     """Write an array of Configuration, in the order of the names."""
-    writer.compact_count(len(configs))
+    writer.compact_array_count(len(configs))
     for name in sorted(configs):
         writer.compact_string(name)
         writer.compact_string(configs[name])

@@ -24,15 +24,15 @@ from coterie.groups.connect.record_structs import (
     read_job_epochs,
     read_jobs,
     read_nullable_jobs,
-    read_unplaceable,
+    read_unplaceable_jobs,
     write_assignors,
     write_configs,
     write_job_epochs,
     write_jobs,
     write_nullable_jobs,
-    write_unplaceable,
+    write_unplaceable_jobs,
 )
-from coterie.nouns.connect_groups import Configured
+from coterie.nouns.connect_groups import ConfiguredJobs
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -66,7 +66,7 @@ _ASSIGNMENT_EPOCH = _int32_field(0)
 _LEADER_ID = _nullable_string_field(1)
 _GROUP_LEADER_EPOCH = _int32_field(2)
 _UNPLACEABLE: TaggedField[tuple[UnplaceableJobs, ...]] = TaggedField(
-    tag=3, write=write_unplaceable, read=read_unplaceable, default=()
+    tag=3, write=write_unplaceable_jobs, read=read_unplaceable_jobs, default=()
 )
 _ASSIGNMENT_ERROR = _string_field(4)
 _NEXT_AT_MS = TaggedField(tag=5, write=Writer.int64, read=Reader.int64, default=_NO_TIME)
@@ -82,7 +82,7 @@ def encode_group_metadata(record: GroupMetadata) -> bytes:
     tagged.add(_GROUP_LEADER_EPOCH, record.leader_epoch)
     tagged.add(_UNPLACEABLE, record.unplaceable)
     tagged.add(_ASSIGNMENT_ERROR, record.assignment_error)
-    tagged.add(_NEXT_AT_MS, _time_or_number(record.next_at_ms))
+    tagged.add(_NEXT_AT_MS, _encode_nullable_time(record.next_at_ms))
     tagged.write_to(writer)
     return writer.getvalue()
 
@@ -104,7 +104,7 @@ def decode_group_metadata(data: bytes) -> GroupMetadata:
         leader_epoch=LeaderEpoch(tagged.value(_GROUP_LEADER_EPOCH)),
         unplaceable=tagged.value(_UNPLACEABLE),
         assignment_error=tagged.value(_ASSIGNMENT_ERROR),
-        next_at_ms=_time_or_none(tagged.value(_NEXT_AT_MS)),
+        next_at_ms=_decode_nullable_time(tagged.value(_NEXT_AT_MS)),
     )
 
 
@@ -115,7 +115,7 @@ _CONFIG_OFFSET = TaggedField(tag=1, write=Writer.int64, read=Reader.int64, defau
 _CONFIGURED_LEADER_EPOCH = _int32_field(2)
 
 
-def encode_configured(record: ConfiguredWritten) -> bytes:
+def encode_configured_jobs(record: ConfiguredWritten) -> bytes:
     """The encoded value of a `ConfiguredWritten` record, whose key has version 4."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
@@ -128,7 +128,7 @@ def encode_configured(record: ConfiguredWritten) -> bytes:
     return writer.getvalue()
 
 
-def decode_configured(data: bytes) -> ConfiguredWritten:
+def decode_configured_jobs(data: bytes) -> ConfiguredWritten:
     """The `ConfiguredWritten` record with the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
@@ -142,7 +142,7 @@ def decode_configured(data: bytes) -> ConfiguredWritten:
         group_epoch=group_epoch,
         config_topic_id=tagged.value(_CONFIG_TOPIC_ID),
         leader_epoch=LeaderEpoch(tagged.value(_CONFIGURED_LEADER_EPOCH)),
-        configured=Configured(config_offset=ConfigOffset(tagged.value(_CONFIG_OFFSET)), jobs=jobs),
+        configured=ConfiguredJobs(config_offset=ConfigOffset(tagged.value(_CONFIG_OFFSET)), jobs=jobs),
     )
 
 
@@ -255,7 +255,7 @@ _JOB_EPOCHS: TaggedField[Mapping[GroupEpoch, Jobs]] = TaggedField(
 _REQUEST_NUMBER = TaggedField(tag=3, write=Writer.int64, read=Reader.int64, default=0)
 
 
-def encode_current(record: CurrentAssignment) -> bytes:
+def encode_current_assignment(record: CurrentAssignment) -> bytes:
     """The encoded value of a `CurrentAssignment` record, whose key has version 7."""
     writer = _value_writer()
     writer.int32(record.member_epoch)
@@ -272,7 +272,7 @@ def encode_current(record: CurrentAssignment) -> bytes:
     return writer.getvalue()
 
 
-def decode_current(member_id: MemberId, data: bytes) -> CurrentAssignment:
+def decode_current_assignment(member_id: MemberId, data: bytes) -> CurrentAssignment:
     """The `CurrentAssignment` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
@@ -324,7 +324,7 @@ def decode_configs(data: bytes) -> ConfigsWritten:
 _REASON = _string_field(0)
 
 
-def encode_departed(record: MemberDeparted) -> bytes:
+def encode_departed_member(record: MemberDeparted) -> bytes:
     """The encoded value of a `MemberDeparted` record, whose key has version 9."""
     writer = _value_writer()
     writer.compact_nullable_string(record.instance_id)
@@ -333,7 +333,7 @@ def encode_departed(record: MemberDeparted) -> bytes:
     write_jobs(writer, record.held)
     writer.int64(record.held_until_ms)
     writer.int64(record.left_at_ms)
-    writer.int64(_time_or_number(record.deadline_ms))
+    writer.int64(_encode_nullable_time(record.deadline_ms))
     writer.int64(record.request_number)
     tagged = TaggedFieldsWriter()
     tagged.add(_REASON, record.reason)
@@ -341,7 +341,7 @@ def encode_departed(record: MemberDeparted) -> bytes:
     return writer.getvalue()
 
 
-def decode_departed(member_id: MemberId, data: bytes) -> MemberDeparted:
+def decode_departed_member(member_id: MemberId, data: bytes) -> MemberDeparted:
     """The `MemberDeparted` record with the encoded value ``data``; the record's key contains ``member_id``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
@@ -355,7 +355,7 @@ def decode_departed(member_id: MemberId, data: bytes) -> MemberDeparted:
         held=read_jobs(reader),
         held_until_ms=reader.int64(),
         left_at_ms=reader.int64(),
-        deadline_ms=_time_or_none(reader.int64()),
+        deadline_ms=_decode_nullable_time(reader.int64()),
         request_number=reader.int64(),
     )
     tagged = TaggedFieldsReader(reader, last_known_field=_REASON)
@@ -393,12 +393,12 @@ def _read_instance_id(reader: Reader) -> InstanceId | None:
     return None if instance_id is None else InstanceId(instance_id)
 
 
-def _time_or_number(time_ms: int | None) -> int:
+def _encode_nullable_time(time_ms: int | None) -> int:
     """``time_ms`` as a record contains it: the number that stands for no time, if it is None."""
     return _NO_TIME if time_ms is None else time_ms
 
 
-def _time_or_none(number: int) -> int | None:
-    """The reverse of :func:`_time_or_number`: ``number`` as a time; None if it is the number that stands for no
+def _decode_nullable_time(number: int) -> int | None:
+    """The reverse of :func:`_encode_nullable_time`: ``number`` as a time; None if it is the number that stands for no
     time."""
     return None if number == _NO_TIME else number

@@ -4,7 +4,7 @@ from coterie.groups.connect.messages import CheckOffsetRequest, Heartbeat, Insta
 from coterie.groups.connect.refusal import ConnectRefusal
 from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, Assignor
+from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, SupportedAssignor
 from coterie.nouns.ids import MemberId
 
 ASSIGNORS_MAX = 16
@@ -21,20 +21,28 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
     """
     # A message is built only for a refusal: building all of them takes as long as all other checks together.
     if not group.group_id:
-        raise _invalid("the heartbeat has an empty group id: set group.id of the worker")
+        raise _invalid_request_refusal("the heartbeat has an empty group id: set group.id of the worker")
     if not request.member_id:
-        raise _invalid("the heartbeat has an empty member id: a worker creates its own id when its process starts")
+        raise _invalid_request_refusal(
+            "the heartbeat has an empty member id: a worker creates its own id when its process starts"
+        )
     if request.member_epoch < LEAVE_BRIEFLY:
-        raise _invalid(f"the heartbeat has the member epoch {request.member_epoch}; the lowest valid one is -2")
+        raise _invalid_request_refusal(
+            f"the heartbeat has the member epoch {request.member_epoch}; the lowest valid one is -2"
+        )
     if request.request_number < 0:
-        raise _invalid(f"the heartbeat has the request number {request.request_number}; it must not be below 0")
+        raise _invalid_request_refusal(
+            f"the heartbeat has the request number {request.request_number}; it must not be below 0"
+        )
     if request.max_wait_ms < 0:
-        raise _invalid(f"the heartbeat has MaxWaitMs {request.max_wait_ms}; it must not be below 0")
+        raise _invalid_request_refusal(f"the heartbeat has MaxWaitMs {request.max_wait_ms}; it must not be below 0")
     if request.instance_id == "":
-        raise _invalid("the heartbeat has an empty instance id: set group.instance.id of the worker, or remove it")
+        raise _invalid_request_refusal(
+            "the heartbeat has an empty instance id: set group.instance.id of the worker, or remove it"
+        )
     timeout_ms = request.rebalance_timeout_ms
     if timeout_ms is not None and timeout_ms <= 0:
-        raise _invalid(f"the heartbeat has RebalanceTimeoutMs {timeout_ms}; it must be above 0")
+        raise _invalid_request_refusal(f"the heartbeat has RebalanceTimeoutMs {timeout_ms}; it must be above 0")
     size = len(request.member_id) + len(request.client_id)
     size += len(request.instance_id or "") + len(request.url or "") + len(request.name or "")
     if request.client_assignors:
@@ -45,7 +53,7 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         _check_assignors(request.client_assignors)
         size += sum(len(assignor.metadata) + len(assignor.name) for assignor in request.client_assignors)
     if size > METADATA_SIZE_MAX:
-        raise _invalid(
+        raise _invalid_request_refusal(
             f"ids, URL, name and assignors have {size} bytes together; at most {METADATA_SIZE_MAX} are allowed"
         )
     if request.member_epoch == JOIN:
@@ -54,7 +62,7 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         _require(not request.owned, "a worker that joins owns no jobs: it must stop all jobs first")
 
 
-def _check_assignors(assignors: tuple[Assignor, ...]) -> None:
+def _check_assignors(assignors: tuple[SupportedAssignor, ...]) -> None:
     """Check the assignors of a heartbeat.
 
     :raises ConnectRefusal: INVALID_REQUEST, for too many assignors, a repeated or empty name, or invalid versions.
@@ -129,8 +137,8 @@ def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise _invalid(message)
+        raise _invalid_request_refusal(message)
 
 
-def _invalid(message: str) -> ConnectRefusal:
+def _invalid_request_refusal(message: str) -> ConnectRefusal:
     return ConnectRefusal(ConnectErrorCode.INVALID_REQUEST, message)

@@ -18,28 +18,28 @@ def update_revocations(turn: Turn, member_id: MemberId) -> None:
         return
     left, new = list[Revocation](), pending
     for one in session.revocations:
-        if jobs := one.jobs & pending:
-            left.append(replace(one, jobs=jobs))
+        if jobs := one.unreleased_jobs & pending:
+            left.append(replace(one, unreleased_jobs=jobs))
             new -= jobs
     if new:
-        left.append(Revocation(at_ms=turn.now_ms, jobs=new))
+        left.append(Revocation(revoked_at_ms=turn.now_ms, unreleased_jobs=new))
     session.revocations = tuple(left)
     timer = RevocationTimer(member_id=member_id)
     if not left:
         turn.cancel_timer(timer)
         return
-    deadline_ms = left[0].at_ms + group.members[member_id].rebalance_timeout_ms
+    deadline_ms = left[0].revoked_at_ms + group.members[member_id].rebalance_timeout_ms
     if group.deadlines.get(timer) != deadline_ms:
         turn.set_timer(timer, deadline_ms)
 
 
-def late_text(turn: Turn, member_id: MemberId) -> str:
+def late_revocation_reason(turn: Turn, member_id: MemberId) -> str:
     """Why the member is removed: it has not given back jobs within its rebalance timeout. For the member's worker, and
     for the operator."""
     group = turn.group
     oldest = group.sessions[member_id].revocations[0]
     return (
-        f"it has not given back {next(iter(oldest.jobs))} ({len(oldest.jobs)} such jobs) within "
+        f"it has not given back {next(iter(oldest.unreleased_jobs))} ({len(oldest.unreleased_jobs)} such jobs) within "
         f"{group.members[member_id].rebalance_timeout_ms} ms; the worker's rebalance.timeout.ms must be longer than a "
         "stop of its jobs takes (task.shutdown.graceful.timeout.ms)"
     )

@@ -45,14 +45,14 @@ class ConnectGroupSettings:
         values = {key: getattr(self, field) for key, field in _FIELDS.items()}
         return {key: str(value) for key, value in values.items() if value is not None}
 
-    def hold_ms(self, max_wait_ms: int, session_timeout_ms: int, member_grace_ms: int) -> int:
+    def response_hold_ms(self, max_wait_ms: int, session_timeout_ms: int, member_grace_ms: int) -> int:
         """How long the response to a heartbeat may be held, in ms: ``max_wait_ms``, which the heartbeat allows, but no
         longer than a sixth of the session timeout and, if the member has a connection grace, than half of that."""
         wait_ms = min(max_wait_ms, session_timeout_ms // _HOLD_PARTS_OF_SESSION)
-        grace_ms = self.grace_ms(member_grace_ms)
+        grace_ms = self.limited_connection_grace_ms(member_grace_ms)
         return min(wait_ms, grace_ms // 2) if grace_ms else wait_ms
 
-    def grace_ms(self, member_grace_ms: int) -> int:
+    def limited_connection_grace_ms(self, member_grace_ms: int) -> int:
         """The grace after the end of a member's connection: the member's own setting, limited by the group's."""
         return min(self.connection_grace_ms, member_grace_ms)
 

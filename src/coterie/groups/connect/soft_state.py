@@ -13,21 +13,21 @@ from coterie.nouns.target_assignments import GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """No computation is in progress. With ``until_ms``, none begins before that time."""
+class NoComputation:
+    """No computation is in progress. With ``not_before_ms``, none begins before that time."""
 
-    until_ms: int | None = None
+    not_before_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chosen:
+class MemberChosen:
     """A member was chosen to compute the target assignment, and has not asked for the state of the group yet."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class MemberComputing:
     """The member that was chosen to compute the target assignment has received ``snapshot``, the state of the group,
     and computes."""
 
@@ -36,17 +36,17 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputesHere:
+class CoordinatorComputing:
     """The coordinator itself computes the target assignment, with one of its own assignors."""
 
     snapshot: GroupSnapshot
 
 
-Computation: TypeAlias = Idle | Chosen | Prepared | ComputesHere
+Computation: TypeAlias = NoComputation | MemberChosen | MemberComputing | CoordinatorComputing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenReason:
+class NewTargetReason:
     """Why a member asks for a new target assignment."""
 
     reason: int
@@ -65,9 +65,9 @@ class NotConnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """The member's last request arrived on the open connection ``number``."""
+    """The member's last request arrived on the open connection ``connection_number``."""
 
-    number: int
+    connection_number: int
     resumes: bool = False
     """Whether the member's process is about to replace itself: the end of the connection then has no effect."""
 
@@ -76,11 +76,11 @@ ConnectionState: TypeAlias = NotConnected | Connected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closure:
+class ConnectionClosure:
     """The client has closed the connection of a member's last request. A closure is kept also when the member has sent
     a request on another connection, because it shows that the connections of several members were closed together."""
 
-    at_ms: int
+    closed_at_ms: int
     grace_ms: int
     """The member's grace by the configs at that time."""
     group_size: int
@@ -90,28 +90,28 @@ class Closure:
 # -- the session of a member -------------------------------------------------------------------------------------------
 
 
-class Contents(NamedTuple):
+class ResponseContents(NamedTuple):
     """The values that responses to a member report. A response that leaves a field out confirms its last value."""
 
     jobs: Jobs
     leader_epoch: LeaderEpoch
     leader_url: WorkerUrl
     session_timeout_ms: int
-    computation: Chosen | None
+    chosen_computation: MemberChosen | None
     """The computation for which the member was chosen, until it has requested the state of the group."""
 
-    def is_news_after(self, sent: "Contents | None") -> bool:
+    def has_news_since(self, sent: "ResponseContents | None") -> bool:
         """Whether these contents differ from ``sent``, the contents of the responses to the member so far (None: it has
         received none). The end of a computation is no news."""
-        return sent is None or (self != sent and self != sent._replace(computation=None))
+        return sent is None or (self != sent and self != sent._replace(chosen_computation=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
     """Jobs that were revoked from a member in one step, as far as the member has not given them back."""
 
-    at_ms: int
-    jobs: Jobs
+    revoked_at_ms: int
+    unreleased_jobs: Jobs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,11 +126,11 @@ class Session:
     """How far the worker has read the config topic."""
     config_topic_id: bytes | None = None
     connection: ConnectionState = NotConnected()
-    held: Heartbeat | None = None
+    held_heartbeat: Heartbeat | None = None
     """The heartbeat whose response is held."""
-    sent: Contents | None = None
+    sent_contents: ResponseContents | None = None
     """The contents of the responses to the member so far; None before the first response."""
-    is_up_to_date: bool = False
+    has_processed_responses: bool = False
     """Whether the last request of the member shows that it has processed all responses so far. A request with all
     fields does not show this: a member sends all fields on a new connection, and while it waits for a response."""
     revocations: tuple[Revocation, ...] = ()

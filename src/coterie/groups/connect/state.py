@@ -1,4 +1,5 @@
-"""The state of a connect group's coordinator, hard and soft; `apply` writes the hard state, `check` asserts invariants.
+"""The state of a connect group's coordinator, hard and soft; `apply` writes the hard state, `check_invariants` asserts
+invariants.
 
 Hard state is what was written to the log: the group's epochs, the configured jobs, each member's metadata, target and
 current assignment, and the members that have departed. Soft state is what the members' next requests restore: sessions,
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.groups.connect.assignor_choice import Offer, offer_of
+from coterie.groups.connect.assignor_choice import Offer, offered_assignor_versions
 from coterie.groups.connect.messages import (
     NO_EPOCH,
     NO_LEADER_EPOCH,
@@ -32,7 +33,15 @@ from coterie.groups.connect.messages import (
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.soft_state import Chosen, Closure, Computation, GivenReason, Idle, Prepared, Session
+from coterie.groups.connect.soft_state import (
+    Computation,
+    ConnectionClosure,
+    MemberChosen,
+    MemberComputing,
+    NewTargetReason,
+    NoComputation,
+    Session,
+)
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
 from coterie.nouns.ids import (
     ConfigOffset,
@@ -79,11 +88,11 @@ class Group:
         self.freed: list[Job] = []
         """Jobs that have become free since `end_step` last assigned free jobs to the members that wait for them."""
         self.sessions: dict[MemberId, Session] = {}
-        self.closures: dict[MemberId, Closure] = {}
+        self.closures: dict[MemberId, ConnectionClosure] = {}
         """The last closed connection of each member, for as long as it may show that several were closed together."""
         self.announced: tuple[GroupEpoch, LeaderEpoch, WorkerUrl] | None = None
         """The assignment epoch and the leader when all held heartbeats were last checked for news."""
-        self.computation: Computation = Idle()
+        self.computation: Computation = NoComputation()
         self.failed_members: set[MemberId] = set()
         """Members whose computation failed: they are not chosen until a pause, or until they join again."""
         self.failures = 0
@@ -94,7 +103,7 @@ class Group:
         self.installed: tuple[MemberId, GroupEpoch] | None = None
         """The member that installed the last target, and the group epoch in its request: a repeated request is
         recognized by these two."""
-        self.reasons: dict[MemberId, dict[str, GivenReason]] = {}
+        self.reasons: dict[MemberId, dict[str, NewTargetReason]] = {}
         """Reasons that no computation with a result has received yet, by member and assignor."""
         self.deadlines: dict[TimerKey, int] = {}
         """The time, in ms, of each timer that is set."""
@@ -141,11 +150,11 @@ class Group:
         reported the configured jobs."""
         return self.group_epoch > self.assignment_epoch and self.configured is not None
 
-    def in_order_of_joining(self) -> list[MemberMetadata]:
+    def members_in_joining_order(self) -> list[MemberMetadata]:
         """The members, ordered by the time when they joined."""
         return sorted(self.members.values(), key=lambda member: (member.joined_epoch, member.member_id))
 
-    def is_away(self, member_id: MemberId) -> bool:
+    def has_left_briefly(self, member_id: MemberId) -> bool:
         """Whether the member is a static member that has left for a short time and has not returned yet."""
         return self.currents[member_id].member_epoch == LEAVE_BRIEFLY
 
@@ -159,11 +168,11 @@ class Group:
         is_included = computed or self.assignment_epoch >= self.members[member_id].joined_epoch
         return self.assignment_epoch if is_included else None
 
-    def static_member(self, instance_id: InstanceId) -> MemberId | None:
+    def static_member_id(self, instance_id: InstanceId) -> MemberId | None:
         """The member id of the static member ``instance_id``; None if there is none."""
         return next((one.member_id for one in self.members.values() if one.instance_id == instance_id), None)
 
-    def state(self) -> GroupState:
+    def group_state(self) -> GroupState:
         """The group's state, derived from its epochs and its members' assignments."""
         if not self.members:
             return GroupState.EMPTY
@@ -187,21 +196,23 @@ class Group:
             and current.assigned == self.targets[member_id].target.jobs
         )
 
-    def held_by(self, member_id: MemberId) -> Jobs:
+    def jobs_held_by(self, member_id: MemberId) -> Jobs:
         """The jobs that may run on this member, or may still run on it after its departure."""
         current, departed = self.currents.get(member_id), self.departed.get(member_id)
-        return (current.held if current is not None else NO_JOBS) | (departed.held if departed is not None else NO_JOBS)
+        return (current.held_jobs if current is not None else NO_JOBS) | (
+            departed.held if departed is not None else NO_JOBS
+        )
 
     def forget_computations(self) -> None:
         """Forget all computations: a group of this id that begins later is another one."""
-        self.computation = Idle()
+        self.computation = NoComputation()
         self.failed_members.clear()
         self.failures = 0
         self.computed_at_ms = None
         self.installed = None
         self.reasons.clear()
 
-    def use_configs(self, configs: Mapping[str, str]) -> None:
+    def apply_group_configs(self, configs: Mapping[str, str]) -> None:
         """Replace the configs of the group, and apply them to its ``settings``."""
         self.configs = configs
         self.settings = self._broker_settings.with_configs(configs)
@@ -215,30 +226,32 @@ def apply(group: Group, record: Record) -> None:
     replay."""
     match record:
         case CurrentAssignment() | CurrentRemoved() | MemberDeparted() | DepartedRemoved():
-            _apply_holding(group, record)
+            _apply_record_of_held_jobs(group, record)
         case TargetWritten(member_id=member_id):
             _replace_target(group, member_id, record)
         case TargetRemoved(member_id=member_id):
             _replace_target(group, member_id, None)
         case MemberMetadata(member_id=member_id):
-            _replace_member(group, member_id, record)
+            _replace_member_metadata(group, member_id, record)
         case MemberRemoved(member_id=member_id):
-            _replace_member(group, member_id, None)
+            _replace_member_metadata(group, member_id, None)
         case GroupMetadata() | GroupRemoved():
             group.metadata = record if isinstance(record, GroupMetadata) else None
         case ConfiguredWritten() | ConfiguredRemoved():
             group.configured = record if isinstance(record, ConfiguredWritten) else None
         case ConfigsWritten() | ConfigsRemoved():
-            group.use_configs(record.configs if isinstance(record, ConfigsWritten) else {})
+            group.apply_group_configs(record.configs if isinstance(record, ConfigsWritten) else {})
 
 
-def _apply_holding(group: Group, record: CurrentAssignment | CurrentRemoved | MemberDeparted | DepartedRemoved) -> None:
+def _apply_record_of_held_jobs(
+    group: Group, record: CurrentAssignment | CurrentRemoved | MemberDeparted | DepartedRemoved
+) -> None:
     """Apply a record of the jobs that one member holds, and update the indexes of the jobs' holders.
 
     Records of a step that was not written completely may name two holders of a job: the job is free when both have
     released it."""
     member_id = record.member_id
-    before = group.held_by(member_id)
+    before = group.jobs_held_by(member_id)
     match record:
         case CurrentAssignment():
             group.currents[member_id] = record
@@ -248,15 +261,15 @@ def _apply_holding(group: Group, record: CurrentAssignment | CurrentRemoved | Me
             group.departed[member_id] = record
         case DepartedRemoved():
             group.departed.pop(member_id, None)
-    after = group.held_by(member_id)
+    after = group.jobs_held_by(member_id)
     for job in after - before:
         if group.holder.setdefault(job, member_id) != member_id:
             group.second_holders.setdefault(job, set()).add(member_id)
     for job in before - after:
-        _release(group, job, member_id)
+        _release_job(group, job, member_id)
 
 
-def _release(group: Group, job: Job, member_id: MemberId) -> None:
+def _release_job(group: Group, job: Job, member_id: MemberId) -> None:
     """Remove the member from the holders of the job. If no other member holds the job, it is free."""
     others = group.second_holders.get(job, set())
     if group.holder[job] != member_id:
@@ -271,11 +284,11 @@ def _release(group: Group, job: Job, member_id: MemberId) -> None:
         group.second_holders.pop(job, None)
 
 
-def _replace_member(group: Group, member_id: MemberId, record: MemberMetadata | None) -> None:
+def _replace_member_metadata(group: Group, member_id: MemberId, record: MemberMetadata | None) -> None:
     """Replace the metadata of the member by ``record``, or remove them."""
     former = group.members.get(member_id)
     if former is not None:
-        offer = offer_of(former)
+        offer = offered_assignor_versions(former)
         group.offers[offer] -= 1
         if not group.offers[offer]:
             del group.offers[offer]
@@ -283,7 +296,7 @@ def _replace_member(group: Group, member_id: MemberId, record: MemberMetadata | 
         group.members.pop(member_id, None)
     else:
         group.members[member_id] = record
-        group.offers[offer_of(record)] += 1
+        group.offers[offered_assignor_versions(record)] += 1
 
 
 def _replace_target(group: Group, member_id: MemberId, record: TargetWritten | None) -> None:
@@ -300,7 +313,7 @@ def _replace_target(group: Group, member_id: MemberId, record: TargetWritten | N
         group.targets[member_id] = record
 
 
-def share_equal_jobs(group: Group) -> None:
+def share_equal_job_sets(group: Group) -> None:
     """Let the target and the current assignment of a member be one object if they are equal. Records are read as
     separate objects, and each heartbeat compares the two: for one object this takes the same time for any number of
     jobs."""
@@ -310,7 +323,7 @@ def share_equal_jobs(group: Group) -> None:
             group.currents[member_id] = replace(current, assigned=target)
 
 
-def index_targets(group: Group) -> None:
+def rebuild_target_owners(group: Group) -> None:
     """Compute the index of target owners (job to member id) from all targets again. Needed when a group is loaded: a
     target that was written only in part may have left a job in the targets of two members. The index then names the one
     whose target comes later."""
@@ -320,7 +333,7 @@ def index_targets(group: Group) -> None:
 # -- invariants --------------------------------------------------------------------------------------------------------
 
 
-def check(group: Group) -> None:
+def check_invariants(group: Group) -> None:
     """Assert the invariants whose check takes the same time for every size of the group. Called after each step."""
     assert group.assignment_epoch <= group.group_epoch, "no target is newer than the metadata"
     assert len(group.members) == len(group.targets) == len(group.currents), (
@@ -328,20 +341,20 @@ def check(group: Group) -> None:
     )
     assert group.leader is None or group.leader in group.members, "the leader is a member"
     match group.computation:
-        case Chosen(member_id=member_id) | Prepared(member_id=member_id):
+        case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
             assert member_id in group.members, "the member that was chosen to compute is in the group"
         case _:
             pass
 
 
-def check_all(group: Group) -> None:
+def check_all_invariants(group: Group) -> None:
     """Assert all invariants, with a walk over members and jobs. Called by tests and by the simulator."""
-    check(group)
+    check_invariants(group)
     assert group.members.keys() == group.targets.keys() == group.currents.keys() == group.sessions.keys()
     assert not group.members.keys() & group.departed.keys(), "a member has not departed"
     holders: dict[Job, MemberId] = {}
     for member_id in sorted(group.currents.keys() | group.departed.keys()):
-        for job in group.held_by(member_id):
+        for job in group.jobs_held_by(member_id):
             assert job not in holders, f"{job} is held by {holders[job]} and by {member_id}"
             holders[job] = member_id
     assert holders == group.holder, "the index of holders matches the records"
@@ -351,13 +364,15 @@ def check_all(group: Group) -> None:
             assert job not in owners, f"{job} is in two targets"
             owners[job] = member_id
     assert owners == group.target_owner, "the index of target owners matches the records"
-    assert Counter(map(offer_of, group.members.values())) == group.offers, "the index of offers matches the records"
+    assert Counter(map(offered_assignor_versions, group.members.values())) == group.offers, (
+        "the index of offers matches the records"
+    )
     for member_id, current in group.currents.items():
         assert not current.assigned & current.pending, "a job is assigned or pending"
         in_epochs = [job for jobs in current.job_epochs.values() for job in jobs]
         assert len(in_epochs) == len(set(in_epochs)), "a job has one job epoch"
-        assert set(in_epochs) == set(current.held), "each held job has a job epoch"
+        assert set(in_epochs) == set(current.held_jobs), "each held job has a job epoch"
         session = group.sessions[member_id]
-        assert session.held is None or session.held.member_id == member_id
+        assert session.held_heartbeat is None or session.held_heartbeat.member_id == member_id
     for departed in group.departed.values():
         assert departed.held or departed.jobs, "a departed member is kept for its jobs"

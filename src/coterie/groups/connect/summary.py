@@ -29,7 +29,7 @@ Summary = tuple[str | int, ...]
 """The parts of a summary; the first is the event's name."""
 
 
-def summary(event: Event) -> Summary:
+def summarize_event(event: Event) -> Summary:
     """A short description of ``event`` for the trace, as its parts: the event's name, then ids, epochs and counts. They
     are not joined to one text, which would cost time at every heartbeat."""
     match event:
@@ -37,28 +37,34 @@ def summary(event: Event) -> Summary:
             owned = "unchanged" if event.owned is None else len(event.owned)
             return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.member_epoch, event.request_number, owned
         case TimerFired(key=key):
-            return "TimerFired", type(key).__name__, _end(getattr(key, "member_id", ""))
+            return "TimerFired", type(key).__name__, _shorten(getattr(key, "member_id", ""))
         case ReleaseHold(member_id=member_id):
-            return "ReleaseHold", _end(member_id)
+            return "ReleaseHold", _shorten(member_id)
         case PrepareAssignment():
-            return "PrepareAssignment", _end(event.member_id), event.member_epoch
+            return "PrepareAssignment", _shorten(event.member_id), event.member_epoch
         case InstallAssignment():
             members = f"{len(event.target.members)} members"
-            return "InstallAssignment", _end(event.member_id), event.group_epoch, f"error {event.error}", members
+            return (
+                "InstallAssignment",
+                _shorten(event.member_id),
+                event.group_epoch,
+                f"error {event.assignor_error}",
+                members,
+            )
         case TargetComputed(group_epoch=group_epoch, target=target):
             return "TargetComputed", group_epoch, "failed" if target is None else f"{len(target.members)} members"
-        case ConnectionClosed(connection=connection, member_ids=member_ids):
+        case ConnectionClosed(connection_number=connection, member_ids=member_ids):
             return "ConnectionClosed", connection, f"{len(member_ids)} members"
         case RemoveMember():
-            return "RemoveMember", _end(event.member_id)
+            return "RemoveMember", _shorten(event.member_id)
         case CheckOffsetRequest():
-            return "CheckOffsetRequest", _end(event.member_id), event.member_epoch
+            return "CheckOffsetRequest", _shorten(event.member_id), event.member_epoch
         case SetGroupConfigs(configs=configs):
             return "SetGroupConfigs", f"{len(configs)} configs"
         case DescribeGroup() | DeleteGroup() | GroupLoaded():
             return (type(event).__name__,)
 
 
-def _end(text: str) -> str:
+def _shorten(text: str) -> str:
     """The last `ID_LENGTH_MAX` characters of ``text``."""
     return text[-ID_LENGTH_MAX:]

@@ -19,8 +19,8 @@ from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberId, ReplyTo
 class Turn:
     """The working set of one step: the group, the time, and the records and effects of the step so far.
 
-    The group record (`GroupMetadata`) is written once, as the last record of the step, by :meth:`write_group`: a crash
-    may cut the records of a step anywhere, and its absence shows that the step was not written completely.
+    The group record (`GroupMetadata`) is written once, as the last record of the step, by :meth:`write_group_record`: a
+    crash may cut the records of a step anywhere, and its absence shows that the step was not written completely.
     """
 
     def __init__(self, group: Group, now_ms: int) -> None:
@@ -58,13 +58,13 @@ class Turn:
         """The leader epoch with the changes of this step so far."""
         return self._changes.get("leader_epoch", self.group.leader_epoch)  # type: ignore[return-value]
 
-    def bump(self) -> None:
+    def bump_group_epoch(self) -> None:
         """Increase the group epoch by 1, also if called several times in this step: the metadata have changed, and a
         target assignment has to be computed."""
         self._changes["group_epoch"] = GroupEpoch(self.group.group_epoch + 1)
 
-    def change_group(self, **changes: object) -> None:
-        """Change these fields of the group record, which :meth:`write_group` writes."""
+    def change_group_record(self, **changes: object) -> None:
+        """Change these fields of the group record, which :meth:`write_group_record` writes."""
         self._changes |= changes
 
     def appoint_leader(self) -> None:
@@ -72,14 +72,16 @@ class Turn:
         that joined first. Without a present member, the group has no leader."""
         group = self.group
         leader = self.new_leader
-        if leader in group.members and not group.is_away(leader):
+        if leader in group.members and not group.has_left_briefly(leader):
             return
-        present = (one.member_id for one in group.in_order_of_joining() if not group.is_away(one.member_id))
+        present = (
+            one.member_id for one in group.members_in_joining_order() if not group.has_left_briefly(one.member_id)
+        )
         successor = next(present, None)
         if successor != leader:
-            self.change_group(leader=successor, leader_epoch=LeaderEpoch(self.new_leader_epoch + 1))
+            self.change_group_record(leader=successor, leader_epoch=LeaderEpoch(self.new_leader_epoch + 1))
 
-    def write_group(self) -> None:
+    def write_group_record(self) -> None:
         """Write the group record, if this step changes it."""
         if not self._changes:
             return

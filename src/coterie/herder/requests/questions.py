@@ -44,7 +44,7 @@ class PluginList:
     """The plug-ins of a worker."""
 
     plugins: tuple[Plugin, ...]
-    """In the order of :func:`coterie.config.plugins.in_connects_order`."""
+    """In the order of :func:`coterie.config.plugins.sorted_as_in_connect`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

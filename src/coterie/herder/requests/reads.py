@@ -74,7 +74,7 @@ class ConnectorInfo:
     """Exactly the config that the client sent: no value is added, hidden or resolved."""
     tasks: tuple[ConnectorTaskId, ...]
     """The committed tasks, by number."""
-    version: int | None
+    config_version: int | None
     """The version of the config: the offset of the line that contains it, so all workers have the same version. None in
     the response to a write after which another write has replaced the config already."""
 

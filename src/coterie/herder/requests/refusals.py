@@ -72,17 +72,17 @@ class RequestRefused:
     """With NOT_LEADER and NOT_THIS_WORKER: the URL of the worker that can serve the request."""
 
 
-def not_found(message: str) -> RequestRefused:
+def not_found_refusal(message: str) -> RequestRefused:
     """The refusal NOT_FOUND with this message."""
     return RequestRefused(problem=Problem.NOT_FOUND, message=message)
 
 
-def connector_not_found(name: ConnectorName) -> RequestRefused:
+def unknown_connector_refusal(name: ConnectorName) -> RequestRefused:
     """The refusal of a request for a connector that does not exist, in Connect's words."""
-    return not_found(f"Connector {name} not found")
+    return not_found_refusal(f"Connector {name} not found")
 
 
-def timed_out(activity: str) -> RequestRefused:
+def timeout_refusal(activity: str) -> RequestRefused:
     """The refusal of a request whose time limit is over, in Connect's words. ``activity``: what the worker is doing for
     the request, such as ``listing its plugins``."""
     return RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. The worker is currently {activity}")

@@ -14,11 +14,11 @@ from coterie.nouns.states import TargetState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IfMatch:
-    """A condition of a write: the connector exists, and its config has one of ``versions``
-    (:attr:`coterie.herder.requests.reads.ConnectorInfo.version`), or any version if ``versions`` is None. It is checked
-    at the head of the queue of writes, so no other write can come between."""
+    """A condition of a write: the connector exists, and its config has one of ``config_versions``
+    (:attr:`coterie.herder.requests.reads.ConnectorInfo.config_version`), or any version if ``config_versions`` is None.
+    It is checked at the head of the queue of writes, so no other write can come between."""
 
-    versions: frozenset[int] | None
+    config_versions: frozenset[int] | None
     """The config must have one of these versions; None: any version."""
 
 
@@ -28,7 +28,7 @@ class PutConnector:
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
-    replace: bool
+    may_replace: bool
     """Whether the config of an existing connector is replaced. Otherwise the request is refused if the connector
     exists."""
     initial_state: TargetState | None = None

@@ -9,21 +9,21 @@ from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import Assigned, MembershipLost, PlaceHandover
-from coterie.wire.connect import AssignmentError, RoundResult
+from coterie.wire.connect import AssignmentErrorCode, RoundResult
 
 
-def on_round(turn: Turn, state: MemberState) -> None:
+def on_round_begun(turn: Turn, state: MemberState) -> None:
     """A round has begun: this worker has sent JoinGroup. An assignment of an earlier round that was to be computed is
     dropped."""
-    place.begin_round(turn, state)
+    place.mark_round_running(turn, state)
     leading.drop_pending_assignment(turn)
 
 
-def on_must_release_all(turn: Turn) -> None:
+def on_stop_all_before_join(turn: Turn) -> None:
     """A round of an eager group has begun, which this worker joins only after all its tasks have stopped: drop all its
     jobs."""
     leading.drop_pending_assignment(turn)
-    if place.release_all(turn):
+    if place.drop_jobs_before_join(turn):
         turn.emit(
             WriteLogMessage(text="Rebalance with protocol eager: this worker stops all its tasks before it rejoins")
         )
@@ -33,23 +33,23 @@ def on_must_release_all(turn: Turn) -> None:
 def on_assigned(turn: Turn, event: Assigned) -> None:
     """A round has ended: apply its result, and store for which reasons another round must follow. A failed round
     changes no assignment. The leader also writes the statuses of unassigned and deleted jobs."""
-    herder, result = turn.herder, RoundResult.checked(event.token)
+    herder, result = turn.herder, RoundResult.checked_token(event.protocol_details)
     is_repeated_answer = not herder.place.is_lost and event.epoch == herder.place.epoch
-    has_failed = result.error is not AssignmentError.NO_ERROR
+    has_failed = result.error is not AssignmentErrorCode.NO_ERROR
     herder.rounds.protocol = result.protocol
-    rejoin.on_end(turn)
+    rejoin.clear_rejoin_request(turn)
     rebalance_window.close_window(turn)
     leading.drop_pending_assignment(turn)
     if event.leader != event.member_id:
         rebalance_window.forget_assigned_jobs(turn)
-        leading.forget_result(turn)
+        leading.forget_last_round(turn)
     turn.emit(WriteLogMessage(text=_round_summary(event)))
-    place.apply_round(turn, event, has_failed=has_failed)
+    place.apply_round_result(turn, event, has_failed=has_failed)
     rejoin.drop_reasons(turn, AfterConfigLogRead)
     if has_failed:
         # All members keep their jobs. A worker whose config log lagged requests another round when it has caught up;
         # the leader's config log lagged in this round, even if it has caught up since then.
-        if event.leader == event.member_id or not herder.has_read(event.config_offset):
+        if event.leader == event.member_id or not herder.has_read_config_to(event.config_offset):
             rejoin.add_reason(turn, AfterConfigLogRead(end_offset=event.config_offset))
         return
     herder.rounds.last_completed_generation = Generation(event.epoch)
@@ -62,15 +62,15 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     if not herder.lifecycle.is_leaving and _needs_rejoin_after_release(herder, event.revoked):
         # A deleted job is assigned to no worker: no round need follow its release while other jobs still stop.
         unreported = event.revoked & herder.config.jobs() if herder.is_caught_up else event.revoked
-        rejoin.add_reason(turn, AfterJobsReleased(unreported=unreported))
+        rejoin.add_reason(turn, AfterJobsReleased(unreported_releases=unreported))
     if not is_repeated_answer:
         # A follower that rejoins may receive the current generation again, whose delay started earlier.
-        _set_delay(turn, result.delay_ms)
+        _set_rebalance_delay_timer(turn, result.delay_ms)
         herder.rounds.completed_rounds += 1
     if herder.place.is_leader:
-        leading.on_settled(turn)
+        leading.set_moves_timer(turn)
         statuses.delete_orphaned_statuses(turn)
-        statuses.report_unassigned(turn, leading.unassigned_reasons(herder))
+        statuses.report_unassigned_jobs(turn, leading.unassigned_reasons(herder))
 
 
 def must_rejoin_after_empty_eager_round(assigned_for: Jobs | None, *, configured: Jobs) -> bool:
@@ -80,30 +80,30 @@ def must_rejoin_after_empty_eager_round(assigned_for: Jobs | None, *, configured
     return assigned_for == NO_JOBS and bool(configured)
 
 
-def on_opened(turn: Turn) -> None:
+def on_runtime_opened(turn: Turn) -> None:
     """The runtime is open: set the timer of the scheduled rebalance delay that the previous process has received, if
     one runs."""
     if turn.herder.rounds.deferred_until_ms is not None:
         turn.emit(SetTimer(timer="delay over", at_ms=turn.herder.rounds.deferred_until_ms))
 
 
-def on_lost(turn: Turn, event: MembershipLost) -> None:
+def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     """The membership is lost: drop all jobs, so that all tasks stop, and forget the results of earlier rounds. The
     member rejoins, with no owned jobs, when all tasks have stopped."""
     turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
-    place.lose(turn)
-    rejoin.on_end(turn)
+    place.forget_membership(turn)
+    rejoin.clear_rejoin_request(turn)
     rejoin.drop_reasons(turn, AfterConfigLogRead, AfterJobsReleased)
     rebalance_window.close_window(turn)
     rebalance_window.forget_assigned_jobs(turn)
     leading.drop_pending_assignment(turn)
-    leading.forget_result(turn)
+    leading.forget_last_round(turn)
     # A group that its coordinator has lost starts its generations at 1 again: an old memory could pass for a new one.
     leading.reset_assignor_state(turn)
-    _set_delay(turn, 0)
+    _set_rebalance_delay_timer(turn, 0)
 
 
-def on_due(turn: Turn) -> None:
+def on_delay_or_moves_due(turn: Turn) -> None:
     """Request a round if the scheduled rebalance delay has ended, or if this worker is the leader and the time has come
     at which postponed moves may continue. Does nothing while a round is running."""
     rounds = turn.herder.rounds
@@ -115,11 +115,11 @@ def on_due(turn: Turn) -> None:
     ):
         rounds.deferred_until_ms = None
         rejoin.request_rejoin(turn, "the scheduled rebalance delay is over")
-    if leading.take_due_moves(turn):
+    if leading.take_moves_deadline(turn):
         rejoin.request_rejoin(turn, "the time has come to continue postponed moves of jobs")
 
 
-def handover_of(herder: Herder) -> PlaceHandover | None:
+def membership_handover(herder: Herder) -> PlaceHandover | None:
     """The membership that the relaunched process continues; None when this worker is not a member, or has ended no
     round yet."""
     here, protocol = herder.place, protocol_features.protocol_name(herder)
@@ -148,12 +148,12 @@ def _needs_rejoin_after_release(herder: Herder, revoked: Jobs) -> bool:
     reported them as owned, and if they were created again, the leader would still count them as owned by this
     worker."""
     exists = not herder.is_caught_up or bool(revoked & herder.config.jobs())
-    return bool(revoked) and (exists or bool(revoked & herder.owned))
+    return bool(revoked) and (exists or bool(revoked & herder.owned_jobs))
 
 
 def _round_summary(event: Assigned) -> str:
     """The result of a round for this worker, as a log message."""
-    result = RoundResult.checked(event.token)
+    result = RoundResult.checked_token(event.protocol_details)
     given = ", ".join(map(str, event.jobs)) or "nothing"
     back = ", ".join(map(str, event.revoked)) or "nothing"
     waits = f"; the next rebalance is in {result.delay_ms} ms" if result.delay_ms else ""
@@ -164,7 +164,7 @@ def _round_summary(event: Assigned) -> str:
     )
 
 
-def _set_delay(turn: Turn, delay_ms: int) -> None:
+def _set_rebalance_delay_timer(turn: Turn, delay_ms: int) -> None:
     """Set the timer of the scheduled rebalance delay to ``delay_ms`` from now; 0 cancels it."""
     rounds = turn.herder.rounds
     if delay_ms > 0:

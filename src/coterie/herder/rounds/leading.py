@@ -10,7 +10,7 @@ from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import MemberSpec
 from coterie.herder import group_view, place
 from coterie.herder.group_view import RoundSnapshot
-from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, SetTimer, WriteLogMessage
+from coterie.herder.messages import AssignmentPurpose, CancelTimer, FindConfigEnd, SetTimer, WriteLogMessage
 from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import rebalance_window
 from coterie.herder.rounds.state import PendingAssignment
@@ -35,24 +35,24 @@ def on_assignments_requested(turn: Turn, event: AssignmentsRequested) -> None:
     this leader, look up the log's end offset, and set the timer of :func:`on_assignment_timeout`."""
     herder, pending = turn.herder, PendingAssignment(request=event)
     herder.leader_state.moves_at_ms = None
-    if not herder.has_read(_highest_config_offset(pending)):
+    if not herder.has_read_config_to(_highest_config_offset(pending)):
         herder.leader_state.last_lookup_id += 1
         pending = replace(pending, lookup_id=herder.leader_state.last_lookup_id)
-        turn.emit(FindConfigEnd(purpose=ForRound(lookup_id=herder.leader_state.last_lookup_id)))
+        turn.emit(FindConfigEnd(purpose=AssignmentPurpose(lookup_id=herder.leader_state.last_lookup_id)))
         turn.emit(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
     herder.leader_state.pending_assignment = pending
 
 
-def advance(turn: Turn) -> None:
+def compute_assignment_if_ready(turn: Turn) -> None:
     """Compute the pending assignment, if there is one and this leader has read the config log as far as all members
     have. Members with another config log do not count (:func:`_members_with_foreign_config_log`)."""
     pending = turn.herder.leader_state.pending_assignment
-    if pending is not None and turn.herder.has_read(_highest_config_offset(pending)):
+    if pending is not None and turn.herder.has_read_config_to(_highest_config_offset(pending)):
         turn.emit(CancelTimer(timer="assign"))
-        _assign(turn, pending)
+        _compute_and_send_assignments(turn, pending)
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """Store the log's end offset for the pending assignment; ``end_offset`` None (the log could not be reached) is
     ignored. Members that have reported a higher offset read another config log. If they are more than half of the
     members, this worker resigns as the leader."""
@@ -67,7 +67,7 @@ def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> 
             turn, highest_config_offset=max(one.config_offset for one in members.values()), end_offset=end_offset
         )
     else:
-        advance(turn)
+        compute_assignment_if_ready(turn)
 
 
 def on_assignment_timeout(turn: Turn) -> None:
@@ -102,11 +102,11 @@ def group_view_of(turn: Turn) -> GroupView | None:
     if last_round is None:
         return None
     due = (herder.rounds.deferred_until_ms, herder.leader_state.moves_at_ms)
-    return group_view.view(
+    return group_view.build_group_view(
         last_round,
         herder.leader_state.assignor_state.deferrals,
         configured=herder.config.jobs(),
-        policy=herder.settings.policy,
+        policy=herder.settings.rebalance_policy,
         next_round_ms=min((remaining_delay_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
         now_ms=turn.now_ms,
     )
@@ -125,7 +125,7 @@ def drop_pending_assignment(turn: Turn) -> None:
     turn.herder.leader_state.pending_assignment = None
 
 
-def forget_result(turn: Turn) -> None:
+def forget_last_round(turn: Turn) -> None:
     """Drop the last computed round and the time of its next moves, because this worker is no longer the leader."""
     turn.herder.leader_state.last_round = turn.herder.leader_state.moves_at_ms = None
 
@@ -135,13 +135,13 @@ def reset_assignor_state(turn: Turn) -> None:
     turn.herder.leader_state.assignor_state = AssignorState()
 
 
-def on_settled(turn: Turn) -> None:
+def set_moves_timer(turn: Turn) -> None:
     """If moves of jobs were postponed, set the timer of the next moves. Called when the leader's round has ended."""
     if turn.herder.leader_state.moves_at_ms is not None:
         turn.emit(SetTimer(timer="moves", at_ms=turn.herder.leader_state.moves_at_ms))
 
 
-def take_due_moves(turn: Turn) -> bool:
+def take_moves_deadline(turn: Turn) -> bool:
     """Whether the time has come at which the leader may continue postponed moves of jobs. If so, this time is also
     cleared."""
     herder, leader_state = turn.herder, turn.herder.leader_state
@@ -151,13 +151,13 @@ def take_due_moves(turn: Turn) -> bool:
     return True
 
 
-def _assign(turn: Turn, pending: PendingAssignment) -> None:
+def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> None:
     """Compute the assignments of a round and send them to the members. A member with another config log is assigned no
     job, and a warning is logged."""
     herder, request, foreign_members = turn.herder, pending.request, _members_with_foreign_config_log(pending)
     herder.leader_state.pending_assignment = None
-    token = RoundToken.checked(request.token)
-    views = {member: spec_of(report) for member, report in request.members.items()}
+    token = RoundToken.checked_token(request.token)
+    views = {member: member_spec_of_report(report) for member, report in request.members.items()}
     for member in foreign_members:
         turn.emit(WriteLogMessage(text=_foreign_config_log_warning(pending, request.members[member]), warns=True))
         views[member] = replace(views[member], claims=NO_JOBS)
@@ -167,7 +167,7 @@ def _assign(turn: Turn, pending: PendingAssignment) -> None:
         eligibility = Eligibility.from_members(views, herder.config.jobs())
     else:
         computed, round_ = _assign_cooperatively(turn, token.generation, views)
-        eligibility, unassigned = round_.eligibility, round_.unassigned
+        eligibility, unassigned = round_.eligibility, round_.reason_by_unassigned_job
     herder.leader_state.last_round = group_view.snapshot_round(
         herder.leader_state.last_round,
         request,
@@ -195,12 +195,12 @@ def _assign_cooperatively(
         generation=generation,
         last_completed_generation=Generation(-1) if herder.place.is_lost else herder.rounds.last_completed_generation,
         now_ms=turn.now_ms,
-        policy=herder.settings.policy,
+        policy=herder.settings.rebalance_policy,
         received_delay_ms=remaining_delay_ms(herder.rounds.deferred_until_ms, turn.now_ms),
     )
-    herder.leader_state.assignor_state = round_.state
+    herder.leader_state.assignor_state = round_.assignor_state
     herder.leader_state.moves_at_ms = turn.now_ms + round_.next_moves_in_ms if round_.next_moves_in_ms else None
-    rebalance_window.on_computed(turn, herder.config.jobs())
+    rebalance_window.store_assigned_jobs(turn, herder.config.jobs())
     return cooperative_assignments(round_, config_offset=herder.config.offset), round_
 
 
@@ -223,7 +223,7 @@ def _assign_eagerly(
     turn: Turn, request: AssignmentsRequested, *, eligible_members: Collection[MemberId]
 ) -> ComputedAssignments:
     """Compute an eager round. It assigns all jobs to ``eligible_members`` if no member can still run a job
-    (:func:`have_all_stopped`).
+    (:func:`have_all_jobs_stopped`).
 
     Otherwise it assigns no job, because members of a group that was cooperative may still run their jobs (KIP-415:
     "first sending a downgraded assignment with empty assigned connectors and tasks"). The leader then requests another
@@ -231,10 +231,12 @@ def _assign_eagerly(
     """
     herder = turn.herder
     last_seen_generation = None if herder.place.is_lost else Generation(herder.place.epoch)
-    all_stopped = have_all_stopped(request, last_seen_generation=last_seen_generation, protocol=herder.rounds.protocol)
+    all_stopped = have_all_jobs_stopped(
+        request, last_seen_generation=last_seen_generation, protocol=herder.rounds.protocol
+    )
     herder.leader_state.assignor_state = AssignorState()
     configured = herder.config.jobs() if all_stopped else NO_JOBS
-    rebalance_window.on_computed(turn, configured)
+    rebalance_window.store_assigned_jobs(turn, configured)
     if not all_stopped:
         turn.emit(
             WriteLogMessage(
@@ -246,7 +248,7 @@ def _assign_eagerly(
     return eager_assignments(request, assigned_jobs, config_offset=herder.config.offset)
 
 
-def have_all_stopped(
+def have_all_jobs_stopped(
     request: AssignmentsRequested, *, last_seen_generation: Generation | None, protocol: ConnectProtocol | None
 ) -> bool:
     """Whether no member of an eager round can still run a job. True if the previous generation was eager, because its
@@ -256,7 +258,7 @@ def have_all_stopped(
     ``last_seen_generation`` is the last generation whose result this leader has received (None: the membership was
     lost), and ``protocol`` is the protocol of that generation.
     """
-    token = RoundToken.checked(request.token)
+    token = RoundToken.checked_token(request.token)
     return (
         (last_seen_generation == token.generation - 1 and protocol is ConnectProtocol.EAGER)
         or token.generation == FIRST_GENERATION
@@ -273,10 +275,10 @@ def eager_assignments(
     return ComputedAssignments(config_offset=config_offset, assignments=assignments)
 
 
-def spec_of(report: MemberReport) -> MemberSpec:
+def member_spec_of_report(report: MemberReport) -> MemberSpec:
     """A member's report, in the form that the assignor takes."""
     return MemberSpec(
-        owned=report.owned, claims=report.claims, draining=report.draining, instance_id=report.instance_id
+        owned=report.owned, claims=report.claims, is_draining=report.draining, instance_id=report.instance_id
     )
 
 
@@ -298,7 +300,7 @@ def _members_with_foreign_config_log(pending: PendingAssignment) -> Collection[M
 
 def _foreign_config_log_warning(pending: PendingAssignment, report: MemberReport) -> str:
     """The log message about a member that reads another config log than this leader."""
-    worker_id = group_view.worker_id_in(report.url)
+    worker_id = group_view.worker_id_of_url(report.url)
     name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (
         f"Worker {name} reported config offset {report.config_offset}, but the config topic ends at "

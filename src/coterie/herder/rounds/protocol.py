@@ -19,30 +19,30 @@ from coterie.nouns.membership import (
 )
 
 
-def on_opened(turn: Turn) -> None:
-    following.on_opened(turn)
+def on_runtime_opened(turn: Turn) -> None:
+    following.on_runtime_opened(turn)
 
 
-def on_membership(turn: Turn, event: MembershipEvent) -> None:
+def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
     match event:
         case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE as state):
-            place.begin_round(turn, state)
+            place.mark_round_running(turn, state)
         case MemberStateChanged(state=state):
-            following.on_round(turn, state)
+            following.on_round_begun(turn, state)
         case StopAllBeforeJoin():
-            following.on_must_release_all(turn)
+            following.on_stop_all_before_join(turn)
         case AssignmentsRequested():
             leading.on_assignments_requested(turn, event)
         case Assigned():
             following.on_assigned(turn, event)
         case MembershipLost():
-            following.on_lost(turn, event)
+            following.on_membership_lost(turn, event)
         case _:
             raise AssertionError(f"{type(event).__name__} is no event of a classic group")
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-    leading.on_end_found(turn, lookup_id, end_offset)
+def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+    leading.on_config_end_found(turn, lookup_id, end_offset)
 
 
 def on_timer(turn: Turn, timer: GroupTimer) -> None:
@@ -50,38 +50,38 @@ def on_timer(turn: Turn, timer: GroupTimer) -> None:
         case "assign":
             leading.on_assignment_timeout(turn)
         case "delay over" | "moves":
-            following.on_due(turn)
+            following.on_delay_or_moves_due(turn)
         case "changed jobs":
             pass  # `report_configured_jobs`, which follows, checks the deadline.
         case "configured end":
             raise AssertionError("a timer of connect groups")
 
 
-def compute(turn: Turn) -> None:
-    leading.advance(turn)
+def compute_assignment_if_due(turn: Turn) -> None:
+    leading.compute_assignment_if_ready(turn)
 
 
 def notify_listeners(turn: Turn) -> None:
     """Does nothing: classic groups have no listeners."""
 
 
-def report_releases(turn: Turn) -> None:
-    rejoin.advance(turn)
+def report_released_jobs(turn: Turn) -> None:
+    rejoin.request_rejoin_if_due(turn)
 
 
 def report_configured_jobs(turn: Turn) -> None:
-    rebalance_window.advance(turn)
+    rebalance_window.update_rebalance_window(turn)
 
 
-def report_change(turn: Turn, reason: str) -> None:
-    rejoin.report_change(turn, reason)
+def report_state_change(turn: Turn, reason: str) -> None:
+    rejoin.store_state_change(turn, reason)
 
 
-def report_pending_changes(turn: Turn) -> None:
-    rejoin.request_rejoin_for_changes(turn)
+def report_pending_state_changes(turn: Turn) -> None:
+    rejoin.request_rejoin_for_state_changes(turn)
 
 
-def must_stay_until_released(herder: Herder) -> bool:
+def must_stay_after_drain(herder: Herder) -> bool:
     return rejoin.is_rejoin_outstanding(herder)
 
 
@@ -93,8 +93,8 @@ def are_requests_signed(herder: Herder) -> bool:
     return protocol_features.are_requests_signed(herder)
 
 
-def looks_requests_up(herder: Herder) -> bool:
-    return protocol_features.looks_requests_up(herder)
+def are_repeated_writes_looked_up(herder: Herder) -> bool:
+    return protocol_features.are_repeated_writes_looked_up(herder)
 
 
 def drain_wait_reason(herder: Herder) -> str | None:
@@ -114,9 +114,9 @@ def request_group_view(turn: Turn) -> bool:
 
 
 def group_view(turn: Turn) -> GroupView | RequestRefused:
-    return leading.group_view_of(turn) or place.not_leader(turn.herder)
+    return leading.group_view_of(turn) or place.not_leader_refusal(turn.herder)
 
 
-def hand_over(turn: Turn) -> None:
-    handover = following.handover_of(turn.herder)
-    turn.emit(Exit(code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover))
+def hand_over_membership(turn: Turn) -> None:
+    handover = following.membership_handover(turn.herder)
+    turn.emit(Exit(exit_code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover))

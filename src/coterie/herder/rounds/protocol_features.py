@@ -18,7 +18,7 @@ def are_requests_signed(herder: Herder) -> bool:
     return protocol is not None and protocol >= ConnectProtocol.SESSIONED
 
 
-def looks_requests_up(herder: Herder) -> bool:
+def are_repeated_writes_looked_up(herder: Herder) -> bool:
     """Whether no worker of Kafka Connect can be a member: Connect does not know the protocol static. False before the
     first round."""
     protocol = herder.rounds.protocol
@@ -29,7 +29,7 @@ def can_release_in_parts(herder: Herder) -> bool:
     """Whether the leader recognizes the jobs that this worker reports although the last round revoked them. A leader
     of Kafka Connect counts them as this worker's jobs: it may revoke other jobs instead, and each such round lengthens
     the time until its next revocation. False before the first round."""
-    return looks_requests_up(herder)
+    return are_repeated_writes_looked_up(herder)
 
 
 def drain_wait_reason(herder: Herder) -> str | None:

@@ -15,10 +15,10 @@ from coterie.herder.messages import CancelTimer, SetTimer
 from coterie.herder.rounds import rejoin
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.jobs import ConnectorName, Jobs
-from coterie.nouns.states import State
+from coterie.nouns.states import JobState
 
 
-def advance(turn: Turn) -> None:
+def update_rebalance_window(turn: Turn) -> None:
     """Open the window if the set of configured jobs differs from the set of the last round, and close it if the sets
     are equal again. Request a round if the window has ended, or if it can end early
     (:func:`_is_first_commit_of_one_connector`). Does nothing while a round is running or requested, or the worker is
@@ -48,7 +48,7 @@ def advance(turn: Turn) -> None:
         rejoin.request_rejoin(turn, f"the set of jobs has changed: {len(more)} more, {len(fewer)} fewer")
 
 
-def on_computed(turn: Turn, configured: Jobs) -> None:
+def store_assigned_jobs(turn: Turn, configured: Jobs) -> None:
     """Store ``configured``, the jobs for which this leader has computed a round."""
     turn.herder.rounds.assigned_for = configured
 
@@ -75,13 +75,13 @@ def _is_first_commit_of_one_connector(herder: Herder, more: Jobs, fewer: Jobs) -
         not fewer
         and not more.connectors
         and len(connectors) == 1
-        and all(_has_failed(herder, name) for name in herder.config.connectors_to_split())
+        and all(_is_connector_failed(herder, name) for name in herder.config.connectors_to_split())
         and all(write.kind.request.connector in connectors for write in herder.requests.writes.values())
     )
 
 
-def _has_failed(herder: Herder, connector: ConnectorName) -> bool:
+def _is_connector_failed(herder: Herder, connector: ConnectorName) -> bool:
     """Whether the connector has the status FAILED, because its owner could not split it: then no task configs will
     follow."""
     status = herder.statuses.get(connector)
-    return status is not None and status.state is State.FAILED
+    return status is not None and status.state is JobState.FAILED

@@ -44,58 +44,58 @@ def is_rejoin_outstanding(herder: Herder) -> bool:
     return has_reason(herder, AfterJobsReleased) or herder.rounds.is_rejoin_requested
 
 
-def report_change(turn: Turn, reason: str) -> None:
+def store_state_change(turn: Turn, reason: str) -> None:
     """Store that a state has changed which this worker reports when it joins, for example that it drains.
-    :func:`request_rejoin_for_changes` then requests the round in which the leader receives the change. ``reason`` names
-    the change."""
+    :func:`request_rejoin_for_state_changes` then requests the round in which the leader receives the change. ``reason``
+    names the change."""
     add_reason(turn, ReportedStateChanged(reason=reason))
 
 
-def on_end(turn: Turn) -> None:
+def clear_rejoin_request(turn: Turn) -> None:
     """Record that no requested round is outstanding: a round has ended, or the membership is lost."""
     turn.herder.rounds.is_rejoin_requested = False
 
 
-def advance(turn: Turn) -> None:
+def request_rejoin_if_due(turn: Turn) -> None:
     """Request a round for each stored reason whose condition is met: revoked jobs are released and no round is running,
-    or the config log is read to the required offset. :func:`request_rejoin_for_changes` handles the remaining kind,
-    `ReportedStateChanged`."""
+    or the config log is read to the required offset. :func:`request_rejoin_for_state_changes` handles the remaining
+    kind, `ReportedStateChanged`."""
     herder = turn.herder
     for reason in herder.rounds.rejoin_reasons:
         match reason:
             # Not while a round is running: its join may have been sent while a revoked job still ran, and then the
             # leader counts this job as owned by this worker. The round after it corrects that.
-            case AfterJobsReleased(unreported=unreported) if herder.place.is_settled:
-                _request_after_release(turn, unreported)
-            case AfterConfigLogRead(end_offset=end) if herder.has_read(end):
+            case AfterJobsReleased(unreported_releases=unreported) if herder.place.is_settled:
+                _request_rejoin_after_release(turn, unreported)
+            case AfterConfigLogRead(end_offset=end) if herder.has_read_config_to(end):
                 drop_reasons(turn, AfterConfigLogRead)
                 request_rejoin(turn, "this worker has read the missing part of the config topic")
             case _:
                 pass
 
 
-def _request_after_release(turn: Turn, unreported: Jobs) -> None:
+def _request_rejoin_after_release(turn: Turn, unreported: Jobs) -> None:
     """Request a round if all revoked jobs are released, or if some of ``unreported`` are and the group's protocol
     permits it. No round is requested for a part of the jobs while another requested round has not ended: the join of
     that round reports all jobs that are released before it. The member delays the join for a short time while revoked
     jobs still stop."""
     herder = turn.herder
-    stopping = herder.owned - herder.place.assigned
+    stopping = herder.owned_jobs - herder.place.assigned
     if not stopping:
         drop_reasons(turn, AfterJobsReleased)
         request_rejoin(turn, RELEASED)
     elif (
         not herder.rounds.is_rejoin_requested
-        and unreported - herder.owned
+        and unreported - herder.owned_jobs
         and protocol_features.can_release_in_parts(herder)
     ):
-        add_reason(turn, AfterJobsReleased(unreported=stopping))
+        add_reason(turn, AfterJobsReleased(unreported_releases=stopping))
         request_rejoin(turn, RELEASED_IN_PART)
 
 
-def request_rejoin_for_changes(turn: Turn) -> None:
-    """If a reported state of this worker has changed (:func:`report_change`), request the round in which the leader
-    receives the change."""
+def request_rejoin_for_state_changes(turn: Turn) -> None:
+    """If a reported state of this worker has changed (:func:`store_state_change`), request the round in which the
+    leader receives the change."""
     for reason in turn.herder.rounds.rejoin_reasons:
         if isinstance(reason, ReportedStateChanged):
             drop_reasons(turn, ReportedStateChanged)

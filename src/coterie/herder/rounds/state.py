@@ -21,7 +21,7 @@ class AfterJobsReleased:
     (:func:`.protocol_features.can_release_in_parts`) a round is also requested for those that it has released while
     others still stop."""
 
-    unreported: Jobs = NO_JOBS
+    unreported_releases: Jobs = NO_JOBS
     """The revoked jobs that this worker's last join reported as owned, and for whose release no round was
     requested."""
 

@@ -9,12 +9,12 @@ from coterie.herder.state import Turn
 from coterie.nouns.membership import InstallTarget, TargetRequested
 
 
-def on_requested(turn: Turn, event: TargetRequested) -> None:
+def on_target_requested(turn: Turn, event: TargetRequested) -> None:
     """The coordinator has requested a target assignment from this worker: order the chore that computes it."""
     turn.emit(ComputeTarget(token=event.token, snapshot=event.snapshot))
 
 
-def on_computed(turn: Turn, event: TargetComputed) -> None:
+def on_target_computed(turn: Turn, event: TargetComputed) -> None:
     """Send the target assignment, or the assignor's failure, to the coordinator. The member drops it if the coordinator
     no longer waits for it."""
     if event.target is None:

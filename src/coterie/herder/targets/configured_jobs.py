@@ -5,9 +5,9 @@ another worker may have written jobs that this worker has not read yet, and a re
 everywhere.
 """
 
-from coterie.herder.messages import FindConfigEnd, ForRound, SetTimer
+from coterie.herder.messages import AssignmentPurpose, FindConfigEnd, SetTimer
 from coterie.herder.state import Turn
-from coterie.herder.targets.state import FindingLogEnd, NotReporting, ReadingToLogEnd, Reporting
+from coterie.herder.targets.state import FindingLogEnd, NotReportingJobs, ReadingToLogEnd, ReportingJobs
 from coterie.nouns.ids import LeaderEpoch, LogPosition
 from coterie.nouns.membership import SetConfiguredJobs
 
@@ -15,22 +15,22 @@ LOOKUP_RETRY_MS = 1_000
 """How long the leader waits after a failed lookup of the config log's end offset."""
 
 
-def on_leading(turn: Turn, leader_epoch: LeaderEpoch) -> None:
+def start_reporting_if_new_leader(turn: Turn, leader_epoch: LeaderEpoch) -> None:
     """This worker is the leader in ``leader_epoch``. If it was not the leader in this epoch before, it looks up the end
     of the config log. Does nothing before the runtime is open."""
     report = turn.herder.targets.jobs_report
     if not turn.herder.lifecycle.is_runtime_open:
         return
-    if isinstance(report, NotReporting) or report.leader_epoch != leader_epoch:
+    if isinstance(report, NotReportingJobs) or report.leader_epoch != leader_epoch:
         _find_log_end(turn, leader_epoch)
 
 
-def on_following(turn: Turn) -> None:
+def stop_reporting(turn: Turn) -> None:
     """This worker is not the leader: it reports nothing."""
-    turn.herder.targets.jobs_report = NotReporting()
+    turn.herder.targets.jobs_report = NotReportingJobs()
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """The lookup of the config log's end has ended: report the configured jobs when the log is read to ``end_offset``.
     None: the log could not be reached, and the lookup is repeated after :data:`LOOKUP_RETRY_MS`. The result of an older
     lookup is ignored."""
@@ -41,17 +41,17 @@ def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> 
         turn.emit(SetTimer(timer="configured end", at_ms=turn.now_ms + LOOKUP_RETRY_MS))
     else:
         turn.herder.targets.jobs_report = ReadingToLogEnd(leader_epoch=report.leader_epoch, end_offset=end_offset)
-        advance(turn)
+        report_if_changed(turn)
 
 
-def on_retry(turn: Turn) -> None:
+def on_lookup_retry(turn: Turn) -> None:
     """The pause after a failed lookup has ended: repeat the lookup, if it is still needed."""
     report = turn.herder.targets.jobs_report
     if isinstance(report, FindingLogEnd):
         _find_log_end(turn, report.leader_epoch)
 
 
-def advance(turn: Turn) -> None:
+def report_if_changed(turn: Turn) -> None:
     """Report the configured jobs, if this worker is the leader, has read the config log to the end that it had when
     this worker became the leader, and the jobs differ from its last report. Does nothing while the worker is
     leaving."""
@@ -59,25 +59,29 @@ def advance(turn: Turn) -> None:
     if herder.lifecycle.is_leaving:
         return
     match report:
-        case ReadingToLogEnd(leader_epoch=leader_epoch, end_offset=end_offset) if herder.has_read(end_offset):
-            _report(turn, leader_epoch)
-        case Reporting(compared_at=compared_at) if compared_at != herder.config.offset:
+        case ReadingToLogEnd(leader_epoch=leader_epoch, end_offset=end_offset) if herder.has_read_config_to(end_offset):
+            _report_configured_jobs(turn, leader_epoch)
+        case ReportingJobs(compared_config_offset=compared_at) if compared_at != herder.config.offset:
             configured = herder.config.jobs()
-            if configured != report.jobs:
-                _report(turn, report.leader_epoch)
+            if configured != report.reported_jobs:
+                _report_configured_jobs(turn, report.leader_epoch)
             else:
-                herder.targets.jobs_report = Reporting(
-                    leader_epoch=report.leader_epoch, jobs=configured, compared_at=herder.config.offset
+                herder.targets.jobs_report = ReportingJobs(
+                    leader_epoch=report.leader_epoch,
+                    reported_jobs=configured,
+                    compared_config_offset=herder.config.offset,
                 )
         case _:
             pass
 
 
-def _report(turn: Turn, leader_epoch: LeaderEpoch) -> None:
+def _report_configured_jobs(turn: Turn, leader_epoch: LeaderEpoch) -> None:
     """Order the member to send the configured jobs."""
     config = turn.herder.config
     jobs = config.jobs()
-    turn.herder.targets.jobs_report = Reporting(leader_epoch=leader_epoch, jobs=jobs, compared_at=config.offset)
+    turn.herder.targets.jobs_report = ReportingJobs(
+        leader_epoch=leader_epoch, reported_jobs=jobs, compared_config_offset=config.offset
+    )
     turn.emit(SetConfiguredJobs(leader_epoch=leader_epoch, config_offset=config.offset, jobs=jobs))
 
 
@@ -85,4 +89,4 @@ def _find_log_end(turn: Turn, leader_epoch: LeaderEpoch) -> None:
     targets = turn.herder.targets
     targets.last_lookup_id += 1
     targets.jobs_report = FindingLogEnd(leader_epoch=leader_epoch, lookup_id=targets.last_lookup_id)
-    turn.emit(FindConfigEnd(purpose=ForRound(lookup_id=targets.last_lookup_id)))
+    turn.emit(FindConfigEnd(purpose=AssignmentPurpose(lookup_id=targets.last_lookup_id)))

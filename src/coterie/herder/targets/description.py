@@ -6,7 +6,7 @@ from coterie.herder.targets import group_view
 from coterie.nouns.membership import GroupDescribed, RequestDescription
 
 
-def request(turn: Turn) -> None:
+def request_description(turn: Turn) -> None:
     """Request the description from the coordinator, unless a request has no response yet."""
     targets = turn.herder.targets
     if not targets.is_description_requested:
@@ -14,16 +14,16 @@ def request(turn: Turn) -> None:
         turn.emit(RequestDescription())
 
 
-def on_described(turn: Turn, event: GroupDescribed) -> None:
+def on_group_described(turn: Turn, event: GroupDescribed) -> None:
     """Store the description, or the error if the coordinator has returned none. The leader also reports the jobs
     without a worker."""
     targets = turn.herder.targets
     targets.is_description_requested = False
     targets.description, targets.description_error = event.description, event.error
     if event.description is not None and turn.herder.place.is_leader:
-        statuses.report_unassigned(turn, group_view.unassigned_reasons(event.description))
+        statuses.report_unassigned_jobs(turn, group_view.unassigned_reasons(event.description))
 
 
-def forget(turn: Turn) -> None:
+def forget_description(turn: Turn) -> None:
     """Drop the description, because this worker is no longer a member."""
     turn.herder.targets.description = None

@@ -11,34 +11,34 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     """Apply the assignment, which contains all jobs of this worker. The leader also deletes the statuses of deleted
     jobs, and requests the group's description, which contains the jobs without a worker."""
     herder = turn.herder
-    details = event.token
+    details = event.protocol_details
     assert isinstance(details, AssignmentDetails), "the assignment is not one of a connect group"
     is_news = herder.place.is_lost or event.jobs != herder.place.assigned or event.leader != herder.place.leader
     if is_news or bool(event.revoked):
-        turn.emit(WriteLogMessage(text=_summary(event, details)))
+        turn.emit(WriteLogMessage(text=_assignment_summary(event, details)))
     herder.targets.details = details
     listening.on_assigned(turn)
-    place.apply_round(turn, event, has_failed=False)
+    place.apply_round_result(turn, event, has_failed=False)
     if herder.place.is_leader:
-        configured_jobs.on_leading(turn, details.leader_epoch)
+        configured_jobs.start_reporting_if_new_leader(turn, details.leader_epoch)
         statuses.delete_orphaned_statuses(turn)
-        description.request(turn)
+        description.request_description(turn)
     else:
-        configured_jobs.on_following(turn)
+        configured_jobs.stop_reporting(turn)
 
 
-def on_lost(turn: Turn, event: MembershipLost) -> None:
+def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     """The membership is lost: drop all jobs, so that all tasks stop. The member rejoins, with no owned jobs, when all
     tasks have stopped."""
     turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
-    place.lose(turn)
+    place.forget_membership(turn)
     turn.herder.targets.details = None
-    listening.on_lost(turn, event)
-    configured_jobs.on_following(turn)
-    description.forget(turn)
+    listening.on_membership_lost(turn, event)
+    configured_jobs.stop_reporting(turn)
+    description.forget_description(turn)
 
 
-def _summary(event: Assigned, details: AssignmentDetails) -> str:
+def _assignment_summary(event: Assigned, details: AssignmentDetails) -> str:
     """The assignment, as a log message."""
     given = ", ".join(map(str, event.jobs)) or "nothing"
     back = ", ".join(map(str, event.revoked)) or "nothing"

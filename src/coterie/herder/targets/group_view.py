@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
-from coterie.herder.group_view import MOVES_LIMITED_REASON, waiting_reason, worker_id_in
+from coterie.herder.group_view import MOVES_LIMITED_REASON, departed_owner_reason, worker_id_of_url
 from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import Generation, MemberId
@@ -13,15 +13,17 @@ from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import GroupProtocolName
 
 
-def view(description: GroupDescription, *, configured: Jobs, policy: RebalancePolicy) -> GroupView:
+def build_group_view(description: GroupDescription, *, configured: Jobs, policy: RebalancePolicy) -> GroupView:
     """The view of the group. ``configured`` are the jobs that this worker has read from the config log; ``policy`` is
     this worker's. The group's own scheduled rebalance delay takes precedence over the worker's."""
     if description.max_delay_ms is not None:
         policy = replace(policy, max_delay_ms=description.max_delay_ms)
-    specs = {member.member_id: _spec(member) for member in description.members}
+    specs = {member.member_id: _member_spec(member) for member in description.members}
     eligibility = Eligibility.from_members(specs, configured)
-    members = (_info(member, specs, configured, eligibility) for member in description.members)
-    deferred = tuple(_deferred(one, one.delay_left_ms) for one in description.departed if one.delay_left_ms is not None)
+    members = (_member_info(member, specs, configured, eligibility) for member in description.members)
+    deferred = tuple(
+        _deferred_jobs(one, one.delay_left_ms) for one in description.departed if one.delay_left_ms is not None
+    )
     return GroupView(
         generation=Generation(description.group_epoch),
         protocol=GroupProtocolName.CONNECT.value,
@@ -45,24 +47,24 @@ def unassigned_reasons(description: GroupDescription) -> Mapping[Job, str]:
         reason_by_job.update(dict.fromkeys(unplaceable.jobs, unplaceable.reason))
     for departed in description.departed:
         if departed.delay_left_ms is not None:
-            reason_by_job.update(dict.fromkeys(departed.jobs, waiting_reason(_name(departed))))
+            reason_by_job.update(dict.fromkeys(departed.jobs, departed_owner_reason(_departed_worker_name(departed))))
     return reason_by_job
 
 
-def _spec(member: MemberDescription) -> MemberSpec:
+def _member_spec(member: MemberDescription) -> MemberSpec:
     return MemberSpec(
-        owned=member.assigned, claims=member.claims, draining=member.draining, instance_id=member.instance_id
+        owned=member.assigned, claims=member.claims, is_draining=member.draining, instance_id=member.instance_id
     )
 
 
-def _info(
+def _member_info(
     member: MemberDescription, specs: Mapping[MemberId, MemberSpec], configured: Jobs, eligibility: Eligibility
 ) -> MemberInfo:
-    worker_id = worker_id_in(member.url)
+    worker_id = worker_id_of_url(member.url)
     wait_reason = None
     if member.draining and member.target and not member.pending:
         kept = next(iter(member.target))
-        has_place = bool(eligibility.assignable(member.target))
+        has_place = bool(eligibility.assignable_jobs(member.target))
         wait_reason = MOVES_LIMITED_REASON if has_place else eligibility.unassigned_reason(kept, specs)
     return MemberInfo(
         member_id=member.member_id,
@@ -79,12 +81,15 @@ def _info(
     )
 
 
-def _deferred(departed: DepartedDescription, time_left_ms: int) -> DeferredJobs:
+def _deferred_jobs(departed: DepartedDescription, time_left_ms: int) -> DeferredJobs:
     return DeferredJobs(
-        jobs=departed.jobs, time_left_ms=time_left_ms, worker=_name(departed), instance_id=departed.instance_id
+        jobs=departed.jobs,
+        time_left_ms=time_left_ms,
+        worker=_departed_worker_name(departed),
+        instance_id=departed.instance_id,
     )
 
 
-def _name(departed: DepartedDescription) -> str:
+def _departed_worker_name(departed: DepartedDescription) -> str:
     """The name of a departed worker: its ``host:port``."""
-    return worker_id_in(departed.url)
+    return worker_id_of_url(departed.url)

@@ -25,13 +25,13 @@ def on_assigned(turn: Turn) -> None:
     turn.herder.targets.has_lease_ended = False
 
 
-def on_lost(turn: Turn, event: MembershipLost) -> None:
+def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     """The membership is lost. When its jobs have stopped, they are announced as lost if the lease had ended, otherwise
     as revoked."""
     turn.herder.targets.has_lease_ended = event.has_lease_ended
 
 
-def advance(turn: Turn) -> None:
+def announce_job_changes(turn: Turn) -> None:
     """Announce the jobs that have stopped and those that were started."""
     if turn.herder.targets.announced != turn.herder.place.assigned:
         _announce_stopped(turn)
@@ -57,20 +57,20 @@ def _announce_started(turn: Turn) -> None:
     may_start = herder.lifecycle.is_runtime_open and herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)
     if not new or not may_start or herder.lifecycle.is_relaunching:
         return
-    if any(_is_start_due(herder, task) for task in new.tasks):
+    if any(_is_start_outstanding(herder, task) for task in new.tasks):
         return
     details = targets.details
     assert details is not None, "a worker without an assignment has assigned jobs"
-    assignment = TargetOfMember(jobs=herder.place.assigned, version=details.version, metadata=details.metadata)
+    assignment = TargetOfMember(jobs=herder.place.assigned, version=details.metadata_version, metadata=details.metadata)
     targets.announced |= new
     if targets.announced == herder.place.assigned:
-        targets.announced = herder.place.assigned  # One object, so `advance` compares it in no time.
+        targets.announced = herder.place.assigned  # One object, so `announce_job_changes` compares it in no time.
     turn.emit(
         NotifyListeners(news=JobsAssigned(jobs=new, assignment_epoch=details.assignment_epoch, assignment=assignment))
     )
 
 
-def _is_start_due(herder: Herder, task: ConnectorTaskId) -> bool:
+def _is_start_outstanding(herder: Herder, task: ConnectorTaskId) -> bool:
     """Whether the first start of a newly assigned task has not returned yet."""
     match herder.work.task_runs[task].state:
         case Starting():

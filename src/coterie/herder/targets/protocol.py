@@ -20,62 +20,63 @@ from coterie.nouns.membership import (
 )
 
 
-def on_opened(turn: Turn) -> None:
+def on_runtime_opened(turn: Turn) -> None:
     details = turn.herder.targets.details
     if details is not None and turn.herder.place.is_leader:
-        configured_jobs.on_leading(turn, details.leader_epoch)
+        configured_jobs.start_reporting_if_new_leader(turn, details.leader_epoch)
 
 
-def on_membership(turn: Turn, event: MembershipEvent) -> None:
+def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
     match event:
         case MemberStateChanged(state=state):
             place.set_member_state(turn, state)
         case TargetRequested():
-            computing.on_requested(turn, event)
+            computing.on_target_requested(turn, event)
         case GroupDescribed():
-            description.on_described(turn, event)
+            description.on_group_described(turn, event)
         case Assigned():
             following.on_assigned(turn, event)
         case MembershipLost():
-            following.on_lost(turn, event)
+            following.on_membership_lost(turn, event)
         case _:
             raise AssertionError(f"{type(event).__name__} is no event of a connect group")
 
 
-def on_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-    configured_jobs.on_end_found(turn, lookup_id, end_offset)
+def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
+    configured_jobs.on_config_end_found(turn, lookup_id, end_offset)
 
 
 def on_timer(turn: Turn, timer: GroupTimer) -> None:
     assert timer == "configured end", f"{timer} is a timer of classic groups"
-    configured_jobs.on_retry(turn)
+    configured_jobs.on_lookup_retry(turn)
 
 
-def compute(turn: Turn) -> None:
-    """Does nothing: :func:`computing.on_requested` orders the computation as soon as the coordinator requests it."""
+def compute_assignment_if_due(turn: Turn) -> None:
+    """Does nothing: :func:`computing.on_target_requested` orders the computation as soon as the coordinator requests
+    it."""
 
 
 def notify_listeners(turn: Turn) -> None:
-    listening.advance(turn)
+    listening.announce_job_changes(turn)
 
 
-def report_releases(turn: Turn) -> None:
+def report_released_jobs(turn: Turn) -> None:
     """Does nothing: the member reports the jobs that have stopped after each `SetWorkerState` order."""
 
 
 def report_configured_jobs(turn: Turn) -> None:
-    configured_jobs.advance(turn)
+    configured_jobs.report_if_changed(turn)
 
 
-def report_change(turn: Turn, reason: str) -> None:
+def report_state_change(turn: Turn, reason: str) -> None:
     """Does nothing: the next `SetWorkerState` order contains the change."""
 
 
-def report_pending_changes(turn: Turn) -> None:
+def report_pending_state_changes(turn: Turn) -> None:
     """Does nothing: the next `SetWorkerState` order contains the changes."""
 
 
-def must_stay_until_released(herder: Herder) -> bool:
+def must_stay_after_drain(herder: Herder) -> bool:
     """False: the last heartbeat of a leaving member releases all its jobs."""
     return False
 
@@ -88,7 +89,7 @@ def are_requests_signed(herder: Herder) -> bool:
     return True
 
 
-def looks_requests_up(herder: Herder) -> bool:
+def are_repeated_writes_looked_up(herder: Herder) -> bool:
     return True
 
 
@@ -106,7 +107,7 @@ def completed_rebalances(herder: Herder) -> int | None:
 
 
 def request_group_view(turn: Turn) -> bool:
-    description.request(turn)
+    description.request_description(turn)
     return False
 
 
@@ -116,8 +117,10 @@ def group_view(turn: Turn) -> GroupView | RequestRefused:
         why = herder.targets.description_error or "it was not requested yet"
         message = f"The coordinator has sent no description of the group: {why}"
         return RequestRefused(problem=Problem.NO_LEADER, message=message)
-    return targets_view.view(herder.targets.description, configured=herder.config.jobs(), policy=herder.settings.policy)
+    return targets_view.build_group_view(
+        herder.targets.description, configured=herder.config.jobs(), policy=herder.settings.rebalance_policy
+    )
 
 
-def hand_over(turn: Turn) -> None:
+def hand_over_membership(turn: Turn) -> None:
     turn.emit(SuspendMembership())

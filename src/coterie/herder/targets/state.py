@@ -12,7 +12,7 @@ from coterie.nouns.membership import AssignmentDetails, ConnectPlaceHandover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotReporting:
+class NotReportingJobs:
     """This worker is not the leader, or its runtime is not open: it reports nothing."""
 
 
@@ -34,16 +34,16 @@ class ReadingToLogEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reporting:
-    """This leader has reported ``jobs``, and reports each change of them."""
+class ReportingJobs:
+    """This leader has reported ``reported_jobs``, and reports each change of them."""
 
     leader_epoch: LeaderEpoch
-    jobs: Jobs
-    compared_at: ConfigOffset
-    """The config offset at which ``jobs`` were last compared with the configured jobs."""
+    reported_jobs: Jobs
+    compared_config_offset: ConfigOffset
+    """The config offset at which ``reported_jobs`` were last compared with the configured jobs."""
 
 
-JobsReport: TypeAlias = NotReporting | FindingLogEnd | ReadingToLogEnd | Reporting
+JobsReport: TypeAlias = NotReportingJobs | FindingLogEnd | ReadingToLogEnd | ReportingJobs
 
 
 class Targets:
@@ -59,8 +59,8 @@ class Targets:
             self.details = AssignmentDetails(
                 leader_epoch=handover.leader_epoch,
                 assignment_epoch=handover.assignment_epoch,
-                job_epochs=handover.job_epochs,
-                version=handover.version,
+                jobs_by_epoch=handover.job_epochs,
+                metadata_version=handover.version,
                 metadata=handover.metadata,
             )
         # `listening`
@@ -69,7 +69,7 @@ class Targets:
         self.has_lease_ended = False
         """Whether the membership was lost because the lease had ended; False while this worker is a member."""
         # `configured_jobs`
-        self.jobs_report: JobsReport = NotReporting()
+        self.jobs_report: JobsReport = NotReportingJobs()
         self.last_lookup_id = 0
         """The number of lookups of the config log's end offset; only the result of the last lookup is used."""
         # `description`

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from coterie.groups.classic import messages as group_messages
 from coterie.lab.scenario.group import GroupScenario
-from coterie.lab.scenario.transcript import Block
+from coterie.lab.scenario.transcript import TranscriptBlock
 from coterie.lab.steps import STEPS, Steps
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -46,7 +46,7 @@ class Consumer:
     def release_and_join(self) -> None:
         """Release all partitions, as an eager member must, then send JoinGroup."""
         if self.partitions:
-            self.scenario.report_stopped(self.name, self.partitions)
+            self.scenario.report_stopped_partitions(self.name, self.partitions)
             self.partitions = ()
         self.next_heartbeat_at_ms = None
         self.scenario.send_request(
@@ -80,7 +80,7 @@ class Consumer:
             case group_messages.SyncGroupResponse(error=ErrorCode.none):
                 self.partitions = tuple(response.assignment.decode().split())
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
-                self.scenario.report_assigned(self.name, self.partitions)
+                self.scenario.report_assigned_partitions(self.name, self.partitions)
             case group_messages.HeartbeatResponse(error=ErrorCode.none):
                 self.next_heartbeat_at_ms = self.scenario.now_ms + HEARTBEAT_INTERVAL_MS
             case group_messages.HeartbeatResponse() | group_messages.SyncGroupResponse() if (
@@ -132,18 +132,18 @@ class ConsumersScenario(GroupScenario):
         self.stopped_partition_count = 0
         """Number of partitions that consumers have released since the start, or since `count from here`."""
 
-    def run_blocks(self, blocks: list[Block]) -> list[Block]:
+    def run_transcript_blocks(self, blocks: list[TranscriptBlock]) -> list[TranscriptBlock]:
         """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command
         prints now.
 
         :raises ValueError: when a command is unknown.
         :raises KeyError: when a command stops a consumer that does not run.
         """
-        return [self._run_block(block) for block in blocks]
+        return [self._run_transcript_block(block) for block in blocks]
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _run_block(self, block: Block) -> Block:
+    def _run_transcript_block(self, block: TranscriptBlock) -> TranscriptBlock:
         """Perform the command of ``block``, if it has one. Returns the block with the lines that the command prints."""
         if block.command is None:
             return block
@@ -171,20 +171,20 @@ class ConsumersScenario(GroupScenario):
 
     def start_consumer(self, name: str, instance_id: InstanceId | None) -> None:
         """Start the consumer ``name``; it is static if ``instance_id`` is not None."""
-        self.consumers[name] = Consumer(self, name, instance_id, self._count_start(name))
+        self.consumers[name] = Consumer(self, name, instance_id, self._count_member_start(name))
         self.consumers[name].release_and_join()
-        self.run_queue()
+        self.run_until_idle()
 
     def stop_consumer(self, name: str) -> None:
         """Stop the consumer ``name`` cleanly: a dynamic member sends LeaveGroup, a static one does not."""
         consumer = self.consumers.pop(name)
-        self.report_stopped(name, consumer.partitions)
+        self.report_stopped_partitions(name, consumer.partitions)
         if consumer.instance_id is None:
             leaving = (group_messages.LeavingMember(member_id=consumer.member_id),)
             self.send_request(
                 lambda reply_to: group_messages.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None
             )
-        self.run_queue()
+        self.run_until_idle()
 
     # -- called by the consumers --------------------------------------------------------------------------------------
 
@@ -202,12 +202,12 @@ class ConsumersScenario(GroupScenario):
             for member, start_index, end_index in zip(ordered, end_indexes, end_indexes[1:], strict=False)
         )
 
-    def report_stopped(self, name: str, partitions: tuple[str, ...]) -> None:
+    def report_stopped_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Print and count the partitions that the consumer ``name`` releases."""
         self.stopped_partition_count += len(partitions)
         self.print_line(f"{name} stops [{', '.join(partitions)}]")
 
-    def report_assigned(self, name: str, partitions: tuple[str, ...]) -> None:
+    def report_assigned_partitions(self, name: str, partitions: tuple[str, ...]) -> None:
         """Print the partitions that the consumer ``name`` has been assigned."""
         self.print_line(f"{name} reads [{', '.join(partitions)}]")
 
@@ -246,5 +246,5 @@ class ConsumersScenario(GroupScenario):
                 return True
         return False
 
-    def _next_timers_ms(self) -> Iterable[int | None]:
+    def _next_timer_times_ms(self) -> Iterable[int | None]:
         return (consumer.next_heartbeat_at_ms for consumer in self.consumers.values())

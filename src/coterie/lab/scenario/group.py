@@ -9,7 +9,7 @@ from itertools import count
 
 from coterie.engine.timers import Timers
 from coterie.groups.classic.messages import Event, Phase, Record, ReplyTo, Request, Response, TimerKey
-from coterie.groups.classic.state import Group, Limits, check_all
+from coterie.groups.classic.state import Group, Limits, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.steps import Steps
 from coterie.nouns.ids import Generation, GroupId
@@ -39,28 +39,28 @@ class GroupScenario(ABC):
         """Add ``line`` to the lines that the present command prints."""
         self.printed_lines.append(line)
 
-    def enqueue(self, callback: Callable[[], None]) -> None:
-        """Queue a call of ``callback``; :meth:`run_queue` makes the queued calls in order."""
+    def enqueue_call(self, callback: Callable[[], None]) -> None:
+        """Queue a call of ``callback``; :meth:`run_until_idle` makes the queued calls in order."""
         self._queue.append(callback)
 
     def send_request(
         self, build_request: Callable[[ReplyTo], Request], on_response: Callable[[Response], None]
     ) -> None:
-        """Queue a request to the coordinator. ``build_request`` is called with the request's id when :meth:`run_queue`
-        sends the request. The response is queued as a call of ``on_response``."""
+        """Queue a request to the coordinator. ``build_request`` is called with the request's id when
+        :meth:`run_until_idle` sends the request. The response is queued as a call of ``on_response``."""
         reply_to = next(self._request_ids)
         self._response_handlers[reply_to] = on_response
-        self.enqueue(lambda: self._step_coordinator(build_request(reply_to)))
+        self.enqueue_call(lambda: self._step_coordinator(build_request(reply_to)))
 
     def advance_clock(self, duration_ms: int) -> None:
         """Advance the clock by ``duration_ms``. Each timer that becomes due on the way fires at its own time."""
         until_ms = self.now_ms + duration_ms
-        while (at_ms := self._next_at_ms()) is not None and at_ms <= until_ms:
+        while (at_ms := self._next_timer_at_ms()) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
-            self.run_queue()
+            self.run_until_idle()
         self.now_ms = until_ms
 
-    def run_queue(self) -> None:
+    def run_until_idle(self) -> None:
         """Make all queued calls and fire all timers that are due at the current time, until no call is queued and no
         timer is due."""
         while True:
@@ -71,7 +71,7 @@ class GroupScenario(ABC):
             elif not self._fire_due_timer():
                 return
 
-    def _count_start(self, name: str) -> int:
+    def _count_member_start(self, name: str) -> int:
         """Count one more start of the member ``name``. Returns the number of its starts, including this one."""
         self._start_counts[name] = self._start_counts.get(name, 0) + 1
         return self._start_counts[name]
@@ -81,7 +81,7 @@ class GroupScenario(ABC):
         """Fire at most one timer of a member that is due now. Returns whether one was due."""
 
     @abstractmethod
-    def _next_timers_ms(self) -> Iterable[int | None]:
+    def _next_timer_times_ms(self) -> Iterable[int | None]:
         """For each member, the time in ms at which its next timer is due; None if it has none."""
 
     @abstractmethod
@@ -93,19 +93,19 @@ class GroupScenario(ABC):
         """Step the coordinator with ``event``, print what has changed, and perform the effects. Responses are
         queued."""
         phase_before, generation_before = self.group.phase, self.group.generation
-        output = self.steps.step_group(self.group, event, now_ms=self.now_ms)
-        check_all(self.group)
+        output = self.steps.step_classic_group(self.group, event, now_ms=self.now_ms)
+        check_all_invariants(self.group)
         self._print_step(phase_before, generation_before, output.records)
         for effect in output.effects:
             match effect:
                 case Reply(to=to, response=response):
-                    self.enqueue(partial(self._response_handlers.pop(to), response))
+                    self.enqueue_call(partial(self._response_handlers.pop(to), response))
                 case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
                 case CancelTimer(key=key):
                     self._timers.cancel(key)
 
-    def _next_at_ms(self) -> int | None:
+    def _next_timer_at_ms(self) -> int | None:
         """The time of the next timer of the coordinator or of a member; None if there is none."""
-        deadlines = [self._timers.next_at_ms(), *self._next_timers_ms()]
+        deadlines = [self._timers.next_deadline_ms(), *self._next_timer_times_ms()]
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)

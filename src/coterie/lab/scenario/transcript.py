@@ -34,38 +34,38 @@ from coterie.wire.connect import ConnectProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class TranscriptBlock:
     """One command of a transcript, with the remarks and the lines that belong to it. If a transcript ends with remarks,
     its last block contains these and no command."""
 
     command: str | None
-    remarks_after: tuple[str, ...] = field(default=())
+    remarks_after_command: tuple[str, ...] = field(default=())
     """The remarks (lines that begin with ``#``) directly after the command, before the printed lines. Remarks and blank
-    lines after the printed lines belong to the next block's ``lines_before``."""
+    lines after the printed lines belong to the next block's ``lines_before_command``."""
     output_lines: tuple[str, ...] = field(default=())
     """The lines that the command printed."""
-    lines_before: tuple[str, ...] = field(default=())
+    lines_before_command: tuple[str, ...] = field(default=())
     """The remarks and blank lines before the command."""
 
 
-def parse_transcript(text: str) -> list[Block]:
+def parse_transcript(text: str) -> list[TranscriptBlock]:
     """The blocks of the transcript ``text``. Remarks at its end become a last block without a command.
 
     :raises ValueError: when a line is not a command, a remark, a blank line, or a printed line that directly follows
         its command, a remark directly after the command, or another printed line.
     """
-    blocks: list[Block] = []
+    blocks: list[TranscriptBlock] = []
     pending_lines: list[str] = []
-    current: Block | None = None
+    current: TranscriptBlock | None = None
     for line in text.splitlines():
         if line.startswith("> "):
             if current is not None:
                 blocks.append(current)
-            current = Block(command=line[2:].strip(), lines_before=tuple(pending_lines))
+            current = TranscriptBlock(command=line[2:].strip(), lines_before_command=tuple(pending_lines))
             pending_lines = []
         elif line.startswith("#") or not line.strip():
             if current is not None and not current.output_lines and not pending_lines and line.startswith("#"):
-                current = replace(current, remarks_after=(*current.remarks_after, line))
+                current = replace(current, remarks_after_command=(*current.remarks_after_command, line))
             else:
                 pending_lines.append(line)
         elif current is None or pending_lines:
@@ -78,27 +78,27 @@ def parse_transcript(text: str) -> list[Block]:
     if current is not None:
         blocks.append(current)
     if pending_lines:
-        blocks.append(Block(command=None, lines_before=tuple(pending_lines)))
+        blocks.append(TranscriptBlock(command=None, lines_before_command=tuple(pending_lines)))
     return blocks
 
 
-def render_transcript(blocks: list[Block]) -> str:
+def render_transcript(blocks: list[TranscriptBlock]) -> str:
     """The text of the transcript with these blocks: the inverse of `parse_transcript`."""
     lines: list[str] = []
     for block in blocks:
-        lines += block.lines_before
+        lines += block.lines_before_command
         if block.command is not None:
-            lines += [f"> {block.command}", *block.remarks_after, *block.output_lines]
+            lines += [f"> {block.command}", *block.remarks_after_command, *block.output_lines]
     return "\n".join(lines) + "\n"
 
 
 def run_transcript(
-    blocks: list[Block],
+    blocks: list[TranscriptBlock],
     read_transcript: Callable[[str], str],
     protocol: ConnectProtocol = ConnectProtocol.STATIC,
     *,
     steps: Steps = STEPS,
-) -> list[Block]:
+) -> list[TranscriptBlock]:
     """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command prints
     now.
 
@@ -109,10 +109,12 @@ def run_transcript(
     :raises KeyError: when a command names a worker that does not run.
     """
     scenario = WorkersScenario(protocol, steps=steps)
-    return [_run_block(scenario, block, read_transcript) for block in blocks]
+    return [_run_transcript_block(scenario, block, read_transcript) for block in blocks]
 
 
-def _run_block(scenario: WorkersScenario, block: Block, read_transcript: Callable[[str], str]) -> Block:
+def _run_transcript_block(
+    scenario: WorkersScenario, block: TranscriptBlock, read_transcript: Callable[[str], str]
+) -> TranscriptBlock:
     """Perform the command of ``block``. Returns the block with the lines that it prints."""
     if block.command is None:
         return block
@@ -179,7 +181,7 @@ def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]
         case ["stops", *jobs, "slowly"]:
             scenario.workers[worker].slow_jobs = parse_jobs(" ".join(jobs))
         case ["ends", "its", "stops"]:
-            scenario.end_stops(worker)
+            scenario.end_slow_stops(worker)
         case ["dies"]:
             scenario.kill_worker(worker)
         case ["leaves"]:

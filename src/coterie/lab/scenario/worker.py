@@ -17,9 +17,9 @@ from coterie.herder.rounds.following import must_rejoin_after_empty_eager_round
 from coterie.herder.rounds.leading import (
     cooperative_assignments,
     eager_assignments,
-    have_all_stopped,
+    have_all_jobs_stopped,
+    member_spec_of_report,
     remaining_delay_ms,
-    spec_of,
 )
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.notation import format_jobs
@@ -91,7 +91,7 @@ class ScenarioWorker:
         self.timers = Timers[Timer]()
         self.owned_jobs = NO_JOBS
         self.slow_jobs = NO_JOBS
-        """The jobs whose stops do not end before :meth:`end_stops`."""
+        """The jobs whose stops do not end before :meth:`end_slow_stops`."""
         self.stopping_jobs = NO_JOBS
         """The revoked jobs whose stops have not ended."""
         self.stopped_jobs = NO_JOBS
@@ -112,7 +112,7 @@ class ScenarioWorker:
 
     def step_member(self, event: Event) -> None:
         """Step the member with ``event``, and perform its effects."""
-        for effect in self.scenario.steps.step_member(self.member, event, now_ms=self.scenario.now_ms).effects:
+        for effect in self.scenario.steps.step_classic_member(self.member, event, now_ms=self.scenario.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
                     self.send_request(id_, request)
@@ -121,13 +121,13 @@ class ScenarioWorker:
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
                 case AssignmentsRequested():
-                    self.scenario.enqueue(partial(self.compute_round, effect))
+                    self.scenario.enqueue_call(partial(self.compute_round, effect))
                 case Assigned():
-                    self.scenario.enqueue(partial(self.handle_assignment, effect))
+                    self.scenario.enqueue_call(partial(self.handle_assignment, effect))
                 case StopAllBeforeJoin():
-                    self.scenario.enqueue(self.stop_all_before_join)
+                    self.scenario.enqueue_call(self.stop_all_before_join)
                 case MembershipLost():
-                    self.scenario.enqueue(self.handle_lost_membership)
+                    self.scenario.enqueue_call(self.handle_lost_membership)
                 case MembershipRefused(reason=reason):
                     raise AssertionError(f"bug in the scenario's setup: a worker's membership was refused: {reason}")
                 case _:
@@ -136,13 +136,14 @@ class ScenarioWorker:
     def send_request(self, id_: RequestId, request: Request) -> None:
         """Send the member's ``request`` to the coordinator; the member receives the response to its request ``id_``."""
 
-        def make(reply_to: group_messages.ReplyTo) -> group_messages.Request:
+        def make_group_request(reply_to: group_messages.ReplyTo) -> group_messages.Request:
             if isinstance(request, JoinRequest) and request.member_id:
                 self._report_join(request)
             return to_group_request(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
 
         self.scenario.send_request(
-            make, lambda response: self.step_member(ResponseReceived(id=id_, response=to_member_response(response)))
+            make_group_request,
+            lambda response: self.step_member(ResponseReceived(id=id_, response=to_member_response(response))),
         )
 
     def _report_join(self, request: JoinRequest) -> None:
@@ -169,16 +170,16 @@ class ScenarioWorker:
 
     def compute_round(self, request: AssignmentsRequested) -> None:
         """Compute the round that the member requests, because this worker is the leader."""
-        token = RoundToken.checked(request.token)
+        token = RoundToken.checked_token(request.token)
         if token.protocol is ConnectProtocol.EAGER:
-            self.assign_eager(request)
+            self.compute_eager_round(request)
         else:
-            self.assign_cooperative(request, token)
+            self.compute_cooperative_round(request, token)
 
-    def assign_eager(self, request: AssignmentsRequested) -> None:
+    def compute_eager_round(self, request: AssignmentsRequested) -> None:
         """Compute an eager round and let the member send it to the group: it assigns all configured jobs if all members
         have stopped theirs, otherwise none."""
-        all_stopped = have_all_stopped(
+        all_stopped = have_all_jobs_stopped(
             request, last_seen_generation=self.last_completed_generation, protocol=self.group_protocol
         )
         self.assignor_state, self.next_moves_at_ms = AssignorState(), None
@@ -191,20 +192,20 @@ class ScenarioWorker:
             )
         )
 
-    def assign_cooperative(self, request: AssignmentsRequested, token: RoundToken) -> None:
+    def compute_cooperative_round(self, request: AssignmentsRequested, token: RoundToken) -> None:
         """Compute a cooperative round and let the member send it to the group. The assignor's state and the time of
         postponed moves are stored for the next round."""
         outcome = assign(
             self.assignor_state,
             configured=self.fleet.configured_jobs,
-            members={member_id: spec_of(report) for member_id, report in request.members.items()},
+            members={member_id: member_spec_of_report(report) for member_id, report in request.members.items()},
             generation=token.generation,
             last_completed_generation=self.last_completed_generation,
             now_ms=self.scenario.now_ms,
             policy=self.fleet.policy,
             received_delay_ms=remaining_delay_ms(self.deferred_until_ms, self.scenario.now_ms),
         )
-        self.assignor_state, self.eager_assigned_jobs = outcome.state, None
+        self.assignor_state, self.eager_assigned_jobs = outcome.assignor_state, None
         self.next_moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
         self.report_round(self.name, token.protocol, outcome)
         self.step_member(
@@ -216,7 +217,7 @@ class ScenarioWorker:
     def handle_assignment(self, assignment: Assigned) -> None:
         """Own the assigned jobs instead of the revoked ones. Send JoinGroup again if revoked jobs have stopped, or if
         this leader assigned nothing in an eager round because a member still ran jobs."""
-        result = RoundResult.checked(assignment.token)
+        result = RoundResult.checked_token(assignment.protocol_details)
         self.last_completed_generation, self.group_protocol = Generation(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
             self.scenario.print_line(f"{self.name} stops everything")
@@ -235,7 +236,7 @@ class ScenarioWorker:
         if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
             self.step_member(Rejoin(reason="all members have stopped their jobs"))
 
-    def end_stops(self) -> None:
+    def end_slow_stops(self) -> None:
         """The stops of the slow jobs have ended: send JoinGroup again."""
         self.scenario.print_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
         self.stopping_jobs = NO_JOBS
@@ -249,9 +250,9 @@ class ScenarioWorker:
         self.deferred_until_ms = self.next_moves_at_ms = None
         self.report_state_to_member()
 
-    def next_at_ms(self) -> int | None:
+    def next_timer_at_ms(self) -> int | None:
         """When the worker's next timer is due; None if there is none."""
-        times_ms = (self.timers.next_at_ms(), self.deferred_until_ms, self.next_moves_at_ms)
+        times_ms = (self.timers.next_deadline_ms(), self.deferred_until_ms, self.next_moves_at_ms)
         return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     def fire_due_timer(self) -> bool:

@@ -49,7 +49,7 @@ class WorkersScenario(GroupScenario):
         leader = self.group.leader
         if leader is not None:
             self.workers[self._worker_name(leader)].step_member(Rejoin(reason="the set of jobs has changed"))
-            self.run_queue()
+            self.run_until_idle()
 
     def start_worker(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
         """Start the worker ``name``. ``claims``: the only jobs that it may run (KIP-987); None: it may run all jobs
@@ -65,18 +65,18 @@ class WorkersScenario(GroupScenario):
             name,
             self.newest_protocol if protocol is None else protocol,
             claims,
-            fresh_member_id=MemberId(name + "'" * (self._count_start(name) - 1)),
+            fresh_member_id=MemberId(name + "'" * (self._count_member_start(name) - 1)),
             report_round=self._report_round,
         )
         self.workers[name].report_state_to_member()
-        self.run_queue()
+        self.run_until_idle()
 
     def stop_worker(self, name: str) -> None:
         """Stop a worker as SIGTERM does: it sends LeaveGroup, and no longer takes part in the scenario."""
         is_leader = self.group.leader is not None and self._worker_name(self.group.leader) == name
         self.print_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].step_member(Leave(reason="shutdown"))
-        self.run_queue()
+        self.run_until_idle()
         del self.workers[name]
 
     def kill_worker(self, name: str) -> None:
@@ -92,17 +92,17 @@ class WorkersScenario(GroupScenario):
         worker.is_draining = True
         worker.report_state_to_member()
         worker.step_member(Rejoin(reason="this worker drains"))
-        self.run_queue()
+        self.run_until_idle()
 
-    def end_stops(self, name: str) -> None:
+    def end_slow_stops(self, name: str) -> None:
         """The stops of a worker's slow jobs end."""
-        self.workers[name].end_stops()
-        self.run_queue()
+        self.workers[name].end_slow_stops()
+        self.run_until_idle()
 
     def rejoin_worker(self, name: str) -> None:
         """Have a worker send JoinGroup now."""
         self.workers[name].step_member(Rejoin(reason="the script orders it"))
-        self.run_queue()
+        self.run_until_idle()
 
     @property
     def delay_ends_at_ms(self) -> int | None:
@@ -134,7 +134,7 @@ class WorkersScenario(GroupScenario):
         else:
             for member, jobs in sorted(computed.items()):
                 self.print_line(format_assignment(self._worker_name(member), delay_ms=0, owned=jobs, revoked=NO_JOBS))
-            self._report_stops(computed)
+            self._report_moves_after_full_stop(computed)
 
     def _report_cooperative_round(self, outcome: RoundOutcome) -> None:
         """Print each assignment of a cooperative round, the unassigned jobs and the number of moves."""
@@ -145,12 +145,12 @@ class WorkersScenario(GroupScenario):
                     name, delay_ms=outcome.delay_ms, owned=assignment.owned_after, revoked=assignment.revoked
                 )
             )
-        deferred_jobs = [job for assignment in outcome.state.deferrals for job in assignment.jobs]
-        for job, reason in outcome.unassigned.items():
+        deferred_jobs = [job for assignment in outcome.assignor_state.deferrals for job in assignment.jobs]
+        for job, reason in outcome.reason_by_unassigned_job.items():
             if job not in deferred_jobs:
                 self.print_line(f"  {format_jobs([job])} is unassigned: {reason}")
         if any(worker.stopped_jobs for worker in self.workers.values()):
-            self._report_stops(outcome.assignments)
+            self._report_moves_after_full_stop(outcome.assignments)
             return
         moves = [
             (reason, jobs)
@@ -162,7 +162,7 @@ class WorkersScenario(GroupScenario):
         remark = ", the others not before the delay is over" if deferred_jobs else ", the others in later rounds"
         self._report_moves(moves_made, outcome, remark if moves_made < outcome.moves_to_target else "")
 
-    def _report_stops(self, members: Iterable[MemberId]) -> None:
+    def _report_moves_after_full_stop(self, members: Iterable[MemberId]) -> None:
         """Print the number of moves of a round before which all of ``members`` have stopped all their jobs: each
         stopped job counts. The printed optimum is that of a cooperative round in which the members still run these
         jobs."""
@@ -214,5 +214,5 @@ class WorkersScenario(GroupScenario):
     def _fire_due_timer(self) -> bool:
         return any(self.workers[name].fire_due_timer() for name in sorted(self.workers))
 
-    def _next_timers_ms(self) -> Iterable[int | None]:
-        return (worker.next_at_ms() for worker in self.workers.values())
+    def _next_timer_times_ms(self) -> Iterable[int | None]:
+        return (worker.next_timer_at_ms() for worker in self.workers.values())

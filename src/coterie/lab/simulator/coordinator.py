@@ -26,7 +26,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
-from coterie.groups.classic.state import Group, Limits, Phase, check_all
+from coterie.groups.classic.state import Group, Limits, Phase, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
 from coterie.lab.simulator.invariants import MachineCheck
@@ -163,7 +163,7 @@ class SimCoordinator:
         """For each request with a computed response, the number of log records that must be durable before the response
         may be sent."""
         self._outbox = Outbox[Effect]()
-        self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
+        self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed_event(TimerFired(key=key)))
         self.group = replay_group(self._group_id, self._limits, self.disk.durable_lines)
         self._group_before = GroupBefore.from_group(self.group)
         """The group's state for the checks of the next step."""
@@ -173,7 +173,7 @@ class SimCoordinator:
         self.is_up = True
         self._checker.on_loaded(self.group)
         self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.generation)
-        self.feed(GroupLoaded())
+        self.feed_event(GroupLoaded())
 
     def crash(self) -> None:
         """Crash: open calls fail, and records that are not durable may be lost. Before that, check that a replay of all
@@ -187,7 +187,7 @@ class SimCoordinator:
         self._timers.close()
         self.disk.crash()
         for call in self._open_calls.values():
-            call.fail("the connection was reset", within_ms=200)
+            call.fail_later("the connection was reset", within_ms=200)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class SimCoordinator:
         """Process the request that ``make_request`` builds from its id; its response is that of ``call``. The call
         fails if the coordinator is down."""
         if not self.is_up:
-            call.fail("connection refused", within_ms=20)
+            call.fail_later("connection refused", within_ms=20)
             return
         self._request_count += 1
         reply_to = ReplyTo(self._request_count)
@@ -203,7 +203,7 @@ class SimCoordinator:
         group_request = self._unanswered_requests[reply_to] = make_request(reply_to)
         if not isinstance(group_request, Heartbeat):
             self._world.add_record(RecordKind.ASKED, call.link_name, recorded_name(group_request))
-        self.feed(group_request)
+        self.feed_event(group_request)
 
     def fresh_member_id(self, prefix: str) -> MemberId:
         """A new member id that begins with ``prefix``."""
@@ -212,14 +212,14 @@ class SimCoordinator:
 
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
-    def feed(self, event: Event) -> None:
+    def feed_event(self, event: Event) -> None:
         """Step the machine with ``event``, check the step, append its records to the log, and perform the effects whose
         records are durable."""
         group, group_before = self.group, self._group_before
         with MachineCheck("groups"):
-            output = self._steps.step_group(group, event, now_ms=self._world.now_ms)
+            output = self._steps.step_classic_group(group, event, now_ms=self._world.now_ms)
             if not isinstance(event, Heartbeat):  # Heartbeats are nine of ten steps, and change at most one deadline.
-                check_all(group)
+                check_all_invariants(group)
                 self._group_before = GroupBefore.from_group(group)
         if isinstance(event, TimerFired):
             self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), _member_id_of_timer(event.key))
@@ -253,7 +253,7 @@ class SimCoordinator:
 
     def _perform_released_effects(self) -> None:
         """Perform the effects whose records are durable."""
-        for effect in self._outbox.release():
+        for effect in self._outbox.pop_durable_effects():
             match effect:
                 case Reply(to=reply_to, response=response):
                     self._send_response(reply_to, response)
@@ -273,7 +273,7 @@ class SimCoordinator:
                 call.link_name,
                 recorded_name(request),
                 response.error.name,
-                *_recorded_values(response),
+                *_recorded_values_of_response(response),
             )
         call.respond(response)
 
@@ -292,14 +292,14 @@ def _member_id_of_timer(timer: TimerKey) -> MemberId | None:
             return None
 
 
-def _recorded_values(response: Response) -> tuple[RecordValue, ...]:
+def _recorded_values_of_response(response: Response) -> tuple[RecordValue, ...]:
     """The values of ``response`` that are recorded in addition to its error."""
     match response:
         case JoinGroupResponse(generation=generation, protocol=protocol, leader=leader, member_id=member_id):
             return generation, protocol, leader, member_id, *(member.member_id for member in response.members)
         case SyncGroupResponse(assignment=assignment):
             return len(assignment), crc32(assignment)
-        case OffsetCommitResponse(errors=errors) | OffsetDeleteResponse(errors=errors):
+        case OffsetCommitResponse(partition_errors=errors) | OffsetDeleteResponse(partition_errors=errors):
             return tuple(error.name for error in errors)
         case OffsetFetchResponse(offsets=offsets):
             return tuple(

@@ -46,11 +46,11 @@ class DurableGroup:
         for line in self._lines[self._replayed_count : lines_required]:
             apply_encoded_record(self._group, line)
         self._replayed_count = lines_required
-        if response.error is ErrorCode.none and not contains_response(self._group, request, response):
+        if response.error is ErrorCode.none and not contains_reported_state(self._group, request, response):
             raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
 
 
-def contains_response(group: Group, request: Request, response: Response) -> bool:
+def contains_reported_state(group: Group, request: Request, response: Response) -> bool:
     """Whether the state of ``group`` contains what ``response``, a response without error, reports: a generation, an
     assignment or offsets. True for the response to any other ``request``."""
     generation_record, offsets = group.generation_record, group.offsets
@@ -64,7 +64,7 @@ def contains_response(group: Group, request: Request, response: Response) -> boo
         case SyncGroup(member_id=member_id, generation=generation), SyncGroupResponse(assignment=assignment):
             member = generation_record.members.get(member_id) if generation_record is not None else None
             return group.generation == generation and member is not None and member.assignment == assignment
-        case OffsetCommit(offsets=new_offsets), OffsetCommitResponse(errors=errors):
+        case OffsetCommit(offsets=new_offsets), OffsetCommitResponse(partition_errors=errors):
             acknowledged = {
                 new_offset.partition: new_offset.offset
                 for new_offset, error in zip(new_offsets, errors, strict=True)

@@ -110,7 +110,7 @@ class FaultInjector(ABC, Generic[SimProcessT]):
             process.kill(RecordKind.KILLED)
             self._schedule_restart(process.service)
 
-    def kill_permanently(self) -> None:
+    def kill_random_process_permanently(self) -> None:
         """Kill a random process, and never start another process of its service (the same worker, client or producer).
         Does nothing if this would leave no service that is restarted."""
         process = self._random_process()

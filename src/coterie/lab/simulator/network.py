@@ -72,14 +72,14 @@ class Network:
         if self.link_of(link_name).break_probability and self._world.draw_bool(
             self.link_of(link_name).break_probability
         ):
-            call.fail("the connection broke", within_ms=300)
+            call.fail_later("the connection broke", within_ms=300)
             late_ms = self._world.rng.randint(0, late_max_ms)
             self._world.add_record(RecordKind.BROKEN, link_name, late_ms)
         self.send_message(
             link_name,
             Direction.TO_BROKER,
             lambda: serve(call),
-            on_loss=lambda: call.fail("no response", within_ms=4_000),
+            on_loss=lambda: call.fail_later("no response", within_ms=4_000),
             late_ms=late_ms,
         )
         return call
@@ -144,11 +144,11 @@ class Call:
             self.link_name,
             Direction.TO_WORKER,
             lambda: self._end_once(lambda: self._on_response(response)),
-            on_loss=lambda: self.fail("the response was lost", within_ms=4_000),
+            on_loss=lambda: self.fail_later("the response was lost", within_ms=4_000),
             is_large=self._is_response_large,
         )
 
-    def fail(self, reason: str, *, within_ms: int) -> None:
+    def fail_later(self, reason: str, *, within_ms: int) -> None:
         """Let the call fail with ``reason`` at a random time in the next ``within_ms``."""
         self._world.call_after(self._world.rng.randint(1, within_ms), lambda: self.fail_now(reason))
 

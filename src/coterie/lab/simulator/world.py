@@ -96,7 +96,7 @@ class SimTimers(Generic[KeyT]):
 
     def _plan_wake_up(self) -> None:
         """Plan the callback for the first timer, unless one is planned for this time or earlier."""
-        next_ms = self._timers.next_at_ms()
+        next_ms = self._timers.next_deadline_ms()
         if next_ms is not None and (self._next_wake_up_ms is None or next_ms < self._next_wake_up_ms):
             self._next_wake_up_ms = next_ms
             self._world.call_at(next_ms, lambda: self._fire_due_timers(next_ms))

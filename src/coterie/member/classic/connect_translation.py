@@ -6,7 +6,7 @@ from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Assigned, ComputedAssignments, MemberReport
 from coterie.wire.connect import (
-    AssignmentError,
+    AssignmentErrorCode,
     ConnectProtocol,
     RoundResult,
     WorkerAssignment,
@@ -40,7 +40,7 @@ def to_worker_assignments(
 ) -> Mapping[MemberId, WorkerAssignment]:
     """The assignments that this leader sends, by member id. With a config mismatch they contain Connect's error
     CONFIG_MISMATCH."""
-    error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
+    error = AssignmentErrorCode.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentErrorCode.NO_ERROR
     return {
         other: WorkerAssignment(
             error=error,
@@ -69,5 +69,5 @@ def to_assigned(
         leader=assignment.leader,
         leader_url=assignment.leader_url,
         config_offset=assignment.config_offset,
-        token=RoundResult(protocol=protocol, error=assignment.error, delay_ms=assignment.delay_ms),
+        protocol_details=RoundResult(protocol=protocol, error=assignment.error, delay_ms=assignment.delay_ms),
     )

@@ -43,10 +43,10 @@ from coterie.member.classic.messages import (
     Timer,
 )
 from coterie.member.classic.presence import (
-    end_lease_if_over,
+    lose_membership_if_lease_over,
     on_confirm_leadership,
     on_event_while_leaving,
-    on_heartbeat,
+    on_heartbeat_response,
     on_leave,
     on_leave_and_rejoin,
     send_heartbeat,
@@ -54,12 +54,12 @@ from coterie.member.classic.presence import (
 from coterie.member.classic.rounds import (
     is_worker_state_in_join,
     join_if_due,
-    on_joined,
+    on_join_response,
     on_prior_member_checked,
-    on_request_failed,
     on_send_assignments,
     on_set_worker_state,
-    on_synced,
+    on_sync_response,
+    rejoin_after_failed_request,
 )
 from coterie.member.classic.state import (
     AwaitingResponse,
@@ -73,7 +73,7 @@ from coterie.member.classic.state import (
     StoppingAllJobs,
     SyncSent,
     WaitingToJoin,
-    check,
+    check_invariants,
 )
 from coterie.member.classic.turn import Turn
 from coterie.member.events import (
@@ -116,7 +116,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
         case None | Refused():
             on_event(turn, event)
             join_if_due(turn)
-    check(member)
+    check_invariants(member)
     return Output(effects=tuple(turn.effects))
 
 
@@ -138,7 +138,7 @@ def on_event(turn: Turn, event: Event) -> None:
         case SendAssignments() | ConfirmLeadership():
             on_order_to_leader(turn, event)
         case RequestFailed():
-            on_failure(turn, event)
+            on_failed_request(turn, event)
         case LeaveAndRejoin(reason=reason):
             on_leave_and_rejoin(turn, reason)
         case Leave(reason=reason, is_permanent=is_permanent):
@@ -171,26 +171,26 @@ def on_started(turn: Turn) -> None:
 
 def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
     """Process a response. It is ignored if the member no longer waits for it."""
-    match take_in_flight(turn, event.id), event.response:
+    match take_request_in_flight(turn, event.id), event.response:
         case None, _:
             pass  # The member no longer waits for this response.
         case InFlight() as heartbeat, HeartbeatResponse() as response:
-            on_heartbeat(turn, heartbeat, response)
+            on_heartbeat_response(turn, heartbeat, response)
         case CheckingPriorMember(), HeartbeatResponse() as response:
             on_prior_member_checked(turn, response)
         case JoinSent() as joins, JoinResponse() as response:
-            on_joined(turn, joins, response)
+            on_join_response(turn, joins, response)
         case SyncSent() as syncs, SyncResponse() as response:
-            on_synced(turn, syncs, response)
+            on_sync_response(turn, syncs, response)
         case asked, response:
             raise AssertionError(f"the response to {asked} has the wrong type {type(response).__name__}")
 
 
-def on_failure(turn: Turn, event: RequestFailed) -> None:
+def on_failed_request(turn: Turn, event: RequestFailed) -> None:
     """Process the failure of a request. A failed heartbeat is followed by another one after a back-off. After a failed
-    join, sync or check for a prior member, the member joins again (`on_request_failed`). The failure is ignored if the
-    member no longer waits for the response."""
-    match take_in_flight(turn, event.id):
+    join, sync or check for a prior member, the member joins again (`rejoin_after_failed_request`). The failure is
+    ignored if the member no longer waits for the response."""
+    match take_request_in_flight(turn, event.id):
         case None:
             pass
         case InFlight():
@@ -202,10 +202,10 @@ def on_failure(turn: Turn, event: RequestFailed) -> None:
             turn.emit(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case asking:
             turn.log_failure(f"A request to the group's coordinator failed; this worker joins again: {event.reason}")
-            on_request_failed(turn, asking)
+            rejoin_after_failed_request(turn, asking)
 
 
-def take_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
+def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[HeartbeatRequest] | None:
     """Remove and return what waits for the response to this request: a state of the round, or the heartbeat. None when
     the member no longer waits for the response. A removed state of the round is replaced by ``WaitingToJoin``, which
     the caller may change."""
@@ -215,8 +215,8 @@ def take_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InFlight[He
             member.round = WaitingToJoin()
             turn.emit(CancelTimer(timer="answer"))
             return asking
-        case _, InGroup(heartbeat=InFlight() as heartbeat) as place if heartbeat.id == id_:
-            member.place = replace(place, heartbeat=None)
+        case _, InGroup(unanswered_heartbeat=InFlight() as heartbeat) as place if heartbeat.id == id_:
+            member.place = replace(place, unanswered_heartbeat=None)
             return heartbeat
         case _:
             return None
@@ -229,7 +229,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
         case "heartbeat", _:
             send_heartbeat(turn)
         case "lease", _:
-            end_lease_if_over(turn)
+            lose_membership_if_lease_over(turn)
         case "answer", (CheckingPriorMember() | JoinSent() | SyncSent()) as asking:
             if now_ms >= asking.in_flight.sent_at_ms + member.settings.response_timeout_ms:
                 turn.emit(
@@ -238,9 +238,11 @@ def on_timer(turn: Turn, timer: Timer) -> None:
                         f"{member.settings.response_timeout_ms} ms; this worker joins again"
                     )
                 )
-                on_request_failed(turn, asking)
-        case "retry", (WaitingToJoin(until_ms=int(until_ms)) | StoppingAllJobs(until_ms=int(until_ms))) as waiting:
+                rejoin_after_failed_request(turn, asking)
+        case "retry", (
+            WaitingToJoin(backoff_ends_ms=int(until_ms)) | StoppingAllJobs(backoff_ends_ms=int(until_ms))
+        ) as waiting:
             if now_ms >= until_ms:
-                member.round = replace(waiting, until_ms=None)
+                member.round = replace(waiting, backoff_ends_ms=None)
         case _:
             pass  # ``held``: `join_if_due` runs after every event. Other timers are out of date.

@@ -57,10 +57,10 @@ def expect_next_round(turn: Turn) -> None:
     member.place = replace(
         member.place, next_round_expected_until_ms=turn.now_ms + member.settings.next_round_window_ms
     )
-    set_heartbeat(turn)
+    set_heartbeat_timer(turn)
 
 
-def set_heartbeat(turn: Turn) -> None:
+def set_heartbeat_timer(turn: Turn) -> None:
     """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further round is
     expected."""
     member, settings = turn.member, turn.member.settings
@@ -77,9 +77,9 @@ def send_heartbeat(turn: Turn) -> None:
     place = member.place
     if not isinstance(place, InGroup):
         return
-    set_heartbeat(turn)
+    set_heartbeat_timer(turn)
     timeout_ms = member.settings.lease.heartbeat_timeout_ms
-    if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < timeout_ms:
+    if place.unanswered_heartbeat is not None and turn.now_ms - place.unanswered_heartbeat.sent_at_ms < timeout_ms:
         return  # The response may still arrive; after this time one more heartbeat fits in before the lease ends.
     heartbeat = HeartbeatRequest(
         group_id=member.settings.group_id,
@@ -87,10 +87,10 @@ def send_heartbeat(turn: Turn) -> None:
         instance_id=member.settings.instance_id,
         generation=place.generation,
     )
-    member.place = replace(place, heartbeat=turn.send(heartbeat))
+    member.place = replace(place, unanswered_heartbeat=turn.send(heartbeat))
 
 
-def on_heartbeat(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
+def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
     """Process the response to a heartbeat: renew the lease, request a round, or end the membership."""
     member = turn.member
     assert isinstance(member.place, InGroup)
@@ -122,7 +122,7 @@ def on_confirm_leadership(turn: Turn, token: int) -> None:
     heartbeat has no response yet, send one when its response arrives. The response to the heartbeat that was sent after
     this order confirms that this worker is the leader."""
     member = turn.member
-    member.leadership_check = LeadershipCheck(token=token, ordered_at=next(member.request_ids))
+    member.leadership_check = LeadershipCheck(order_token=token, ordered_at_request_id=next(member.request_ids))
     send_heartbeat(turn)
 
 
@@ -133,9 +133,9 @@ def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> No
     assert isinstance(member.place, InGroup)
     if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:
         return
-    if check.covers(in_flight.id):
+    if check.was_sent_after_order(in_flight.id):
         member.leadership_check = None
-        turn.emit(LeadershipConfirmed(token=check.token))
+        turn.emit(LeadershipConfirmed(token=check.order_token))
     else:
         send_heartbeat(turn)
 
@@ -154,7 +154,7 @@ def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:
         turn.emit(LeaseRenewed(lease_ends_ms=lease_ends_ms, session_timeout_ms=member.settings.session_timeout_ms))
 
 
-def end_lease_if_over(turn: Turn) -> bool:
+def lose_membership_if_lease_over(turn: Turn) -> bool:
     """End the membership if the lease has ended. Returns whether it has."""
     place = turn.member.place
     lease_ends_ms = place.lease_ends_ms if isinstance(place, InGroup) else None
@@ -166,7 +166,7 @@ def end_lease_if_over(turn: Turn) -> bool:
     return True
 
 
-def retry_later(turn: Turn) -> None:
+def rejoin_after_backoff(turn: Turn) -> None:
     """Join again after a back-off, which doubles with each retry since the last assignment."""
     member = turn.member
     settings = member.settings
@@ -174,9 +174,9 @@ def retry_later(turn: Turn) -> None:
     member.retries += 1
     until_ms = turn.now_ms + backoff_ms
     if isinstance(member.round, StoppingAllJobs):
-        member.round = StoppingAllJobs(until_ms=until_ms)
+        member.round = StoppingAllJobs(backoff_ends_ms=until_ms)
     else:
-        member.round = WaitingToJoin(until_ms=until_ms)
+        member.round = WaitingToJoin(backoff_ends_ms=until_ms)
     turn.emit(SetTimer(timer="retry", at_ms=until_ms))
 
 
@@ -190,7 +190,7 @@ def on_unknown_member_id(turn: Turn) -> None:
     if isinstance(member.place, InGroup):
         lose_membership(turn, "the coordinator has removed this member (UNKNOWN_MEMBER_ID)")
     else:
-        retry_later(turn)
+        rejoin_after_backoff(turn)
     clear_member_id(member)
     member.prior_member = PriorMember.UNCHECKED
 
@@ -250,7 +250,7 @@ def on_leave(turn: Turn, reason: str, *, is_permanent: bool = False) -> None:
     instance_id = member.settings.instance_id
     if not member.member_id or (instance_id is not None and not is_permanent):
         # A static member is expected to return: the coordinator keeps its membership and jobs until its session ends.
-        leave(turn)
+        complete_leave(turn)
         return
     request = LeaveRequest(
         group_id=member.settings.group_id, member_id=member.member_id, instance_id=instance_id, reason=reason
@@ -265,14 +265,14 @@ def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
     in_flight = leaving.in_flight
     match event:
         case ResponseReceived(id=id_) | RequestFailed(id=id_) if id_ == in_flight.id:
-            leave(turn)
+            complete_leave(turn)
         case TimerFired(timer="leave") if turn.now_ms >= in_flight.sent_at_ms + LEAVE_TIMEOUT_MS:
-            leave(turn)
+            complete_leave(turn)
         case _:
             pass
 
 
-def leave(turn: Turn) -> None:
+def complete_leave(turn: Turn) -> None:
     """End the member without waiting for a response, and emit `LeaveCompleted`."""
     turn.member.ending = HasLeft()
     turn.emit(CancelTimer(timer="leave"))

@@ -35,7 +35,7 @@ def offered_protocol(member: Member, wire_name: str) -> ConnectProtocol | None:
     return next((offered for offered in member.settings.protocols if offered.wire_name == wire_name), None)
 
 
-def log_protocol(turn: Turn, protocol: ConnectProtocol) -> None:
+def log_protocol_if_changed(turn: Turn, protocol: ConnectProtocol) -> None:
     """Log the group's protocol if it differs from the protocol that was logged last. The message is a warning if the
     group's protocol is older than the newest protocol that this worker offers."""
     member = turn.member

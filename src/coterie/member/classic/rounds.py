@@ -14,16 +14,16 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.permanent_errors import permanent_error_reason
 from coterie.member.classic.presence import (
-    end_lease_if_over,
     expect_next_round,
     lose_membership,
+    lose_membership_if_lease_over,
     lose_membership_permanently,
     on_unknown_member_id,
+    rejoin_after_backoff,
     renew_lease,
-    retry_later,
-    set_heartbeat,
+    set_heartbeat_timer,
 )
-from coterie.member.classic.protocol_offer import log_protocol, offered_protocol, protocols_to_offer
+from coterie.member.classic.protocol_offer import log_protocol_if_changed, offered_protocol, protocols_to_offer
 from coterie.member.classic.state import (
     NO_GENERATION,
     NO_MEMBER,
@@ -83,7 +83,7 @@ def join_if_due(turn: Turn) -> None:
             pass
         case AwaitingWorkerState() | CheckingPriorMember() | JoinSent() | ComputingAssignments() | SyncSent():
             pass
-        case WaitingToJoin(until_ms=int()) | StoppingAllJobs(until_ms=int()):
+        case WaitingToJoin(backoff_ends_ms=int()) | StoppingAllJobs(backoff_ends_ms=int()):
             pass
         case AssignmentReceived() if member.rejoin_reason is None:
             pass
@@ -102,9 +102,9 @@ def join_if_due(turn: Turn) -> None:
         case WaitingToJoin() | AssignmentReceived() | StoppingAllJobs():
             is_static = member.settings.instance_id is not None
             if is_static and not member.member_id and member.prior_member is PriorMember.UNCHECKED:
-                check_prior_member(turn)
+                send_prior_member_check(turn)
             else:
-                join(turn)
+                send_join(turn)
 
 
 def uses_eager(member: Member) -> bool:
@@ -112,11 +112,11 @@ def uses_eager(member: Member) -> bool:
     return isinstance(member.place, InGroup) and member.place.protocol is ConnectProtocol.EAGER
 
 
-def join(turn: Turn) -> None:
+def send_join(turn: Turn) -> None:
     """Send JoinGroup with the current worker state."""
     member, settings = turn.member, turn.member.settings
     turn.emit(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
-    metadata = metadata_of(member)
+    metadata = worker_metadata_for_join(member)
     request = JoinRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
@@ -140,7 +140,7 @@ def join(turn: Turn) -> None:
         member.prior_member = PriorMember.IN_GROUP
 
 
-def metadata_of(member: Member) -> WorkerMetadata:
+def worker_metadata_for_join(member: Member) -> WorkerMetadata:
     """The metadata of this worker that the next JoinGroup sends to the leader."""
     settings, worker_state = member.settings, member.worker_state
     claims = worker_state.claims(settings.claims)
@@ -167,7 +167,7 @@ def metadata_of(member: Member) -> WorkerMetadata:
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
         draining=worker_state.draining,
-        opaque=None if settings.name is None else encode_opaque(name=settings.name),
+        opaque=None if settings.worker_name is None else encode_opaque(name=settings.worker_name),
     )
 
 
@@ -177,7 +177,7 @@ def is_worker_state_in_join(member: Member) -> bool:
     return isinstance(member.round, JoinSent) and member.round.sent_worker_state == member.worker_state
 
 
-def check_prior_member(turn: Turn) -> None:
+def send_prior_member_check(turn: Turn) -> None:
     """Ask the coordinator whether the group has a member with this instance id, from a previous process of this worker.
 
     If it has, the response to a join contains the current generation and does not show that there was such a member
@@ -193,14 +193,14 @@ def check_prior_member(turn: Turn) -> None:
 
 def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
     """Store whether the group has a member from a previous process of this worker, which the error code of ``response``
-    shows. Any other error is handled by :func:`on_error`."""
+    shows. Any other error is handled by :func:`on_error_response`."""
     match response.error:
         case ErrorCode.unknown_member_id:
             turn.member.prior_member = PriorMember.NOT_IN_GROUP
         case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
             turn.member.prior_member = PriorMember.IN_GROUP
         case error:
-            on_error(turn, error)
+            on_error_response(turn, error)
 
 
 def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
@@ -210,16 +210,16 @@ def send_with_timeout(turn: Turn, request: RequestT) -> InFlight[RequestT]:
     return in_flight
 
 
-def on_request_failed(turn: Turn, awaiting: AwaitingResponse) -> None:
+def rejoin_after_failed_request(turn: Turn, awaiting: AwaitingResponse) -> None:
     """Join again after a back-off, because a request has failed or its response is overdue. If this was a join of a
     worker in the group, store that the group may have selected another protocol (``may_have_missed_vote``)."""
     member = turn.member
     if isinstance(awaiting, JoinSent) and isinstance(member.place, InGroup):
         member.place = replace(member.place, may_have_missed_vote=True)
-    retry_later(turn)
+    rejoin_after_backoff(turn)
 
 
-def on_joined(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
+def on_join_response(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
     """Process the response to JoinGroup: continue the round, join again, or join no more if the error is permanent.
     After UNKNOWN_MEMBER_ID, a member in the group loses its membership first."""
     member, place = turn.member, turn.member.place
@@ -227,7 +227,7 @@ def on_joined(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
     match response.error:
         case ErrorCode.none if concerns_this_member(joins, response.member_id) and response.generation >= 0:
             member.prior_member = joins.prior_member
-            on_accepted(turn, joins.in_flight, response)
+            on_join_accepted(turn, joins.in_flight, response)
             if withheld_eager:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
         case ErrorCode.member_id_required if concerns_this_member(joins, response.member_id):
@@ -236,14 +236,14 @@ def on_joined(turn: Turn, joins: JoinSent, response: JoinResponse) -> None:
         case ErrorCode.unknown_member_id:
             on_unknown_member_id(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
-            retry_later(turn)
+            rejoin_after_backoff(turn)
         case ErrorCode.inconsistent_group_protocol if withheld_eager and isinstance(place, InGroup):
             member.place = replace(place, protocol=ConnectProtocol.EAGER, may_have_missed_vote=False)
         case error:
-            on_error(turn, error)
+            on_error_response(turn, error)
 
 
-def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResponse) -> None:
+def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResponse) -> None:
     """Process the response of an accepted join. If this member is the leader and the generation has no assignments yet,
     order the herder to compute them; otherwise send SyncGroup. If the group has selected a protocol that this worker
     did not offer, join again."""
@@ -257,7 +257,7 @@ def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResp
         place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
         member.place = place
     turn.emit(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
-    set_heartbeat(turn)
+    set_heartbeat_timer(turn)
     if protocol is None:
         turn.emit(
             WriteLogMessage(
@@ -265,13 +265,16 @@ def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResp
                 "worker joins again"
             )
         )
-        retry_later(turn)
+        rejoin_after_backoff(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
         member.prior_member = PriorMember.NOT_IN_GROUP
         member.round = ComputingAssignments(protocol=protocol)
-        read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
+        read = {
+            other: decode_member_metadata(turn, other, data)
+            for other, data in (response.metadata_by_member or {}).items()
+        }
         members = {
-            other: to_member_report(metadata, response.instance_ids.get(other), protocol)
+            other: to_member_report(metadata, response.instance_id_by_member.get(other), protocol)
             for other, metadata in read.items()
             if metadata is not None
         }
@@ -286,10 +289,10 @@ def on_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: JoinResp
             # An eager assignment contains all jobs of the member, so one that was computed for the previous process is
             # valid for this process, too. (But a leader that has restarted has lost the assignments that it computed.)
             member.prior_member = PriorMember.NOT_IN_GROUP
-        sync(turn, place, protocol, {})
+        send_sync(turn, place, protocol, {})
 
 
-def on_error(turn: Turn, error: ErrorCode) -> None:
+def on_error_response(turn: Turn, error: ErrorCode) -> None:
     """Handle an error response to a join, a sync or the check for a prior member. If a retry may succeed, join again
     after a back-off. Otherwise report `MembershipRefused`, so that the herder shuts the worker down; after
     FENCED_INSTANCE_ID, the membership is also lost."""
@@ -301,7 +304,7 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
         turn.emit(MembershipRefused(reason=reason))
     else:
         turn.log_failure(f"The group's coordinator responded with {error.name}; this worker joins again")
-        retry_later(turn)
+        rejoin_after_backoff(turn)
 
 
 def concerns_this_member(joins: JoinSent, member_id: MemberId) -> bool:
@@ -310,7 +313,7 @@ def concerns_this_member(joins: JoinSent, member_id: MemberId) -> bool:
     return bool(member_id) and joins.in_flight.request.member_id in (NO_MEMBER, member_id)
 
 
-def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
+def decode_member_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
     """The metadata of a member. None if it cannot be decoded: a warning is logged, and the leader assigns nothing to
     that member."""
     try:
@@ -326,16 +329,16 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 
 def on_send_assignments(turn: Turn, event: SendAssignments) -> None:
     """Send the assignments that the herder has computed; ignored if their round is over."""
-    member, token = turn.member, RoundToken.checked(event.token)
+    member, token = turn.member, RoundToken.checked_token(event.token)
     match member.round, member.place:
         case ComputingAssignments(protocol=protocol), InGroup() as place if token.generation == place.generation:
             assignments = to_worker_assignments(event.computed, leader=member.member_id, leader_url=member.settings.url)
-            sync(turn, place, protocol, assignments)
+            send_sync(turn, place, protocol, assignments)
         case _:
             pass  # The assignments belong to another round.
 
 
-def sync(
+def send_sync(
     turn: Turn, place: InGroup, protocol: ConnectProtocol, assignments: Mapping[MemberId, WorkerAssignment]
 ) -> None:
     """Send SyncGroup for the generation of ``place``. ``assignments``, by member id, are empty unless this member is
@@ -353,21 +356,21 @@ def sync(
     member.round = SyncSent(in_flight=send_with_timeout(turn, request), protocol=protocol)
 
 
-def on_synced(turn: Turn, syncs: SyncSent, response: SyncResponse) -> None:
+def on_sync_response(turn: Turn, syncs: SyncSent, response: SyncResponse) -> None:
     """Process the response to SyncGroup: apply the assignment, join again, or join no more if the error is permanent.
     The membership is lost first after UNKNOWN_MEMBER_ID, or if its lease has ended meanwhile."""
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, syncs.in_flight)
             # The response may have arrived before a long pause, and the jobs may be assigned to other members by now.
-            if not end_lease_if_over(turn):
+            if not lose_membership_if_lease_over(turn):
                 on_assignment_bytes(turn, syncs.protocol, response.assignment)
         case ErrorCode.unknown_member_id:
             on_unknown_member_id(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             pass  # The group has begun another rebalance: join at once.
         case error:
-            on_error(turn, error)
+            on_error_response(turn, error)
 
 
 def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
@@ -377,14 +380,14 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
         lose_membership(
             turn, "the leader assigned nothing to this worker, because it could not decode this worker's metadata"
         )
-        retry_later(turn)
+        rejoin_after_backoff(turn)
         return
     try:
         _, assignment = decode_assignment(data)
     except WireError as error:
         turn.log_failure(f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}")
         turn.member.malformed_assignments += 1
-        retry_later(turn)
+        rejoin_after_backoff(turn)
         return
     on_assignment(turn, protocol, assignment)
 
@@ -413,5 +416,5 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
     unconfirmed = member.assigned_unconfirmed - assignment.revoked
     member.assigned_unconfirmed = unconfirmed | (assignment.assigned - member.owned)
     member.worker_state = replace(member.worker_state, owned=member.owned | assignment.assigned)
-    log_protocol(turn, protocol)
+    log_protocol_if_changed(turn, protocol)
     turn.emit(to_assigned(place.member_id, assignment, generation=place.generation, protocol=protocol))

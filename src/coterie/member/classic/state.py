@@ -53,7 +53,7 @@ class MemberSettings:
     """The URL of this worker's REST listener; leaders send it to all members."""
     protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.versions_to_offer
     """The protocols that this worker offers, the preferred protocol first."""
-    name: str | None = None
+    worker_name: str | None = None
     """``worker.name``; None if it is not set."""
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
@@ -132,7 +132,7 @@ class InGroup:
     the group may then have selected another protocol than ``protocol``."""
     next_round_expected_until_ms: int = 0
     """Until when heartbeats are sent at the shorter interval."""
-    heartbeat: InFlight[HeartbeatRequest] | None = None
+    unanswered_heartbeat: InFlight[HeartbeatRequest] | None = None
     """The last heartbeat, until its response arrives; None when there is no such heartbeat."""
 
 
@@ -151,7 +151,7 @@ class WaitingToJoin:
     """No round is running. JoinGroup is sent when nothing prevents it (`join_if_due`), and after the back-off if there
     is one."""
 
-    until_ms: int | None = None
+    backoff_ends_ms: int | None = None
     """When the back-off after a failure ends; None when there is none."""
 
 
@@ -208,7 +208,7 @@ class StoppingAllJobs:
     """All jobs must stop before the next join: either the membership is lost, or this worker is still a member and the
     group's protocol is eager."""
 
-    until_ms: int | None = None
+    backoff_ends_ms: int | None = None
     """When the back-off ends, which precedes the next join; None when there is none."""
 
 
@@ -291,7 +291,7 @@ class Member:
         self.logged_protocol: ConnectProtocol | None = None
         """The group's protocol that was logged last."""
         if place is not None:
-            self._continue_in(place)
+            self._continue_membership(place)
 
     @property
     def member_id(self) -> MemberId:
@@ -321,7 +321,7 @@ class Member:
             case _:
                 return NO_JOBS
 
-    def _continue_in(self, place: PlaceHandover) -> None:
+    def _continue_membership(self, place: PlaceHandover) -> None:
         """Continue the membership that the previous process passed on."""
         self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)
         self.place = InGroup(
@@ -336,7 +336,7 @@ class Member:
         self.round = AssignmentReceived()
 
 
-def check(member: Member) -> None:
+def check_invariants(member: Member) -> None:
     """Assert the invariants that hold after every step and that the types of the unions do not already guarantee.
 
     :raises AssertionError: when an invariant does not hold, which is a bug in Coterie.
@@ -345,8 +345,10 @@ def check(member: Member) -> None:
         assert isinstance(member.round, AwaitingWorkerState | WaitingToJoin | StoppingAllJobs), (
             "a refused member is in no round"
         )
-    if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
-        assert member.place.heartbeat.request.member_id == member.place.member_id, "a heartbeat has this member's id"
+    if isinstance(member.place, InGroup) and member.place.unanswered_heartbeat is not None:
+        assert member.place.unanswered_heartbeat.request.member_id == member.place.member_id, (
+            "a heartbeat has this member's id"
+        )
     match member.place, member.round:
         case InGroup(protocol=protocol), ComputingAssignments(protocol=of_round):
             assert protocol is of_round, "the round has the protocol of the last join"

@@ -39,14 +39,14 @@ _COMPUTING_TIMEOUT_FACTOR = 2
 the whole group."""
 
 
-def on_chosen(turn: Turn) -> None:
+def on_chosen_to_compute(turn: Turn) -> None:
     """Called when the coordinator has chosen this member to compute the target: request the state of the group, unless
     such a request has no response yet."""
     if not isinstance(turn.member.computation, PrepareSent):
         send_prepare(turn)
 
 
-def send_again_if_due(turn: Turn) -> None:
+def resend_prepare_or_install(turn: Turn) -> None:
     """Called when a heartbeat was accepted: send Prepare or Install again if its response was lost, or if the
     coordinator refused it because of its old member epoch."""
     match turn.member.computation:
@@ -80,14 +80,14 @@ def send_install(turn: Turn, group_epoch: GroupEpoch, error: int, target: Comput
         member_id=member.settings.member_id,
         member_epoch=member.place.member_epoch,
         group_epoch=group_epoch,
-        error=error,
+        assignor_error=error,
         target=target,
         response_timeout_ms=response_timeout_ms(member) * _COMPUTING_TIMEOUT_FACTOR,
     )
     member.computation = InstallSent(in_flight=turn.send(request))
 
 
-def on_prepared(turn: Turn, response: PrepareAssignmentResponse) -> None:
+def on_prepare_response(turn: Turn, response: PrepareAssignmentResponse) -> None:
     """Process the response to ConnectGroupPrepareAssignment: order the computation, try again, or give up."""
     member = turn.member
     match response:
@@ -120,7 +120,7 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
             )
 
 
-def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
+def on_install_response(turn: Turn, in_flight_target: InstallSent, response: InstallAssignmentResponse) -> None:
     """Process the response to ConnectGroupInstallAssignment. If the target was installed, the next heartbeat is due at
     once, because this worker's assignment may have changed; a back-off is not shortened."""
     member = turn.member
@@ -130,7 +130,7 @@ def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAss
             if isinstance(member.heartbeat, HeartbeatDue) and not member.heartbeat.is_backoff:
                 member.heartbeat = HeartbeatDue(at_ms=turn.now_ms)
         case ConnectErrorCode.FENCED_MEMBER_EPOCH:
-            member.computation = install_due(in_flight_target)
+            member.computation = to_install_due(in_flight_target)
         case _:
             turn.log(
                 "The target assignment that this worker has computed was not installed: "
@@ -138,7 +138,7 @@ def on_installed(turn: Turn, in_flight_target: InstallSent, response: InstallAss
             )
 
 
-def install_due(sent: InstallSent) -> InstallDue:
+def to_install_due(sent: InstallSent) -> InstallDue:
     """The state in which the installation ``sent`` waits to be sent again."""
     request = sent.in_flight.request
-    return InstallDue(group_epoch=request.group_epoch, error=request.error, target=request.target)
+    return InstallDue(group_epoch=request.group_epoch, error=request.assignor_error, target=request.target)

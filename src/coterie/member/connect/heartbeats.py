@@ -2,34 +2,34 @@
 
 from dataclasses import replace
 
-from coterie.member.connect.computation import on_chosen, send_again_if_due
+from coterie.member.connect.computation import on_chosen_to_compute, resend_prepare_or_install
 from coterie.member.connect.presence import (
-    end_lease_if_over,
-    end_membership,
-    limit_lease,
+    apply_session_timeout,
+    clear_membership_state,
+    end_as_refused,
     lose_membership,
-    refuse,
+    lose_membership_if_lease_over,
     renew_lease,
-    retry_later,
+    schedule_heartbeat_retry,
 )
 from coterie.member.connect.refusals import permanent_error_reason
 from coterie.member.connect.requests import (
-    has_to_report,
-    heartbeat_request,
-    leave_request,
+    configured_jobs_to_report,
+    data_to_report,
+    make_leave_request,
+    make_next_heartbeat,
     must_confirm_leadership,
-    report_of_configured,
-    reported_now,
+    must_report_at_once,
 )
 from coterie.member.connect.state import (
-    Former,
+    FormerMembership,
     HeartbeatDue,
     HeartbeatSent,
     InGroup,
     Member,
     NoHeartbeat,
     NotInGroup,
-    Reported,
+    ReportedData,
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import SetTimer
@@ -45,13 +45,13 @@ shorter interval or responds at once."""
 
 _NO_LEADER = LeaderOfGroup(member_id=MemberId(""), leader_epoch=LeaderEpoch(0), url=WorkerUrl(""))
 _NO_ASSIGNMENT = AssignmentToMember(
-    jobs=NO_JOBS, job_epochs={}, assignment_epoch=GroupEpoch(0), config_offset=ConfigOffset(-1)
+    jobs=NO_JOBS, jobs_by_epoch={}, assignment_epoch=GroupEpoch(0), config_offset=ConfigOffset(-1)
 )
 
 # -- sending ----------------------------------------------------------------------------------------------------------
 
 
-def advance(turn: Turn) -> None:
+def send_heartbeat_if_due(turn: Turn) -> None:
     """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step.
 
     A heartbeat whose response may be held is followed by another one on the same connection, which ends the hold. No
@@ -60,21 +60,23 @@ def advance(turn: Turn) -> None:
     """
     member, now_ms = turn.member, turn.now_ms
     match member.place, member.heartbeat:
-        case NotInGroup(former=former), NoHeartbeat() if member.worker_state is not None and not member.owned:
-            if former is Former.LEAVES:
-                turn.send(leave_request(member, LEAVE_BRIEFLY))
-                member.place = NotInGroup(former=Former.LOST)
+        case NotInGroup(former_membership=former), NoHeartbeat() if (
+            member.worker_state is not None and not member.owned
+        ):
+            if former is FormerMembership.LEAVES:
+                turn.send(make_leave_request(member, LEAVE_BRIEFLY))
+                member.place = NotInGroup(former_membership=FormerMembership.LOST)
             send_heartbeat(turn)
         case NotInGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms and not member.owned:
             send_heartbeat(turn)
         case InGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms:
             send_heartbeat(turn)
-        case InGroup() as place, HeartbeatDue(is_backoff=False) if has_to_report(
-            member, place.reported, None
+        case InGroup() as place, HeartbeatDue(is_backoff=False) if must_report_at_once(
+            member, place.reported_data, None
         ) or must_confirm_leadership(member):
             send_heartbeat(turn)
         case _, HeartbeatSent(may_be_held=True) as sent if not member.older_heartbeats and (
-            has_to_report(member, sent.reported, sent.configured_report) or must_confirm_leadership(member)
+            must_report_at_once(member, sent.reported_data, sent.configured_report) or must_confirm_leadership(member)
         ):
             send_heartbeat(turn)
         case _:
@@ -84,13 +86,13 @@ def advance(turn: Turn) -> None:
 def send_heartbeat(turn: Turn) -> None:
     """Send a heartbeat. If the newest heartbeat has no response yet, it becomes one of ``Member.older_heartbeats``."""
     member = turn.member
-    reported, configured_report = reported_now(member), report_of_configured(member)
-    request = heartbeat_request(member)
+    reported, configured_report = data_to_report(member), configured_jobs_to_report(member)
+    request = make_next_heartbeat(member)
     if isinstance(member.heartbeat, HeartbeatSent):
         older = member.heartbeat.in_flight
         member.older_heartbeats[older.id] = older.sent_at_ms
     member.heartbeat = HeartbeatSent(
-        in_flight=turn.send(request), reported=reported, configured_report=configured_report
+        in_flight=turn.send(request), reported_data=reported, configured_report=configured_report
     )
 
 
@@ -102,7 +104,7 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
     place = member.place
     assert isinstance(place, InGroup)
     at_ms = now_ms
-    if member.settings.max_wait_ms == 0:
+    if member.settings.allowed_response_hold_ms == 0:
         longest_ms = max(INTERVAL_MIN_MS, place.lease.heartbeat_timeout_ms)
         at_ms = now_ms + min(max(INTERVAL_MIN_MS, place.heartbeat_interval_ms), longest_ms)
     elif sent.must_be_held and not had_effect and member.last_request_id == sent.in_flight.id:
@@ -115,48 +117,48 @@ def set_next_heartbeat(turn: Turn, sent: HeartbeatSent, *, had_effect: bool) -> 
 # -- responses --------------------------------------------------------------------------------------------------------
 
 
-def on_heartbeat(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
+def on_heartbeat_response(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
     """Process the response to the newest heartbeat: apply it if the heartbeat was accepted; otherwise, depending on the
     error, the membership is lost, this worker is refused, or the next heartbeat follows after a back-off."""
     member = turn.member
     error = response.error
     match error:
         case ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT:
-            on_accepted(turn, sent, response)
+            on_heartbeat_accepted(turn, sent, response)
         case ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH if isinstance(
             member.place, InGroup
         ):
             lose_membership(turn, f"the coordinator responded {error_text(response.error, response.message)}")
         case _ if (reason := permanent_error_reason(member.settings, error, response.message)) is not None:
-            refuse(turn, reason)
+            end_as_refused(turn, reason)
         case _:
             # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
             turn.log_failure(
                 f"The group's coordinator responded to a heartbeat with {error_text(response.error, response.message)}"
             )
-            retry_later(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
+            schedule_heartbeat_retry(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
 
 
-def on_older_heartbeat(turn: Turn, sent_at_ms: int, response: HeartbeatResponse) -> None:
+def on_older_heartbeat_response(turn: Turn, sent_at_ms: int, response: HeartbeatResponse) -> None:
     """Process the response to a heartbeat that is not the newest one: it renews the lease if the heartbeat was
     accepted, and has no other effect."""
     if response.error in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT):
         renew_lease(turn, sent_at_ms)
 
 
-def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
+def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
     """Process the response to a heartbeat that the coordinator has accepted: renew the lease, report a changed
-    assignment to the herder, and set the time of the next heartbeat. If the response contains a `contradiction`, the
-    membership is lost; a worker outside the group tries to join again."""
+    assignment to the herder, and set the time of the next heartbeat. If the response contains a
+    `invalid_response_error`, the membership is lost; a worker outside the group tries to join again."""
     member = turn.member
     before = member.place
-    reason = contradiction(before, response)
+    reason = invalid_response_error(before, response)
     if reason is not None and isinstance(before, InGroup):
         lose_membership(turn, f"the coordinator sent an invalid response: {reason}")
         return
     if reason is not None:
         turn.log_failure(f"The group's coordinator sent an invalid response to a join: {reason}")
-        retry_later(turn, at_once=False)
+        schedule_heartbeat_retry(turn, at_once=False)
         return
     if isinstance(before, NotInGroup):
         assert response.session_timeout_ms is not None
@@ -169,27 +171,27 @@ def on_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) ->
             assignment=response.assignment or _NO_ASSIGNMENT,
         )
     else:
-        place = place_after(before, response)
+        place = place_after_response(before, response)
     member.place = replace(
         place,
-        reported=take_back_reasons(member, sent.reported),
-        accepted_owned=sent.reported.owned,
+        reported_data=remove_accepted_reasons(member, sent.reported_data),
+        accepted_owned=sent.reported_data.owned,
         configured_report=sent.configured_report or place.configured_report,
     )
     if isinstance(before, InGroup) and response.session_timeout_ms not in (None, before.session_timeout_ms):
-        limit_lease(turn, max(1, response.session_timeout_ms or 0))
+        apply_session_timeout(turn, max(1, response.session_timeout_ms or 0))
     renew_lease(turn, sent.in_flight.sent_at_ms)
-    if end_lease_if_over(turn):
+    if lose_membership_if_lease_over(turn):
         return  # The response arrived too late: the coordinator may have assigned the jobs to other members since.
     member.failures.clear()
     member.retries = 0
-    has_changed = emit_assignment(turn, before)
+    has_changed = emit_assignment_if_changed(turn, before)
     confirm_leadership(turn, sent)
     is_chosen = response.error is ConnectErrorCode.COMPUTE_ASSIGNMENT
     if is_chosen:
-        on_chosen(turn)
+        on_chosen_to_compute(turn)
     else:
-        send_again_if_due(turn)
+        resend_prepare_or_install(turn)
     set_next_heartbeat(turn, sent, had_effect=has_changed or is_chosen)
 
 
@@ -197,12 +199,12 @@ def confirm_leadership(turn: Turn, sent: HeartbeatSent) -> None:
     """Confirm that this worker is the leader, if the herder has asked for it, the accepted heartbeat was sent after
     that, and its response has not named another leader."""
     member, check = turn.member, turn.member.leadership_check
-    if check is not None and member.is_leader and check.covers(sent.in_flight.id):
+    if check is not None and member.is_leader and check.was_sent_after_order(sent.in_flight.id):
         member.leadership_check = None
-        turn.emit(LeadershipConfirmed(token=check.token))
+        turn.emit(LeadershipConfirmed(token=check.order_token))
 
 
-def take_back_reasons(member: Member, accepted: Reported) -> Reported:
+def remove_accepted_reasons(member: Member, accepted: ReportedData) -> ReportedData:
     """The data ``accepted`` of an accepted heartbeat, without the reasons of assignors, which are also removed from
     ``member.assignors``: each reason is sent until one heartbeat with it is accepted. If an `UpdateAssignor` has
     arrived since this heartbeat was sent, its reason stays for the next heartbeat.
@@ -215,7 +217,7 @@ def take_back_reasons(member: Member, accepted: Reported) -> Reported:
     return replace(accepted, assignors=tuple(replace(one, reason=0) for one in accepted.assignors))
 
 
-def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
+def invalid_response_error(before: NotInGroup | InGroup, response: HeartbeatResponse) -> str | None:
     """The contradiction in the response to an accepted heartbeat, as a text; None if there is none. A member with the
     epoch 0 has no jobs, because its next heartbeat is a join."""
     epoch = response.member_epoch
@@ -228,7 +230,7 @@ def contradiction(before: NotInGroup | InGroup, response: HeartbeatResponse) -> 
     return None
 
 
-def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
+def place_after_response(before: InGroup, response: HeartbeatResponse) -> InGroup:
     """The membership after the response to an accepted heartbeat. Fields that the response leaves out have not
     changed."""
     return replace(
@@ -240,16 +242,16 @@ def place_after(before: InGroup, response: HeartbeatResponse) -> InGroup:
     )
 
 
-def on_announced(turn: Turn, response: HeartbeatResponse) -> None:
+def on_announcement_response(turn: Turn, response: HeartbeatResponse) -> None:
     """Process the response to the heartbeat that announces the next process. The hand-over contains the data of an
     accepted heartbeat's response; without a membership (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH) nothing is handed
     over."""
     member = turn.member
     match response.error, member.place:
         case ((ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT), InGroup() as place):
-            member.place = place_after(place, response)
+            member.place = place_after_response(place, response)
         case ((ConnectErrorCode.UNKNOWN_MEMBER_ID | ConnectErrorCode.FENCED_MEMBER_EPOCH), _):
-            end_membership(member)
+            clear_membership_state(member)
         case _:
             pass
 
@@ -258,13 +260,13 @@ def on_heartbeat_failed(turn: Turn, reason: str) -> None:
     """Called when no response to the newest heartbeat will arrive: log this, and send the next heartbeat, with all
     fields; at once if this is the first retry, otherwise after a back-off."""
     turn.log_failure(f"A heartbeat to the group's coordinator failed; this worker sends another one: {reason}")
-    retry_later(turn, at_once=True)
+    schedule_heartbeat_retry(turn, at_once=True)
 
 
 # -- events for the herder --------------------------------------------------------------------------------------------
 
 
-def emit_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
+def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool:
     """Emit `Assigned` if a response has changed the assignment, the leader or the epoch. Returns whether something
     has changed."""
     member = turn.member
@@ -286,12 +288,12 @@ def emit_assignment(turn: Turn, before: NotInGroup | InGroup) -> bool:
         leader=place.leader.member_id,
         leader_url=place.leader.url,
         config_offset=place.assignment.config_offset,
-        token=AssignmentDetails(
+        protocol_details=AssignmentDetails(
             leader_epoch=place.leader.leader_epoch,
             # A response with a new member epoch contains no assignment if the jobs have not changed.
             assignment_epoch=GroupEpoch(max(place.assignment.assignment_epoch, place.member_epoch)),
-            job_epochs=place.assignment.job_epochs,
-            version=place.assignment.version,
+            jobs_by_epoch=place.assignment.jobs_by_epoch,
+            metadata_version=place.assignment.version,
             metadata=place.assignment.metadata,
         ),
     )
@@ -306,6 +308,6 @@ def emit_state_change(turn: Turn) -> None:
     """Emit the member state if it has changed. `MembershipLost` is the event for a member that is not in the group any
     more."""
     member = turn.member
-    if member.state is not member.reported_state:
-        member.reported_state = member.state
-        turn.emit(MemberStateChanged(state=member.state))
+    if member.rebalance_state is not member.reported_state:
+        member.reported_state = member.rebalance_state
+        turn.emit(MemberStateChanged(state=member.rebalance_state))

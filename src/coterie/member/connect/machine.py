@@ -29,14 +29,19 @@ retries while jobs keep running, except for errors that a wrong setting causes (
 from dataclasses import replace
 
 from coterie.engine.output import Output
-from coterie.member.connect.computation import install_due, on_install_target, on_installed, on_prepared
+from coterie.member.connect.computation import (
+    on_install_response,
+    on_install_target,
+    on_prepare_response,
+    to_install_due,
+)
 from coterie.member.connect.heartbeats import (
-    advance,
     emit_state_change,
-    on_announced,
-    on_heartbeat,
+    on_announcement_response,
     on_heartbeat_failed,
-    on_older_heartbeat,
+    on_heartbeat_response,
+    on_older_heartbeat_response,
+    send_heartbeat_if_due,
 )
 from coterie.member.connect.messages import (
     DescribeRequest,
@@ -48,13 +53,13 @@ from coterie.member.connect.messages import (
 from coterie.member.connect.presence import (
     ENDING_TIMEOUT_MS,
     begin_handed_over_lease,
-    end_lease_if_over,
-    leave,
+    complete_leave,
+    complete_suspension,
+    lose_membership_if_lease_over,
     on_event_while_leaving,
     on_leave,
     on_leave_and_rejoin,
     on_suspend,
-    suspend,
 )
 from coterie.member.connect.requests import response_timeout_ms
 from coterie.member.connect.state import (
@@ -68,7 +73,7 @@ from coterie.member.connect.state import (
     Refused,
     Suspended,
     Suspending,
-    check,
+    check_invariants,
 )
 from coterie.member.connect.turn import Turn
 from coterie.member.events import MemberStarted, RequestFailed, ResponseReceived, TimerFired
@@ -106,14 +111,14 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             on_event_while_suspending(turn, suspending, event)
         case Suspended():
             if isinstance(event, Leave):
-                leave(turn)
+                complete_leave(turn)
         case None | Refused():
             on_event(turn, event)
-            end_lease_if_over(turn)
+            lose_membership_if_lease_over(turn)
             if member.ending is None:
-                advance(turn)
+                send_heartbeat_if_due(turn)
                 emit_state_change(turn)
-    check(member)
+    check_invariants(member)
     return Output(effects=tuple(turn.effects))
 
 
@@ -127,7 +132,7 @@ def on_event(turn: Turn, event: Event) -> None:
             member.worker_state = event
             member.assigned_unconfirmed -= event.owned
         case TimerFired():
-            pass  # `end_lease_if_over` and `advance` run after every event.
+            pass  # `lose_membership_if_lease_over` and `advance` run after every event.
         case SetConfiguredJobs() | ConfirmLeadership():
             on_order_to_leader(member, event)
         case UpdateAssignor():
@@ -137,9 +142,9 @@ def on_event(turn: Turn, event: Event) -> None:
         case RequestDescription():
             on_request_description(turn)
         case RequestFailed():
-            on_failure(turn, event)
+            on_failed_request(turn, event)
         case LeaveAndRejoin() | Leave() | SuspendMembership():
-            on_order_to_end(turn, event)
+            on_order_to_end_membership(turn, event)
         case MemberStarted():
             begin_handed_over_lease(turn)
         case Rejoin() | SendAssignments():
@@ -156,7 +161,7 @@ def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeaders
         case SetConfiguredJobs():
             member.configured = order
         case ConfirmLeadership(token=token):
-            member.leadership_check = LeadershipCheck(token=token, ordered_at=next(member.request_ids))
+            member.leadership_check = LeadershipCheck(order_token=token, ordered_at_request_id=next(member.request_ids))
 
 
 def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
@@ -165,10 +170,10 @@ def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
     member.assignors = tuple(
         replace(
             one,
-            version=order.version,
+            metadata_version=order.metadata_version,
             metadata=order.metadata,
             reason=order.reason or one.reason,
-            update=one.update + 1,
+            update_count=one.update_count + 1,
         )
         if one.name == order.name
         else one
@@ -176,7 +181,7 @@ def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
     )
 
 
-def on_order_to_end(turn: Turn, order: LeaveAndRejoin | Leave | SuspendMembership) -> None:
+def on_order_to_end_membership(turn: Turn, order: LeaveAndRejoin | Leave | SuspendMembership) -> None:
     """Process an order that ends the membership of this process, permanently or until it rejoins."""
     match order:
         case LeaveAndRejoin(reason=reason):
@@ -195,13 +200,13 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
     member = turn.member
     match event.response, member.heartbeat, member.computation:
         case HeartbeatResponse() as response, HeartbeatSent() as sent, _ if sent.in_flight.id == event.id:
-            on_heartbeat(turn, sent, response)
+            on_heartbeat_response(turn, sent, response)
         case HeartbeatResponse() as response, _, _ if event.id in member.older_heartbeats:
-            on_older_heartbeat(turn, member.older_heartbeats.pop(event.id), response)
+            on_older_heartbeat_response(turn, member.older_heartbeats.pop(event.id), response)
         case PrepareAssignmentResponse() as response, _, PrepareSent(in_flight=asked) if asked.id == event.id:
-            on_prepared(turn, response)
+            on_prepare_response(turn, response)
         case InstallAssignmentResponse() as response, _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
-            on_installed(turn, sent, response)
+            on_install_response(turn, sent, response)
         case DescribeResponse() as response, _, _ if event.id == member.describing:
             member.describing = None
             error = "" if response.error is ConnectErrorCode.NONE else response.message or response.error.name
@@ -210,7 +215,7 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
             pass  # The member no longer waits for this response.
 
 
-def on_failure(turn: Turn, event: RequestFailed) -> None:
+def on_failed_request(turn: Turn, event: RequestFailed) -> None:
     """Process the failure of a request. The newest heartbeat is followed by another one; Prepare and Install are sent
     again after the next accepted heartbeat; for a description, the herder receives the reason. The failure is ignored
     if the request was an older heartbeat, or the member no longer waits for the response."""
@@ -223,7 +228,7 @@ def on_failure(turn: Turn, event: RequestFailed) -> None:
         case _, PrepareSent(in_flight=asked) if asked.id == event.id:
             member.computation = PrepareDue()
         case _, InstallSent(in_flight=asked) as sent if asked.id == event.id:
-            member.computation = install_due(sent)
+            member.computation = to_install_due(sent)
         case _ if event.id == member.describing:
             member.describing = None
             turn.emit(GroupDescribed(description=None, error=event.reason))
@@ -249,12 +254,12 @@ def on_event_while_suspending(turn: Turn, suspending: Suspending, event: Event) 
     member, in_flight = turn.member, suspending.in_flight
     match event:
         case ResponseReceived(id=id_, response=HeartbeatResponse() as response) if id_ == in_flight.id:
-            on_announced(turn, response)
-            suspend(turn)
+            on_announcement_response(turn, response)
+            complete_suspension(turn)
         case RequestFailed(id=id_) if id_ == in_flight.id:
-            suspend(turn)
+            complete_suspension(turn)
         case TimerFired(timer="ending") if turn.now_ms >= in_flight.sent_at_ms + ENDING_TIMEOUT_MS:
-            suspend(turn)
+            complete_suspension(turn)
         case Leave():
             member.ending = None
             on_leave(turn, event)

@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 from coterie.member import events
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
-    Assignor,
     Claims,
-    Configured,
+    ConfiguredJobs,
     HeartbeatResponse,
     InstallAssignmentResponse,
     PrepareAssignmentResponse,
+    SupportedAssignor,
 )
 from coterie.nouns.group_description import GroupDescription
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, GroupId, InstanceId, MemberEpoch, MemberId, WorkerUrl
@@ -37,7 +37,7 @@ class HeartbeatRequest:
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
-    client_assignors: tuple[Assignor, ...] | None = None
+    client_assignors: tuple[SupportedAssignor, ...] | None = None
     owned: Jobs | None = None
     """The jobs that the worker owns. A job that is not in it has stopped there."""
     url: WorkerUrl | None = None
@@ -45,7 +45,7 @@ class HeartbeatRequest:
     config_offset: ConfigOffset | None = None
     config_topic_id: bytes | None = None
     """The topic id of the worker's config topic, 16 bytes."""
-    configured: Configured | None = None
+    configured: ConfiguredJobs | None = None
     claims: Claims | None = None
     draining: bool | None = None
     max_wait_ms: int = 0
@@ -75,7 +75,7 @@ class InstallRequest:
     member_epoch: MemberEpoch
     group_epoch: GroupEpoch
     """The group epoch in the response to ConnectGroupPrepareAssignment."""
-    error: int
+    assignor_error: int
     """0 if the assignor has computed ``target``; another number if it has failed. ``target`` is empty then."""
     target: ComputedTarget
     response_timeout_ms: int

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from coterie.engine.lease import Lease
 from coterie.member.connect.messages import Event, Timer
-from coterie.member.connect.requests import heartbeat_request, leave_request
+from coterie.member.connect.requests import make_leave_request, make_next_heartbeat
 from coterie.member.connect.state import (
-    Former,
+    FormerMembership,
     HasLeft,
     HeartbeatDue,
     InGroup,
@@ -47,11 +47,11 @@ def renew_lease(turn: Turn, sent_at_ms: int) -> None:
     place = turn.member.place
     assert isinstance(place, InGroup)
     lease_ends_ms = sent_at_ms + place.lease.duration_ms
-    if lease_ends_ms > place.lease_ends_ms or not place.is_confirmed:
-        set_lease(turn, lease_ends_ms)
+    if lease_ends_ms > place.lease_ends_ms or not place.is_lease_confirmed:
+        set_lease_end(turn, lease_ends_ms)
 
 
-def limit_lease(turn: Turn, session_timeout_ms: int) -> None:
+def apply_session_timeout(turn: Turn, session_timeout_ms: int) -> None:
     """Store the group's session timeout from a response. The coordinator applies a shorter timeout from the next
     request on, so the lease ends no later than the lease of a request that is sent now."""
     place = turn.member.place
@@ -59,19 +59,19 @@ def limit_lease(turn: Turn, session_timeout_ms: int) -> None:
     turn.member.place = replace(place, session_timeout_ms=session_timeout_ms)
     latest_ms = turn.now_ms + Lease(session_timeout_ms).duration_ms
     if latest_ms < place.lease_ends_ms:
-        set_lease(turn, latest_ms)
+        set_lease_end(turn, latest_ms)
 
 
-def set_lease(turn: Turn, lease_ends_ms: int) -> None:
+def set_lease_end(turn: Turn, lease_ends_ms: int) -> None:
     """Set the end of the lease to ``lease_ends_ms``, and report it to the herder (`LeaseRenewed`)."""
     place = turn.member.place
     assert isinstance(place, InGroup)
-    turn.member.place = replace(place, lease_ends_ms=lease_ends_ms, is_confirmed=True)
+    turn.member.place = replace(place, lease_ends_ms=lease_ends_ms, is_lease_confirmed=True)
     turn.emit(SetTimer(timer="lease", at_ms=lease_ends_ms))
     turn.emit(LeaseRenewed(lease_ends_ms=lease_ends_ms, session_timeout_ms=place.session_timeout_ms))
 
 
-def end_lease_if_over(turn: Turn) -> bool:
+def lose_membership_if_lease_over(turn: Turn) -> bool:
     """End the membership if the lease has ended. Returns whether it has."""
     place = turn.member.place
     if not isinstance(place, InGroup) or turn.now_ms < place.lease_ends_ms:
@@ -96,18 +96,20 @@ def begin_handed_over_lease(turn: Turn) -> None:
 # -- endings of the membership ----------------------------------------------------------------------------------------
 
 
-def lose_membership(turn: Turn, reason: str, *, former: Former = Former.LOST, has_lease_ended: bool = False) -> None:
+def lose_membership(
+    turn: Turn, reason: str, *, former: FormerMembership = FormerMembership.LOST, has_lease_ended: bool = False
+) -> None:
     """End the membership: the herder stops all jobs, and the member joins again, with the same member id, when no job
     is owned. A later response to a request that was sent before has no effect."""
     member = turn.member
-    end_membership(member)
-    member.place = NotInGroup(former=former)
+    clear_membership_state(member)
+    member.place = NotInGroup(former_membership=former)
     for timer in _ALL_TIMERS:
         turn.emit(CancelTimer(timer=timer))
     turn.emit(MembershipLost(reason=reason, has_lease_ended=has_lease_ended))
 
 
-def end_membership(member: Member) -> None:
+def clear_membership_state(member: Member) -> None:
     """Drop the state that belongs to the membership: no heartbeat is due, and this member computes nothing."""
     member.place = NotInGroup()
     member.heartbeat = NoHeartbeat()
@@ -116,7 +118,7 @@ def end_membership(member: Member) -> None:
     member.reported_state = MemberState.UNJOINED
 
 
-def refuse(turn: Turn, reason: str) -> None:
+def end_as_refused(turn: Turn, reason: str) -> None:
     """End the membership, and send no further heartbeat, because no retry can succeed. The herder shuts the worker
     down."""
     if isinstance(turn.member.place, InGroup):
@@ -130,7 +132,7 @@ def on_leave_and_rejoin(turn: Turn, reason: str) -> None:
     """End the membership, and join again when all jobs have stopped; immediately before the join, send the request that
     leaves the group, which acknowledges that all jobs have stopped. Does nothing outside of the group."""
     if isinstance(turn.member.place, InGroup):
-        lose_membership(turn, reason, former=Former.LEAVES)
+        lose_membership(turn, reason, former=FormerMembership.LEAVES)
 
 
 def on_leave(turn: Turn, event: Leave) -> None:
@@ -138,7 +140,7 @@ def on_leave(turn: Turn, event: Leave) -> None:
     sent if a job may still run, nor by a worker that has sent no heartbeat or was refused."""
     member = turn.member
     is_refused = isinstance(member.ending, Refused)
-    end_membership(member)
+    clear_membership_state(member)
     for timer in _ALL_TIMERS:
         turn.emit(CancelTimer(timer=timer))
     running = NO_JOBS if member.worker_state is None else member.worker_state.owned
@@ -148,10 +150,10 @@ def on_leave(turn: Turn, event: Leave) -> None:
             "group assigns them to other workers when this worker's connection or session has ended"
         )
     if running or is_refused or member.request_number == 0:
-        leave(turn)
+        complete_leave(turn)
         return
     epoch = LEAVE if event.is_permanent else LEAVE_BRIEFLY
-    member.ending = Leaving(in_flight=turn.send(leave_request(member, epoch)))
+    member.ending = Leaving(in_flight=turn.send(make_leave_request(member, epoch)))
     turn.emit(SetTimer(timer="ending", at_ms=turn.now_ms + ENDING_TIMEOUT_MS))
 
 
@@ -161,14 +163,14 @@ def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
     in_flight = leaving.in_flight
     match event:
         case ResponseReceived(id=id_) | RequestFailed(id=id_) if id_ == in_flight.id:
-            leave(turn)
+            complete_leave(turn)
         case TimerFired(timer="ending") if turn.now_ms >= in_flight.sent_at_ms + ENDING_TIMEOUT_MS:
-            leave(turn)
+            complete_leave(turn)
         case _:
             pass
 
 
-def leave(turn: Turn) -> None:
+def complete_leave(turn: Turn) -> None:
     """End the member without waiting for a response, and emit `LeaveCompleted`."""
     turn.member.ending = HasLeft()
     turn.emit(CancelTimer(timer="ending"))
@@ -186,9 +188,9 @@ def on_suspend(turn: Turn) -> None:
         turn.emit(CancelTimer(timer=timer))
     if not isinstance(member.place, InGroup):
         member.heartbeat = NoHeartbeat()
-        suspend(turn)
+        complete_suspension(turn)
         return
-    in_flight = turn.send(heartbeat_request(member, resumes=True))
+    in_flight = turn.send(make_next_heartbeat(member, resumes=True))
     member.heartbeat = NoHeartbeat()
     member.older_heartbeats.clear()
     member.computation = NotComputing()
@@ -196,15 +198,15 @@ def on_suspend(turn: Turn) -> None:
     turn.emit(SetTimer(timer="ending", at_ms=turn.now_ms + ENDING_TIMEOUT_MS))
 
 
-def suspend(turn: Turn) -> None:
+def complete_suspension(turn: Turn) -> None:
     """Send nothing from now on, and pass the membership on, also without a response to the announcement: the
     coordinator may have received the request, so the next process continues after its number."""
     turn.member.ending = Suspended()
     turn.emit(CancelTimer(timer="ending"))
-    turn.emit(MembershipSuspended(place=handover(turn.member)))
+    turn.emit(MembershipSuspended(handover=place_handover(turn.member)))
 
 
-def handover(member: Member) -> ConnectPlaceHandover | None:
+def place_handover(member: Member) -> ConnectPlaceHandover | None:
     """The membership for the next process; None outside of the group."""
     place = member.place
     if not isinstance(place, InGroup):
@@ -220,7 +222,7 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
         assignment_epoch=place.assignment.assignment_epoch,
         config_offset=place.assignment.config_offset,
         jobs=place.assignment.jobs,
-        job_epochs=place.assignment.job_epochs,
+        job_epochs=place.assignment.jobs_by_epoch,
         version=place.assignment.version,
         metadata=place.assignment.metadata,
     )
@@ -229,7 +231,7 @@ def handover(member: Member) -> ConnectPlaceHandover | None:
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 
-def retry_later(turn: Turn, *, at_once: bool) -> None:
+def schedule_heartbeat_retry(turn: Turn, *, at_once: bool) -> None:
     """Send the next heartbeat after a back-off, which doubles with each retry since the last accepted heartbeat. With
     ``at_once`` the first retry has no back-off: the coordinator has refused a stale heartbeat, or the connection has
     ended, and a coordinator that detects this removes the worker unless it soon sends a request on another connection.
@@ -237,7 +239,7 @@ def retry_later(turn: Turn, *, at_once: bool) -> None:
     member = turn.member
     settings = member.settings
     if isinstance(member.place, InGroup):
-        member.place = replace(member.place, reported=None)
+        member.place = replace(member.place, reported_data=None)
     exponent = member.retries - (1 if at_once else 0)
     backoff_ms = (
         0 if exponent < 0 else min(settings.retry_backoff_ms * 2 ** min(exponent, 16), settings.retry_backoff_max_ms)

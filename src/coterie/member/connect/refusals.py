@@ -18,7 +18,8 @@ def permanent_error_reason(settings: MemberSettings, error: ConnectErrorCode, me
             )
         case ConnectErrorCode.UNSUPPORTED_ASSIGNOR:
             return (
-                f"The coordinator of {group} does not accept the assignors of this worker ({_assignors(settings)}){why}"
+                f"The coordinator of {group} does not accept the assignors of this worker "
+                f"({_assignors_text(settings)}){why}"
             )
         case ConnectErrorCode.GROUP_AUTHORIZATION_FAILED:
             return (
@@ -46,7 +47,7 @@ def permanent_error_reason(settings: MemberSettings, error: ConnectErrorCode, me
             return None
 
 
-def _assignors(settings: MemberSettings) -> str:
+def _assignors_text(settings: MemberSettings) -> str:
     """The assignors of this worker, as a part of an error message: the name and the metadata versions of each, or the
     name of the coordinator's assignor that this worker uses."""
     if settings.server_assignor is not None:

@@ -4,14 +4,14 @@ one."""
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.member.connect.state import (
     HOLD_PARTS_OF_SESSION,
-    ConfiguredReport,
+    ConfiguredJobsReport,
     HeartbeatSent,
     InGroup,
     Member,
     NotInGroup,
-    Reported,
+    ReportedData,
 )
-from coterie.nouns.connect_groups import JOIN, Assignor, Claims, Configured
+from coterie.nouns.connect_groups import JOIN, Claims, ConfiguredJobs, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, MemberEpoch
 from coterie.nouns.jobs import NO_JOBS
 
@@ -19,10 +19,10 @@ _RESPONSE_TIMEOUT_MIN_MS = 500
 """The minimum time that a member waits for a response, however short the session timeout is."""
 
 
-def reported_now(member: Member) -> Reported:
+def data_to_report(member: Member) -> ReportedData:
     """The data that the next heartbeat would report."""
     state = member.worker_state
-    return Reported(
+    return ReportedData(
         owned=member.owned,
         config_offset=ConfigOffset(-1) if state is None else state.config_offset,
         draining=state is not None and state.draining,
@@ -31,23 +31,25 @@ def reported_now(member: Member) -> Reported:
     )
 
 
-def has_to_report(member: Member, last: Reported | None, configured_report: ConfiguredReport | None) -> bool:
+def must_report_at_once(
+    member: Member, last: ReportedData | None, configured_report: ConfiguredJobsReport | None
+) -> bool:
     """Whether the next heartbeat must be sent at once because something has changed since the heartbeat that reported
     ``last`` and ``configured_report``: a job has stopped, the worker begins or ends a drain or changes its claims, an
     assignor has new metadata or requests a new target assignment, or, on the leader, the configured jobs have changed.
     ``last`` is None if it is not certain that the coordinator has received the last report: then only the configured
     jobs are compared."""
-    now = reported_now(member)
+    now = data_to_report(member)
     if last is not None and (
         not last.owned <= now.owned
         or (last.draining, last.claims, last.assignors) != (now.draining, now.claims, now.assignors)
     ):
         return True
-    report = report_of_configured(member)
+    report = configured_jobs_to_report(member)
     return report is not None and report != configured_report
 
 
-def report_of_configured(member: Member) -> ConfiguredReport | None:
+def configured_jobs_to_report(member: Member) -> ConfiguredJobsReport | None:
     """The configured jobs that this member has to report as the leader. None if the coordinator has accepted them
     already, if the herder has sent none for the present leader epoch, or if this member is not the leader."""
     place = member.place
@@ -55,7 +57,7 @@ def report_of_configured(member: Member) -> ConfiguredReport | None:
         return None
     if member.configured.leader_epoch != place.leader.leader_epoch:
         return None  # The herder reads the config log to its end first.
-    report = ConfiguredReport(leader_epoch=place.leader.leader_epoch, configured=member.configured)
+    report = ConfiguredJobsReport(leader_epoch=place.leader.leader_epoch, configured_jobs=member.configured)
     return None if report == place.configured_report else report
 
 
@@ -65,34 +67,36 @@ def must_confirm_leadership(member: Member) -> bool:
     check = member.leadership_check
     if check is None or not member.is_leader:
         return False
-    return not (isinstance(member.heartbeat, HeartbeatSent) and check.covers(member.heartbeat.in_flight.id))
+    return not (
+        isinstance(member.heartbeat, HeartbeatSent) and check.was_sent_after_order(member.heartbeat.in_flight.id)
+    )
 
 
 def must_send_all_fields(member: Member) -> bool:
     """Whether the next heartbeat must contain all fields. These heartbeats must: a join, the first one on a connection,
     one after an error, and one that is sent while another one is unanswered."""
     match member.place:
-        case NotInGroup() | InGroup(member_epoch=0) | InGroup(reported=None):
+        case NotInGroup() | InGroup(member_epoch=0) | InGroup(reported_data=None):
             return True
         case InGroup():
             return bool(member.older_heartbeats) or isinstance(member.heartbeat, HeartbeatSent)
 
 
-def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequest:
+def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRequest:
     """The next heartbeat, with a new request number. With ``resumes`` it announces that this process is about to
     replace itself."""
-    settings, now = member.settings, reported_now(member)
+    settings, now = member.settings, data_to_report(member)
     member.request_number += 1
-    report = report_of_configured(member)
+    report = configured_jobs_to_report(member)
     configured = (
         None
         if report is None
-        else Configured(config_offset=report.configured.config_offset, jobs=report.configured.jobs)
+        else ConfiguredJobs(config_offset=report.configured_jobs.config_offset, jobs=report.configured_jobs.jobs)
     )
     epoch = member.place.member_epoch if isinstance(member.place, InGroup) else JOIN
     if resumes or must_send_all_fields(member):
-        may_be_held = not resumes and may_hold_all_fields(member) and not must_confirm_leadership(member)
-        wait_ms = longest_hold_ms(member) if may_be_held else 0
+        may_be_held = not resumes and may_hold_full_heartbeat(member) and not must_confirm_leadership(member)
+        wait_ms = response_hold_max_ms(member) if may_be_held else 0
         return HeartbeatRequest(
             group_id=settings.group_id,
             member_id=settings.member_id,
@@ -104,7 +108,7 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
             client_assignors=_client_assignors(member),
             owned=now.owned,
             url=settings.url,
-            name=settings.name or "",
+            name=settings.worker_name or "",
             config_offset=now.config_offset,
             config_topic_id=settings.config_topic_id,
             configured=configured,
@@ -116,9 +120,9 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
             response_timeout_ms=wait_ms + response_timeout_ms(member),
         )
     assert isinstance(member.place, InGroup)
-    last = member.place.reported
+    last = member.place.reported_data
     assert last is not None
-    wait_ms = 0 if must_confirm_leadership(member) else longest_hold_ms(member)
+    wait_ms = 0 if must_confirm_leadership(member) else response_hold_max_ms(member)
     return HeartbeatRequest(
         group_id=settings.group_id,
         member_id=settings.member_id,
@@ -135,26 +139,26 @@ def heartbeat_request(member: Member, *, resumes: bool = False) -> HeartbeatRequ
     )
 
 
-def may_hold_all_fields(member: Member) -> bool:
+def may_hold_full_heartbeat(member: Member) -> bool:
     """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
     lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
     holds it if it has just sent nothing new on the connection."""
     place = member.place
     return (
         isinstance(place, InGroup)
-        and place.reported is not None
+        and place.reported_data is not None
         and (place.member_epoch == JOIN or isinstance(member.heartbeat, HeartbeatSent))
     )
 
 
-def longest_hold_ms(member: Member) -> int:
+def response_hold_max_ms(member: Member) -> int:
     """How long the coordinator may at most hold back the response to this member's next heartbeat, while it has nothing
     new for the member. The member must be in the group."""
     assert isinstance(member.place, InGroup)
-    return min(member.settings.max_wait_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
+    return min(member.settings.allowed_response_hold_ms, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 
 
-def leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
+def make_leave_request(member: Member, epoch: MemberEpoch) -> HeartbeatRequest:
     """The heartbeat that leaves the group, with a new request number; it acknowledges that all jobs have stopped.
     ``epoch`` is LEAVE or LEAVE_BRIEFLY."""
     member.request_number += 1
@@ -177,17 +181,17 @@ def response_timeout_ms(member: Member) -> int:
     return max(_RESPONSE_TIMEOUT_MIN_MS, member.place.session_timeout_ms // HOLD_PARTS_OF_SESSION)
 
 
-def _client_assignors(member: Member) -> tuple[Assignor, ...] | None:
+def _client_assignors(member: Member) -> tuple[SupportedAssignor, ...] | None:
     """The client-side assignors as requests contain them; None if this worker names one of the coordinator."""
     if member.settings.server_assignor is not None:
         return None
     return tuple(
-        Assignor(
+        SupportedAssignor(
             name=one.name,
             minimum_version=one.minimum_version,
             maximum_version=one.maximum_version,
             reason=one.reason,
-            version=one.version,
+            version=one.metadata_version,
             metadata=one.metadata,
         )
         for one in member.assignors

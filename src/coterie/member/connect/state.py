@@ -49,13 +49,13 @@ class OfferedAssignor:
     name: str
     minimum_version: int
     maximum_version: int
-    version: int
+    metadata_version: int
     """The version of ``metadata``."""
     metadata: bytes = b""
     reason: int = 0
-    """Why the assignor asks for a new target assignment (`nouns.connect_groups.Reason`), until a heartbeat with it is
-    accepted; 0: it does not ask."""
-    update: int = 0
+    """Why the assignor asks for a new target assignment (`nouns.connect_groups.AssignorChangeReason`), until a
+    heartbeat with it is accepted; 0: it does not ask."""
+    update_count: int = 0
     """Counts the ``UpdateAssignor`` orders for this assignor: two orders with the same reason ask twice."""
 
 
@@ -72,7 +72,7 @@ class MemberSettings:
     """``group.instance.id`` of a static member; None: a dynamic member."""
     url: WorkerUrl
     """The URL of this worker's REST listener. The coordinator sends the leader's URL to all members."""
-    name: str | None = None
+    worker_name: str | None = None
     """``worker.name``; None if it is not set."""
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
@@ -86,7 +86,7 @@ class MemberSettings:
     """The topic id of this worker's config topic, 16 bytes; None if it is not known."""
     connection_grace_ms: int = defaults.CONNECTION_GRACE_MS
     """How long after the end of its connection this worker may still run; 0: the end of a connection has no effect."""
-    max_wait_ms: int = MAX_WAIT_MS
+    allowed_response_hold_ms: int = MAX_WAIT_MS
     """How long the coordinator may hold a response while it has no news. 0: it responds at once, and the member sends
     heartbeats at the interval that the coordinator states."""
     retry_backoff_ms: int = 100
@@ -105,7 +105,7 @@ class MemberSettings:
 # -- membership -------------------------------------------------------------------------------------------------------
 
 
-class Former(Enum):
+class FormerMembership(Enum):
     """How a member that is not in the group lost its previous membership."""
 
     NONE = auto()
@@ -121,11 +121,11 @@ class Former(Enum):
 class NotInGroup:
     """The coordinator has not accepted a join of this worker since its start, or since the membership was lost."""
 
-    former: Former = Former.NONE
+    former_membership: FormerMembership = FormerMembership.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class ReportedData:
     """The data of a heartbeat that later heartbeats leave out while it does not change."""
 
     owned: Jobs
@@ -136,11 +136,11 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredReport:
+class ConfiguredJobsReport:
     """The configured jobs that a heartbeat has reported, and the appointment as leader under which it reported them."""
 
     leader_epoch: LeaderEpoch
-    configured: SetConfiguredJobs
+    configured_jobs: SetConfiguredJobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +157,15 @@ class InGroup:
     leader: LeaderOfGroup
     assignment: AssignmentToMember
     """The jobs that this worker may run."""
-    reported: Reported | None = None
+    reported_data: ReportedData | None = None
     """The data in this member's last request, which the coordinator has certainly processed; None if that is not
     certain: the next heartbeat then contains all fields."""
     accepted_owned: Jobs = NO_JOBS
     """The owned jobs in the last heartbeat that was accepted. A job in it that is no longer owned has stopped, and no
     accepted heartbeat has acknowledged that yet."""
-    configured_report: ConfiguredReport | None = None
+    configured_report: ConfiguredJobsReport | None = None
     """The last configured jobs that the coordinator has accepted from this member; None if there are none."""
-    is_confirmed: bool = True
+    is_lease_confirmed: bool = True
     """False after a relaunch, until a heartbeat of this process is accepted: the herder has received no lease yet."""
 
     @property
@@ -198,8 +198,8 @@ class HeartbeatSent:
     """The newest heartbeat has no response yet."""
 
     in_flight: InFlight[HeartbeatRequest]
-    reported: Reported
-    configured_report: ConfiguredReport | None
+    reported_data: ReportedData
+    configured_report: ConfiguredJobsReport | None
     """The configured jobs that this heartbeat contains; None if it contains none."""
 
     @property
@@ -358,7 +358,7 @@ class Member:
         self.reported_state = MemberState.UNJOINED
         """The member state that the herder received last."""
         if place is not None:
-            self._continue_in(place)
+            self._continue_membership(place)
 
     @property
     def owned(self) -> Jobs:
@@ -367,7 +367,7 @@ class Member:
         return known | self.assigned_unconfirmed
 
     @property
-    def state(self) -> MemberState:
+    def rebalance_state(self) -> MemberState:
         """How far this member is in the rebalance. COMPLETING_REBALANCE: a job has stopped, and no accepted heartbeat
         has reported that yet. The member does not know which jobs of its target other members still hold; the
         coordinator's description of the group contains them."""
@@ -385,7 +385,7 @@ class Member:
         """Whether the last response about the leader named this member."""
         return isinstance(self.place, InGroup) and self.place.leader.member_id == self.settings.member_id
 
-    def _continue_in(self, place: ConnectPlaceHandover) -> None:
+    def _continue_membership(self, place: ConnectPlaceHandover) -> None:
         """Continue the membership that the previous process passed on."""
         self.request_number = place.request_number
         self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)
@@ -397,19 +397,19 @@ class Member:
             leader=LeaderOfGroup(member_id=place.leader, leader_epoch=place.leader_epoch, url=place.leader_url),
             assignment=AssignmentToMember(
                 jobs=place.jobs,
-                job_epochs=place.job_epochs,
+                jobs_by_epoch=place.job_epochs,
                 assignment_epoch=place.assignment_epoch,
                 config_offset=place.config_offset,
                 version=place.version,
                 metadata=place.metadata,
             ),
             accepted_owned=place.jobs,
-            is_confirmed=False,
+            is_lease_confirmed=False,
         )
         self.heartbeat = HeartbeatDue(at_ms=0)
 
 
-def check(member: Member) -> None:
+def check_invariants(member: Member) -> None:
     """Assert the invariants that hold after every step and that the types of the unions do not already guarantee.
 
     :raises AssertionError: when an invariant does not hold, which is a bug in Coterie.

@@ -27,7 +27,7 @@ from coterie.rest.paths import encoded_path
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 from coterie.rest.versions import etag_headers, if_match_of
-from coterie.rest.visible_configs import visible_config, visible_info
+from coterie.rest.visible_configs import visible_config, with_visible_config
 
 
 class ConnectorsResource:
@@ -55,18 +55,18 @@ class ConnectorsResource:
         connectors = (await self._herder.ask(ListConnectors(), ConnectorNames)).connectors
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions:
-            return await self._expanded_response(request, connectors, expansions)
+            return await self._expanded_connectors_response(request, connectors, expansions)
         return JSONResponse(list(connectors))
 
-    async def _expanded_response(
+    async def _expanded_connectors_response(
         self, request: Request, connectors: Sequence[ConnectorName], expansions: frozenset[str]
     ) -> Response:
         """The response with the parts ``expansions`` of all ``connectors``. A connector that is deleted meanwhile is
         left out, as in Connect."""
         entries = []
-        async for piece in self._herder.describe_in_pieces(connectors):
+        async for piece in self._herder.describe_connectors_in_pieces(connectors):
             for info, status in piece:
-                visible = visible_info(request, info)
+                visible = with_visible_config(request, info)
                 entry = views.expanded_connector_json(visible, status, expansions, self._herder.worker.connector_type)
                 if entry is not None:
                     entries.append(JSONResponse({info.connector: entry}).body[1:-1])
@@ -79,7 +79,7 @@ class ConnectorsResource:
         herder_request = PutConnector(
             connector=ConnectorName(new_connector.name),
             config=config,
-            replace=False,
+            may_replace=False,
             initial_state=new_connector.initial_state,
             initial_offsets=new_connector.initial_offsets,
         )
@@ -87,7 +87,7 @@ class ConnectorsResource:
 
     async def describe_connector(self, request: Request) -> Response:
         info = await self._herder.ask(DescribeConnector(connector=connector_in_path(request)), ConnectorInfo)
-        info_json = views.connector_info_json(visible_info(request, info), self._herder.worker.connector_type)
+        info_json = views.connector_info_json(with_visible_config(request, info), self._herder.worker.connector_type)
         return JSONResponse(info_json, headers=etag_headers(info))
 
     async def delete_connector(self, request: Request) -> Response:
@@ -104,7 +104,7 @@ class ConnectorsResource:
         herder_request = PutConnector(
             connector=name,
             config=bodies.with_connector_name(bodies.parse_config(body), name),
-            replace=True,
+            may_replace=True,
             if_match=if_match_of(request),
         )
         return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
@@ -123,7 +123,7 @@ class ConnectorsResource:
 
         :raises ProblemRefusal: when the herder refused the request.
         """
-        problems.answer_as(answer, DeletedConnector)
+        problems.answer_or_raise(answer, DeletedConnector)
         return Response(status_code=204)
 
     def _written_connector_response(self, answer: Answer) -> Response:
@@ -132,7 +132,7 @@ class ConnectorsResource:
 
         :raises ProblemRefusal: when the herder refused the request.
         """
-        written = problems.answer_as(answer, WrittenConnector)
+        written = problems.answer_or_raise(answer, WrittenConnector)
         written_json = views.written_connector_json(written, self._herder.worker.connector_type)
         if not written.created:
             return JSONResponse(written_json, headers=etag_headers(written.info))

@@ -15,18 +15,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from coterie import __version__
-from coterie.herder.group_view import worker_id_in
+from coterie.herder.group_view import worker_id_of_url
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, MemberInfo, WorkerView
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
-from coterie.rest.callers import name_caller
+from coterie.rest.callers import add_caller_headers
 from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.leader import forward_to_worker
-from coterie.rest.paths import encoded_path, request_segments
+from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.request_context import Caller
 from coterie.rest.routing import Handlers
 from coterie.rest.views import Json
@@ -60,7 +60,7 @@ class GroupResource:
 
     async def describe_worker(self, _: Request) -> Response:
         """The state of this worker, of its membership and of its tasks."""
-        return JSONResponse(self._own_view_json(await self._own_view()))
+        return JSONResponse(self._own_worker_view_json(await self._own_worker_view()))
 
     async def describe_group(self, request: Request) -> Response:
         """The state of the group: computed by the leader from the last round and from each member's own state. Another
@@ -70,7 +70,7 @@ class GroupResource:
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._forward_to_worker(request, answer)
             case _:
-                view = problems.answer_as(answer, GroupView)
+                view = problems.answer_or_raise(answer, GroupView)
                 async with asyncio.TaskGroup() as task_group:
                     view_requests = [task_group.create_task(self._member_view_json(member)) for member in view.members]
                 return JSONResponse(
@@ -107,17 +107,17 @@ class GroupResource:
         match answer:
             case RequestRefused(problem=Problem.NOT_THIS_WORKER, redirect_url=url):
                 assert url is not None, "the leader has the URL of every member"
-                action = request_segments(request)[-1]
+                action = request_path_segments(request)[-1]
                 return await self._forward_to_worker(
-                    request, answer, encoded_path(("coterie", "workers", worker_id_in(url), action))
+                    request, answer, encoded_path(("coterie", "workers", worker_id_of_url(url), action))
                 )
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._forward_to_worker(request, answer)
             case _:
-                problems.answer_as(answer, Done)
+                problems.answer_or_raise(answer, Done)
                 settings = self._worker.settings
                 worker_identity = {
-                    "worker_id": worker_id_in(settings.url),
+                    "worker_id": worker_id_of_url(settings.url),
                     "name": settings.display_name,
                     "life": self._worker.boot_id,
                 }
@@ -145,7 +145,7 @@ class GroupResource:
         if refusal.problem is Problem.NOT_THIS_WORKER:
             message = f"The worker at {refusal.redirect_url} is a Kafka Connect worker, which cannot serve this request"
         else:
-            view = await self._own_view()
+            view = await self._own_worker_view()
             message = (
                 f"The leader at {refusal.redirect_url} is a Kafka Connect worker, which has no group API. While a "
                 "Connect worker is in the group, drains and static assignments are not possible. "
@@ -155,12 +155,12 @@ class GroupResource:
             )
         raise problems.ProblemRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
 
-    async def _own_view(self) -> WorkerView:
+    async def _own_worker_view(self) -> WorkerView:
         """The state of this worker.
 
         :raises ProblemRefusal: when this worker is shutting down.
         """
-        return problems.answer_as(await self._worker.ask(DescribeWorker()), WorkerView)
+        return problems.answer_or_raise(await self._worker.ask(DescribeWorker()), WorkerView)
 
     async def _member_view_json(self, member: MemberInfo) -> Mapping[str, object] | None:
         """The JSON of ``GET /coterie/worker`` of ``member``, which for this worker needs no request. None when
@@ -168,7 +168,7 @@ class GroupResource:
         view_json: Mapping[str, object] | None
         if member.url == self._worker.settings.url:
             answer = await self._worker.ask(DescribeWorker())
-            view_json = self._own_view_json(answer) if isinstance(answer, WorkerView) else None
+            view_json = self._own_worker_view_json(answer) if isinstance(answer, WorkerView) else None
         else:
             view_json = await self._request_member_view_json(member.url)
         membership = view_json.get("group") if view_json is not None else None
@@ -182,16 +182,16 @@ class GroupResource:
         try:
             async with asyncio.timeout(MEMBER_VIEW_TIMEOUT_S):
                 member_request = self._http_client.build_request("GET", f"{url.rstrip('/')}/coterie/worker")
-                own_id = worker_id_in(self._worker.settings.url)
+                own_id = worker_id_of_url(self._worker.settings.url)
                 caller = Caller(user=f"worker {own_id}", role=Role.READ, address=own_id)
-                await name_caller(member_request, caller, self._herder.sign)
+                await add_caller_headers(member_request, caller, self._herder.sign)
                 response = await self._http_client.send(member_request)
             view_json = response.json() if response.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
         return cast(Mapping[str, object], view_json) if isinstance(view_json, dict) else None
 
-    def _own_view_json(self, view: WorkerView) -> Json:
+    def _own_worker_view_json(self, view: WorkerView) -> Json:
         """``view``, the state of this worker, as the JSON of its ``GET /coterie/worker``."""
         return views.worker_json(
             view,

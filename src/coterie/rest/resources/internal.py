@@ -10,7 +10,7 @@ from coterie.herder.requests.signatures import FenceTasks
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.rest import bodies, problems, signatures
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_with
+from coterie.rest.herder_requests import HerderRequests, empty_response_factory
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
@@ -23,7 +23,7 @@ class InternalResource:
 
     def handlers(self) -> Handlers:
         """The methods of this object that handle the requests, by operation of the endpoint."""
-        return {Operation.PUT_TASK_CONFIGS: self.put_task_configs, Operation.FENCE_TASKS: self.fence_tasks}
+        return {Operation.PUT_TASK_CONFIGS: self.put_task_configs, Operation.FENCE_TASKS: self.refuse_to_fence_tasks}
 
     async def put_task_configs(self, request: Request) -> Response:
         """Replace a connector's task configs: the request of a worker that has split the connector."""
@@ -32,9 +32,9 @@ class InternalResource:
         configs = bodies.parse_task_configs(body)
         signature = signatures.parse_signature(request.headers, body)
         herder_request = PutTaskConfigs(connector=connector_in_path(request), configs=configs, signature=signature)
-        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))
+        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))
 
-    async def fence_tasks(self, request: Request) -> NoReturn:
+    async def refuse_to_fence_tasks(self, request: Request) -> NoReturn:
         """Refuse to fence the producers of a connector's tasks: in Coterie the start of a task fences its earlier runs.
 
         :raises BadRequestError: when the headers of the signature are invalid.

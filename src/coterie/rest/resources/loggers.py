@@ -36,8 +36,8 @@ class LoggersResource:
 
     async def list_loggers(self, _: Request) -> Response:
         """The level of each logger of this worker, and when a request has last changed it, by the logger's name."""
-        states = await self._herder.worker.logger_levels.states()
-        return JSONResponse({name: _state_json(state) for name, state in states.items()})
+        states = await self._herder.worker.logger_levels.logger_states()
+        return JSONResponse({name: _logger_state_json(state) for name, state in states.items()})
 
     async def describe_logger(self, request: Request) -> Response:
         """The level of the logger in the path, on this worker.
@@ -45,10 +45,10 @@ class LoggersResource:
         :raises NotFoundError: when this worker has no such logger.
         """
         name = _logger_in_path(request)
-        state = await self._herder.worker.logger_levels.state(name)
+        state = await self._herder.worker.logger_levels.logger_state(name)
         if state is None:
             raise NotFoundError(f"Logger {name} not found.")
-        return JSONResponse(_state_json(state))
+        return JSONResponse(_logger_state_json(state))
 
     async def set_logger_level(self, request: Request) -> Response:
         """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers.
@@ -78,5 +78,5 @@ def _logger_in_path(request: Request) -> str:
     return ROOT if name.lower() == ROOT else name
 
 
-def _state_json(state: LoggerState) -> dict[str, Any]:
+def _logger_state_json(state: LoggerState) -> dict[str, Any]:
     return {"level": state.level, "last_modified": state.last_modified_ms}

@@ -49,7 +49,7 @@ class MetricsResource:
         connector_statuses: dict[ConnectorName, Status] = {}
         task_statuses: dict[ConnectorTaskId, Status] = {}
         connectors = sorted(view.assigned.connectors | {task.connector for task in tasks})
-        async for piece in self._herder.describe_in_pieces(connectors):
+        async for piece in self._herder.describe_connectors_in_pieces(connectors):
             for info, status in piece:
                 if info.connector in view.assigned.connectors:
                     types[info.connector] = worker.connector_type(info.config)
@@ -64,7 +64,7 @@ class MetricsResource:
             started_at_ms=worker.started_at_ms,
             longest_stall_ms=worker.stall.longest_ms,
             lost_threads_max=worker.settings.lost_threads_max,
-            worker=view,
+            worker_view=view,
             connector_types=types,
             connector_statuses=connector_statuses,
             task_statuses=task_statuses,

@@ -41,22 +41,22 @@ class OffsetsResource:
         body = await bodies.read_body(request)
         change = OffsetChange(offsets=bodies.parse_offsets(body))
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
-        to_response = _message_response(views.OFFSETS_ALTERED_MESSAGE)
+        to_response = _message_response_factory(views.OFFSETS_ALTERED_MESSAGE)
         return await self._herder.ask_or_forward(request, body, herder_request, to_response)
 
     async def reset_offsets(self, request: Request) -> Response:
         """Remove all offsets of the connector, so that it reads its input as a new connector does."""
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=RESET_OFFSETS)
-        to_response = _message_response(views.OFFSETS_RESET_MESSAGE)
+        to_response = _message_response_factory(views.OFFSETS_RESET_MESSAGE)
         return await self._herder.ask_or_forward(request, b"", herder_request, to_response)
 
 
-def _message_response(message: str) -> Callable[[Answer], Response]:
+def _message_response_factory(message: str) -> Callable[[Answer], Response]:
     """A function that makes the HTTP response with ``message`` for a :class:`Done`, and raises ProblemRefusal when the
     herder refused the request."""
 
     def to_response(answer: Answer) -> Response:
-        problems.answer_as(answer, Done)
+        problems.answer_or_raise(answer, Done)
         return JSONResponse({"message": message})
 
     return to_response

@@ -15,7 +15,7 @@ from coterie.rest import bodies, plugin_views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
 from coterie.rest.problems import BadRequestError
-from coterie.rest.request_parameters import flag, query_value
+from coterie.rest.request_parameters import boolean_query_value, query_value
 from coterie.rest.routing import Handlers
 
 _CONNECTOR_SUFFIX = "Connector"
@@ -39,7 +39,7 @@ class PluginsResource:
     async def list_plugins(self, request: Request) -> Response:
         """The sources and sinks of this worker; all its plug-ins if the query has a value of ``connectorsOnly`` other
         than ``true``."""
-        connectors_only = flag(request, "connectorsOnly", default=True)
+        connectors_only = boolean_query_value(request, "connectorsOnly", default=True)
         plugins = await self._herder.ask(ListPlugins(connectors_only=connectors_only), PluginList)
         return JSONResponse(plugin_views.plugins_json(plugins.plugins))
 
@@ -47,7 +47,7 @@ class PluginsResource:
         """The config keys of the plug-in in the path. ``?version=`` requires a version of the plug-in (KIP-891)."""
         question = DescribePlugin(name=request.path_params["plugin"], version_range=query_value(request, "version"))
         keys = await self._herder.ask(question, PluginKeys)
-        return JSONResponse(plugin_views.keys_json(keys.keys))
+        return JSONResponse(plugin_views.config_keys_json(keys.keys))
 
     async def validate_config(self, request: Request) -> Response:
         """The result of the validation of a config: the definition, value and errors of each key.
@@ -57,12 +57,14 @@ class PluginsResource:
         """
         config = bodies.parse_config_with_nulls(await bodies.read_body(request))
         plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
-        if connector_class is not None and not _without_suffix(connector_class).endswith(_without_suffix(plugin)):
+        if connector_class is not None and not _without_connector_suffix(connector_class).endswith(
+            _without_connector_suffix(plugin)
+        ):
             raise BadRequestError(f"Included connector type {connector_class} does not match request type {plugin}")
         infos = await self._herder.ask(ValidateConnectorConfig(config=config), ConfigInfos)
         return JSONResponse(plugin_views.config_infos_json(infos))
 
 
-def _without_suffix(plugin: str) -> str:
+def _without_connector_suffix(plugin: str) -> str:
     """The name of a plug-in without :data:`_CONNECTOR_SUFFIX`: the path and the config may name it in two ways."""
     return plugin.removesuffix(_CONNECTOR_SUFFIX) or plugin

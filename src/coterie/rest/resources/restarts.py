@@ -9,8 +9,8 @@ from coterie.herder.requests.reads import ConnectorStatus
 from coterie.herder.requests.writes import RestartConnector
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_with
-from coterie.rest.request_parameters import connector_in_path, flag, task_in_path
+from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.request_parameters import boolean_query_value, connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
 
 
@@ -31,10 +31,10 @@ class RestartsResource:
         """Restart the connector, and with ``?includeTasks=true`` its tasks; with ``?onlyFailed=true`` only what has
         failed. With one of the two, the response is 202 with the statuses; without, 204 (KIP-745)."""
         body = await bodies.read_body(request)
-        include_tasks, only_failed = (flag(request, name) for name in ("includeTasks", "onlyFailed"))
+        include_tasks, only_failed = (boolean_query_value(request, name) for name in ("includeTasks", "onlyFailed"))
 
         def to_response(answer: Answer) -> Response:
-            status = problems.answer_as(answer, ConnectorStatus)
+            status = problems.answer_or_raise(answer, ConnectorStatus)
             if not (include_tasks or only_failed):
                 return Response(status_code=204)
             status_json = views.connector_status_json(status, self._herder.worker.connector_type)
@@ -49,4 +49,4 @@ class RestartsResource:
         """Restart the task on the worker that has it."""
         body = await bodies.read_body(request)
         herder_request = RestartConnectorTask(task=task_in_path(request))
-        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_with(204))
+        return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))

@@ -5,7 +5,7 @@ from starlette.responses import JSONResponse, Response
 
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_with
+from coterie.rest.herder_requests import HerderRequests, empty_response_factory
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
@@ -32,4 +32,4 @@ class TopicsResource:
     async def reset_topics(self, request: Request) -> Response:
         """Forget the topics that the connector's tasks have read or written until now."""
         herder_request = ResetActiveTopics(connector=connector_in_path(request))
-        return empty_response_with(202)(await self._herder.worker.ask(herder_request))
+        return empty_response_factory(202)(await self._herder.worker.ask(herder_request))

@@ -66,7 +66,7 @@ def with_error_columns(records: DataFrame) -> DataFrame:
     return records.withColumns({ORIGINAL_COLUMN: original, ERROR_COLUMN: F.lit(None).cast(ERROR_TYPE)})
 
 
-def error_value(stage: str, class_name: str, message: str | Column) -> Column:
+def error_column_value(stage: str, class_name: str, message: str | Column) -> Column:
     """A value of the column :data:`ERROR_COLUMN`: a struct with the fields of :data:`ERROR_TYPE`."""
     values = zip(ERROR_TYPE.names, (stage, class_name, message), strict=True)
     return F.struct(*(F.lit(value).alias(name) for name, value in values))

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Validator, Width, at_least, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.paths import check_local_path, to_path
+from coterie.spark.paths import local_path_error, path_of_config_value
 
 ERROR_HANDLING_GROUP = "Error Handling"
 """The group of these keys in the config definition: Connect's name."""
@@ -30,19 +30,19 @@ _NAME_BYTES_MAX = 63
 """Longest name of a table or schema, in bytes. PostgreSQL truncates longer names without an error."""
 
 
-def _check_topic_name(value: str) -> str | None:
+def _topic_name_error(value: str) -> str | None:
     """A validator of :data:`DEAD_LETTER_TOPIC_KEY`: the error message; None when the value is valid or empty."""
     if not value or (re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) and value not in (".", "..")):
         return None
     return "Must be the name of a topic: at most 249 letters, digits, dots, underscores and hyphens"
 
 
-def _check_folder_path(value: str) -> str | None:
+def _folder_path_error(value: str) -> str | None:
     """A validator of :data:`DEAD_LETTER_PATH_KEY`: the error message; None when the value is valid or empty."""
-    return check_local_path(value) if value else None
+    return local_path_error(value) if value else None
 
 
-def _check_table_name(value: str) -> str | None:
+def _table_name_error(value: str) -> str | None:
     """A validator of :data:`DEAD_LETTER_TABLE_KEY`: the error message; None when the value is valid or empty."""
     name_parts = value.split(".")
     if value and not (
@@ -52,12 +52,12 @@ def _check_table_name(value: str) -> str | None:
     return None
 
 
-def _check_replication_factor(value: str) -> str | None:
+def _replication_factor_error(value: str) -> str | None:
     """A validator of :data:`DEAD_LETTER_REPLICATION_KEY`: the error message; None when the value is valid."""
     return None if int(value) == -1 or int(value) > 0 else "Value must be at least 1, or -1 for the broker's default"
 
 
-def _error_handling_key(
+def _error_handling_config_key(
     order: int,
     name: str,
     type_: Type,
@@ -85,7 +85,7 @@ def _error_handling_key(
 
 DEFINITION = ConfigDef(
     (
-        _error_handling_key(
+        _error_handling_config_key(
             0,
             TOLERANCE_KEY,
             Type.STRING,
@@ -95,7 +95,7 @@ DEFINITION = ConfigDef(
             one_of(("none", "all")),
             Width.SHORT,
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             1,
             "errors.log.enable",
             Type.BOOLEAN,
@@ -103,7 +103,7 @@ DEFINITION = ConfigDef(
             "Log Errors",
             "With errors.tolerance=all: log the number of records that were left out, once a minute.",
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             2,
             "errors.log.include.messages",
             Type.BOOLEAN,
@@ -111,25 +111,25 @@ DEFINITION = ConfigDef(
             "Log Error Details",
             "Whether the log line names topic, partition, offset and timestamp of the first of these records.",
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             3,
             DEAD_LETTER_TOPIC_KEY,
             Type.STRING,
             "",
             "Dead Letter Queue Topic Name",
             "With errors.tolerance=all: topic to which the left out records are written; empty means none.",
-            _check_topic_name,
+            _topic_name_error,
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             4,
             DEAD_LETTER_REPLICATION_KEY,
             Type.SHORT,
             "3",
             "Dead Letter Queue Topic Replication Factor",
             "Replication factor with which the dead letter queue topic is created.",
-            _check_replication_factor,
+            _replication_factor_error,
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             5,
             CONTEXT_HEADERS_KEY,
             Type.BOOLEAN,
@@ -137,26 +137,26 @@ DEFINITION = ConfigDef(
             "Enable Error Context Headers",
             "Whether dead letter records get headers about the error; their keys start with __connect.errors.",
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             6,
             DEAD_LETTER_PATH_KEY,
             Type.STRING,
             "",
             "Dead Letter Folder",
             "With errors.tolerance=all: folder to which the left out records are written as Parquet files.",
-            _check_folder_path,
+            _folder_path_error,
             Width.LONG,
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             7,
             DEAD_LETTER_TABLE_KEY,
             Type.STRING,
             "",
             "Dead Letter Table",
             "With errors.tolerance=all: table in the PostgresSink's database to which left out records are written.",
-            _check_table_name,
+            _table_name_error,
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             8,
             "errors.retry.timeout",
             Type.LONG,
@@ -165,7 +165,7 @@ DEFINITION = ConfigDef(
             "How long a task waits for a server that cannot be reached, in milliseconds; -1 means without limit.",
             at_least(-1),
         ),
-        _error_handling_key(
+        _error_handling_config_key(
             9,
             "errors.retry.delay.max.ms",
             Type.LONG,
@@ -266,7 +266,7 @@ def _dead_letter_destination(config: Mapping[str, str]) -> DeadLetterDestination
             has_context_headers=DEFINITION.required_value(config, CONTEXT_HEADERS_KEY, bool),
         )
     if path:
-        return DeadLetterFolder(path=to_path(path))
+        return DeadLetterFolder(path=path_of_config_value(path))
     if table:
         *schema, name = table.split(".")
         return DeadLetterTable(schema=schema[0] if schema else None, table=name)

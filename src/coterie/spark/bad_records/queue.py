@@ -67,24 +67,24 @@ class DeadLetterQueue:
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """Take over from earlier owners of the task in the destination of bad rows: :meth:`Sink.take_over` of its
         sink."""
-        with self._name_key_in_errors():
+        with self._adding_key_to_errors():
             self._sink.take_over(lineage, start_number)
 
     def stage(self, batch: Batch) -> StagedBatch:
         """Write the bad rows of a batch without making them visible to readers: :meth:`Sink.stage` of the destination's
         sink. The rows of ``batch`` have the columns of ``BAD_ROW_TYPE``."""
-        with self._name_key_in_errors():
+        with self._adding_key_to_errors():
             staged = self._sink.stage(
                 replace(batch, rows=self._to_destination_columns(batch.rows, batch.task_lineage.task))
             )
-        return _StagedDeadLetters(staged, self._name_key_in_errors)
+        return _StagedDeadLetters(staged, self._adding_key_to_errors)
 
     def close(self) -> None:
         """Close the connections to the destination of bad rows. Raises nothing."""
         self._sink.close()
 
     @contextmanager
-    def _name_key_in_errors(self) -> Iterator[None]:
+    def _adding_key_to_errors(self) -> Iterator[None]:
         """Context manager: a WorldError or OSError of the block is raised again with the config key of the destination
         in its message."""
         try:
@@ -92,14 +92,14 @@ class DeadLetterQueue:
         except FencedError:
             raise
         except UnreachableError as error:
-            raise UnreachableError(self._prefix_key(str(error))) from error
+            raise UnreachableError(self._message_with_key(str(error))) from error
         except WorldError as error:
-            raise WorldError(self._prefix_key(str(error))) from error
+            raise WorldError(self._message_with_key(str(error))) from error
         except OSError as error:
             # Not a permanent failure: at the next start the folder may be usable.
-            raise OSError(error.errno, self._prefix_key(error.strerror or str(error))) from error
+            raise OSError(error.errno, self._message_with_key(error.strerror or str(error))) from error
 
-    def _prefix_key(self, message: str) -> str:
+    def _message_with_key(self, message: str) -> str:
         """``message`` with the config key of the destination before it, unless ``message`` contains the key."""
         return message if self._destination_key in message else f"{self._destination_key}: {message}"
 
@@ -108,10 +108,10 @@ class _StagedDeadLetters:
     """A staged batch of bad rows, for which errors of the commit contain the config key of the destination."""
 
     def __init__(
-        self, staged_batch: StagedBatch, name_key_in_errors: Callable[[], AbstractContextManager[None]]
+        self, staged_batch: StagedBatch, adding_key_to_errors: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._staged_batch = staged_batch
-        self._name_key_in_errors = name_key_in_errors
+        self._name_key_in_errors = adding_key_to_errors
 
     def commit(self) -> None:
         """Commit the bad rows of the batch in their destination (:meth:`StagedBatch.commit`)."""
@@ -159,7 +159,7 @@ def make_dead_letter_queue(
             )
 
 
-def dead_letter_identity(destination: DeadLetterDestination, config: Mapping[str, str]) -> dict[str, str]:
+def dead_letter_destination_identity(destination: DeadLetterDestination, config: Mapping[str, str]) -> dict[str, str]:
     """The values that identify ``destination``, by config key. For a topic they include ``ledger.topic``: that value
     determines where the queue's committed batches are stored. Empty for :class:`NoDeadLetters`.
 
@@ -188,12 +188,12 @@ def dead_letter_topic_settings(config: Mapping[str, str]) -> dict[str, str]:
     sink_config = PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True)
     overrides = {
         PRODUCER_OVERRIDE_PREFIX + name: value
-        for name, value in sink_config.values_under(PRODUCER_OVERRIDE_PREFIX).items()
+        for name, value in sink_config.values_under_prefix(PRODUCER_OVERRIDE_PREFIX).items()
     }
     return {LEDGER_TOPIC_KEY: sink_config.required_value(KAFKA_KEYS, LEDGER_TOPIC_KEY, str), **overrides}
 
 
-def destination_errors(
+def find_destination_errors(
     spark: SparkSession,
     destination: DeadLetterDestination,
     config: Mapping[str, str],

@@ -45,10 +45,10 @@ class BadRecordLogReporter:
             and (self._last_logged_at_s is None or now_s - self._last_logged_at_s >= LOG_INTERVAL_S)
         ):
             self._last_logged_at_s = now_s
-            log.warning("Task %s: %s", self._task, self._log_line())
+            log.warning("Task %s: %s", self._task, self._log_line_text())
             self._unlogged_summary = BadRowSummary()
 
-    def _log_line(self) -> str:
+    def _log_line_text(self) -> str:
         """The text of the log line: the number of bad records since the last line, and the error of the first of
         them."""
         first_bad_row = dict(self._unlogged_summary.first_row_fields)

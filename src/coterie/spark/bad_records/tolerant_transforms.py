@@ -23,7 +23,7 @@ from coterie.spark.bad_records.error_columns import (
     ORIGINAL_COLUMN,
     STAGE_TASK_PUT,
     STAGE_TRANSFORMATION,
-    error_value,
+    error_column_value,
     with_bad_row_column,
 )
 from coterie.spark.bad_records.keys import TOLERANCE_KEY
@@ -67,7 +67,7 @@ _NAMING_NODES = frozenset(["SubqueryAlias", "View"])
 """Class names of nodes that only name their child: the rebuilt plan contains only the child."""
 
 
-def apply_tolerant(rows: DataFrame, transforms: Iterable[Transform], sink: Sink | None) -> DataFrame:
+def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform], sink: Sink | None) -> DataFrame:
     """Apply ``transforms``, and then :meth:`Sink.to_sink_columns` unless ``sink`` is None, to ``rows``, which have the
     error columns. A row for which an expression fails becomes a bad row. The result has the column ``BAD_ROW_COLUMN``
     instead of the error columns.
@@ -76,9 +76,10 @@ def apply_tolerant(rows: DataFrame, transforms: Iterable[Transform], sink: Sink 
         separately.
     """
     for transform in transforms:
-        error_message = f"{transform.error_key}={transform.error_key_value} cannot be computed for this record"
+        setting = f"{transform.key_named_in_errors}={transform.value_of_key_named_in_errors}"
+        error_message = f"{setting} cannot be computed for this record"
         step = _TolerantStep(
-            config_key=transform.error_key,
+            config_key=transform.key_named_in_errors,
             stage=STAGE_TRANSFORMATION,
             class_name=transform.type_name,
             error_message=error_message,
@@ -122,10 +123,10 @@ class _TolerantPlan:
         self._expression_classes = java.org.apache.spark.sql.catalyst.expressions
         self._plan_node_classes = java.org.apache.spark.sql.catalyst.plans.logical
         self._plan_before = _analyzed_plan(rows)
-        self._error_value = self._to_expression(
-            error_value(step.stage, step.class_name, step.error_message).cast(ERROR_TYPE)
+        self._error_value = self._column_to_expression(
+            error_column_value(step.stage, step.class_name, step.error_message).cast(ERROR_TYPE)
         )
-        self._value_field_name = self._to_expression(F.lit("value"))
+        self._value_field_name = self._column_to_expression(F.lit("value"))
 
     def with_error_columns(self, rows_after: DataFrame) -> DataFrame:
         """``rows_after``, the rows after the step, with the error columns added.
@@ -146,7 +147,7 @@ class _TolerantPlan:
             return self._plan_before
         name = node.getClass().getSimpleName()
         if name == "Project":
-            return self._rebuild_projection(self._rebuild_node(node.child()), _seq_items(node.projectList()))
+            return self._rebuild_projection(self._rebuild_node(node.child()), _scala_seq_items(node.projectList()))
         if name == "Filter":
             return self._rebuild_filter(self._rebuild_node(node.child()), node.condition())
         if name in _NAMING_NODES:
@@ -163,22 +164,22 @@ class _TolerantPlan:
     def _rebuild_projection(self, child: Any, outputs: Sequence[Any]) -> Any:
         """A projection of ``child`` to the columns ``outputs`` and the error columns. A row becomes bad if an output
         fails."""
-        can_fail_flags = [_can_fail(output) for output in outputs]
+        can_fail_flags = [_can_expression_fail(output) for output in outputs]
         if not any(can_fail_flags):
             error_columns = [self._find_attribute(child, name) for name in (ORIGINAL_COLUMN, ERROR_COLUMN)]
             return self._plan_node_classes.Project(self._to_scala_seq([*outputs, *error_columns]), child)
         tried_columns = [
-            self._try_column(child, output.child())
+            self._make_tried_column(child, output.child())
             for output, can_fail in zip(outputs, can_fail_flags, strict=True)
             if can_fail
         ]
         try_projection = self._plan_node_classes.Project(
-            self._to_scala_seq([*_seq_items(child.output()), *tried_columns]), child
+            self._to_scala_seq([*_scala_seq_items(child.output()), *tried_columns]), child
         )
         results = [tried_column.toAttribute() for tried_column in tried_columns]
         remaining_results = iter(results)
         final_outputs = [
-            output.withNewChildren(self._to_scala_seq([self._tried_value(next(remaining_results))]))
+            output.withNewChildren(self._to_scala_seq([self._value_of_tried_column(next(remaining_results))]))
             if can_fail
             else output
             for output, can_fail in zip(outputs, can_fail_flags, strict=True)
@@ -192,27 +193,32 @@ class _TolerantPlan:
     def _rebuild_filter(self, child: Any, condition: Any) -> Any:
         """A filter of ``child`` that keeps the bad rows and the rows for which ``condition`` is true. A row becomes bad
         if ``condition`` fails."""
-        if not _can_fail(condition):
-            return self._plan_node_classes.Filter(self._any_of([self._is_bad_condition(child), condition]), child)
-        tried_condition = self._try_column(child, condition)
+        if not _can_expression_fail(condition):
+            return self._plan_node_classes.Filter(
+                self._or_of_conditions([self._bad_row_condition(child), condition]), child
+            )
+        tried_condition = self._make_tried_column(child, condition)
         try_projection = self._plan_node_classes.Project(
-            self._to_scala_seq([*_seq_items(child.output()), tried_condition]), child
+            self._to_scala_seq([*_scala_seq_items(child.output()), tried_condition]), child
         )
-        other_columns = [item for item in _seq_items(child.output()) if item.name() != ERROR_COLUMN]
+        other_columns = [item for item in _scala_seq_items(child.output()) if item.name() != ERROR_COLUMN]
         result = tried_condition.toAttribute()
         error_projection = self._plan_node_classes.Project(
             self._to_scala_seq([*other_columns, self._updated_error_column(try_projection, [result]), result]),
             try_projection,
         )
         kept_rows = self._plan_node_classes.Filter(
-            self._any_of([self._is_bad_condition(error_projection), self._tried_value(result)]), error_projection
+            self._or_of_conditions([self._bad_row_condition(error_projection), self._value_of_tried_column(result)]),
+            error_projection,
         )
-        outputs = [item for item in _seq_items(error_projection.output()) if not item.exprId().equals(result.exprId())]
+        outputs = [
+            item for item in _scala_seq_items(error_projection.output()) if not item.exprId().equals(result.exprId())
+        ]
         return self._plan_node_classes.Project(self._to_scala_seq(outputs), kept_rows)
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
-    def _try_column(self, child: Any, expression: Any) -> Any:
+    def _make_tried_column(self, child: Any, expression: Any) -> Any:
         """A new column of ``child``: a struct with the value of ``expression``; null if ``expression`` fails or the row
         is already bad."""
         value_struct = self._expression_classes.CreateNamedStruct(
@@ -224,24 +230,24 @@ class _TolerantPlan:
             self._expression_classes.If(is_good, self._expression_classes.TryEval(value_struct), null), "coterie_tried"
         )
 
-    def _tried_value(self, result: Any) -> Any:
-        """The expression for the value in the struct ``result``, a column that :meth:`_try_column` has made: null for a
-        row for which the tried expression failed or was not computed."""
+    def _value_of_tried_column(self, result: Any) -> Any:
+        """The expression for the value in the struct ``result``, a column that :meth:`_make_tried_column` has made:
+        null for a row for which the tried expression failed or was not computed."""
         return self._expression_classes.GetStructField(result, 0, self._scala_none())
 
     def _updated_error_column(self, child: Any, results: Sequence[Any]) -> Any:
-        """The column :data:`ERROR_COLUMN` of ``child`` after the columns ``results`` of :meth:`_try_column` were
+        """The column :data:`ERROR_COLUMN` of ``child`` after the columns ``results`` of :meth:`_make_tried_column` were
         computed: a row without an error gets the step's error if one of its ``results`` is null."""
         error = self._find_attribute(child, ERROR_COLUMN)
-        has_failed = self._any_of([self._expression_classes.IsNull(result) for result in results])
+        has_failed = self._or_of_conditions([self._expression_classes.IsNull(result) for result in results])
         is_new = self._expression_classes.And(self._expression_classes.IsNull(error), has_failed)
         return self._alias(self._expression_classes.If(is_new, self._error_value, error), ERROR_COLUMN)
 
-    def _is_bad_condition(self, child: Any) -> Any:
+    def _bad_row_condition(self, child: Any) -> Any:
         """The condition that a row of ``child`` has an error."""
         return self._expression_classes.IsNotNull(self._find_attribute(child, ERROR_COLUMN))
 
-    def _any_of(self, conditions: Sequence[Any]) -> Any:
+    def _or_of_conditions(self, conditions: Sequence[Any]) -> Any:
         """The condition that at least one of ``conditions`` is true."""
         disjunction = conditions[0]
         for condition in conditions[1:]:
@@ -255,14 +261,14 @@ class _TolerantPlan:
             expression, name, expression_id, self._to_scala_seq([]), self._scala_none(), self._to_scala_seq([])
         )
 
-    def _to_expression(self, column: Column) -> Any:
+    def _column_to_expression(self, column: Column) -> Any:
         """The expression of ``column``, which depends on no other column."""
         plan = _analyzed_plan(self._spark.range(1).select(column.alias("one")))
         return plan.projectList().head().child()
 
     def _find_attribute(self, node: Any, name: str) -> Any:
         """The attribute with the name ``name`` in the output of ``node``."""
-        return next(item for item in _seq_items(node.output()) if item.name() == name)
+        return next(item for item in _scala_seq_items(node.output()) if item.name() == name)
 
     def _to_scala_seq(self, items: Sequence[Any]) -> Any:
         """``items`` as a Seq of Scala."""
@@ -279,14 +285,14 @@ def _analyzed_plan(rows: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
-def _seq_items(seq: Any) -> list[Any]:
+def _scala_seq_items(seq: Any) -> list[Any]:
     """The elements of ``seq``, a Seq of Scala."""
     return [seq.apply(index) for index in range(seq.length())]
 
 
-def _can_fail(expression: Any) -> bool:
+def _can_expression_fail(expression: Any) -> bool:
     """Whether ``expression`` may fail for a row: it, or an expression in it, is not in :data:`_INFALLIBLE_EXPRESSIONS`.
     A column that is projected unchanged never fails."""
     if expression.getClass().getSimpleName() not in _INFALLIBLE_EXPRESSIONS:
         return True
-    return any(_can_fail(child) for child in _seq_items(expression.children()))
+    return any(_can_expression_fail(child) for child in _scala_seq_items(expression.children()))

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from coterie.config.durable_files import sync_folder
+from coterie.config.durable_files import fsync_folder
 from coterie.spark.checkpoint import ExchangeUnsupportedError, exchange_names
 
 REPLACED_PREFIX = ".retired-"
@@ -29,7 +29,7 @@ def create_file_if_absent(path: Path, text: str) -> bool:
         return False
     finally:
         temporary_file.unlink()
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
     return True
 
 
@@ -42,7 +42,7 @@ def sync_folder_tree(folder: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        sync_folder(Path(parent))
+        fsync_folder(Path(parent))
 
 
 def replace_folder_by_file(path: Path) -> None:

@@ -108,7 +108,7 @@ def plan_to_json(plan: GenerationPlan) -> str:
     """``plan`` as JSON: the content of :data:`CLOSED_FILE`."""
     change = plan.position_change
     return _document_text(
-        {**_common_json(plan), "starts": dict(plan.initial_positions)},
+        {**_common_fields_to_json(plan), "starts": dict(plan.initial_positions)},
         {}
         if change is None
         else {"change": {"positions": dict(change.positions), "removes_others": change.removes_others}},
@@ -119,7 +119,7 @@ def manifest_to_json(manifest: Manifest) -> str:
     """``manifest`` as JSON: the content of the file :data:`MANIFEST_FILE`."""
     return _document_text(
         {
-            **_common_json(manifest),
+            **_common_fields_to_json(manifest),
             "positions": dict(manifest.positions),
             "parked": dict(manifest.absent_partition_positions),
         },
@@ -140,7 +140,7 @@ def read_plan(generation_path: Path) -> GenerationPlan | None:
         return None
     change = document.get("change")
     return GenerationPlan(
-        **_common_fields(document),
+        **_common_fields_from_json(document),
         initial_positions=document["starts"],
         position_change=None if change is None else PositionChange(**change),
     )
@@ -154,14 +154,14 @@ def read_manifest(generation_path: Path) -> Manifest:
     """
     document = _read_document(generation_path / MANIFEST_FILE)
     return Manifest(
-        **_common_fields(document),
+        **_common_fields_from_json(document),
         positions=document["positions"],
         absent_partition_positions=document["parked"],
         reset_partitions=tuple(document.get("reset", ())),
     )
 
 
-def _common_json(plan_or_manifest: GenerationPlan | Manifest) -> dict[str, Any]:
+def _common_fields_to_json(plan_or_manifest: GenerationPlan | Manifest) -> dict[str, Any]:
     """The JSON of the fields that a plan and a manifest have in common."""
     return {
         "generation": str(plan_or_manifest.generation),
@@ -174,9 +174,9 @@ def _common_json(plan_or_manifest: GenerationPlan | Manifest) -> dict[str, Any]:
     }
 
 
-def _common_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+def _common_fields_from_json(document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that a plan and a manifest have in common, by field name, from ``document``, which contains the result
-    of :func:`_common_json`."""
+    of :func:`_common_fields_to_json`."""
     split = document["split"]
     return {
         "generation": GenerationId.parse(document["generation"]),

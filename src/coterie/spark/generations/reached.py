@@ -30,14 +30,14 @@ def read_reached_positions(connector_path: Path, position_store: PositionStore) 
     """
     for _ in range(ATTEMPTS_MAX - 1):
         try:
-            return _read_once(connector_path, position_store)
+            return _read_positions_once(connector_path, position_store)
         except OSError:
             # A task was started, a re-split has moved the checkpoint, or Spark has compacted a log meanwhile.
             time.sleep(RETRY_INTERVAL_MS / 1000)
-    return _read_once(connector_path, position_store)
+    return _read_positions_once(connector_path, position_store)
 
 
-def _read_once(connector_path: Path, position_store: PositionStore) -> Positions:
+def _read_positions_once(connector_path: Path, position_store: PositionStore) -> Positions:
     """The positions as :func:`read_reached_positions` returns them, by one attempt.
 
     :raises OSError: when a file or a checkpoint is missing, for example because another worker moves the checkpoint.

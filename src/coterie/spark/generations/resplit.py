@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from coterie.config.durable_files import sync_folder
+from coterie.config.durable_files import fsync_folder
 from coterie.nouns.errors import CoterieError
 from coterie.spark.checkpoint import (
     FIRST_CHECKPOINT_NAME,
@@ -87,7 +87,7 @@ batch. The arguments are the generation's manifest and its lineages by task numb
 removal failed: the generation is then kept until the next attempt."""
 
 
-def no_commit_markers(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+def remove_no_commit_markers(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
     """The :data:`RemoveCommitMarkers` of sinks that keep no data for lineages: does nothing, returns True."""
     return True
 
@@ -100,7 +100,7 @@ class SupersededError(CoterieError):
 # -- a. and b. --------------------------------------------------------------------------------------------------------
 
 
-def write_generation_zero(connector_path: Path, manifest: Manifest) -> None:
+def write_generation_zero_manifest(connector_path: Path, manifest: Manifest) -> None:
     """Write ``manifest``, of generation 0, unless it was written before: a version of Coterie without checkpoint
     generations has started its tasks. ``connector_path`` is the connector's folder."""
     assert manifest.generation.number == 0
@@ -168,7 +168,7 @@ class ResplitFinisher:
     fence: Fence
     """Is closed when this worker may no longer act for the connector: then it publishes no generation and commits no
     batch."""
-    remove_commit_markers: RemoveCommitMarkers = no_commit_markers
+    remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
     """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
 
     def create_first_generation(self, plan: GenerationPlan) -> Manifest:
@@ -336,7 +336,7 @@ class ResplitFinisher:
                 raise
             remove_path(unfinished_folder)
         else:
-            sync_folder(self.connector_path)
+            fsync_folder(self.connector_path)
 
 
 # -- g. ---------------------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int,
 
 
 def remove_old_generations(
-    connector_path: Path, remove_commit_markers: RemoveCommitMarkers = no_commit_markers
+    connector_path: Path, remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
 ) -> None:
     """Replace all generations but the newest two by plain files (step g. of the re-split), except those whose data in
     the sink cannot be removed now; and remove temporary files of earlier re-splits. ``connector_path`` is the

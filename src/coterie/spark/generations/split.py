@@ -46,24 +46,32 @@ class Split:
         """The source partitions of all tasks."""
         return frozenset(partition for partitions in self.partitions_by_task for partition in partitions)
 
-    def with_digests(self) -> "Split":
+    def with_partition_name_digests(self) -> "Split":
         """With a hash function, this split with a digest in place of the name of each source partition, since the names
         may contain secrets; otherwise this split. Two splits are equal if the results of this method for both are
         equal."""
         if self.function is SplitFunction.PARTS_V1:
             return self
-        return replace(self, partitions_by_task=tuple(tuple(map(_digest, names)) for names in self.partitions_by_task))
+        return replace(
+            self,
+            partitions_by_task=tuple(tuple(map(_partition_name_digest, names)) for names in self.partitions_by_task),
+        )
 
     def common_partitions(self, source_partitions: Iterable[str]) -> frozenset[str]:
-        """The source partitions of this split that are also in ``source_partitions``, named as :meth:`with_digests`
-        names them. With a hash function a name and the digest of this name count as equal."""
-        other_names = source_partitions if self.function is SplitFunction.PARTS_V1 else map(_digest, source_partitions)
-        return self.with_digests().source_partitions.intersection(other_names)
+        """The source partitions of this split that are also in ``source_partitions``, named as
+        :meth:`with_partition_name_digests` names them. With a hash function a name and the digest of this name count as
+        equal."""
+        other_names = (
+            source_partitions
+            if self.function is SplitFunction.PARTS_V1
+            else map(_partition_name_digest, source_partitions)
+        )
+        return self.with_partition_name_digests().source_partitions.intersection(other_names)
 
-    def is_within(self, source_partitions: Iterable[str]) -> bool:
+    def is_within_partitions(self, source_partitions: Iterable[str]) -> bool:
         """Whether all source partitions of this split are in ``source_partitions``, compared as
         :meth:`common_partitions` compares them."""
-        return self.common_partitions(source_partitions) == self.with_digests().source_partitions
+        return self.common_partitions(source_partitions) == self.with_partition_name_digests().source_partitions
 
     def positions_of_task(self, task_number: int, positions: Positions) -> dict[str, int]:
         """The entries of ``positions`` that belong to the input of the task ``task_number``: by source partition or,
@@ -85,16 +93,18 @@ class Split:
 
     def _task_number_by_hash(self, uri: str) -> int:
         """The number of the task that reads the file ``uri``, with a hash function."""
-        text = uri_path(uri) if self.function is SplitFunction.PATH_HASH_V1 else _local_file_uri(uri)
+        text = (
+            encoded_path_of_uri(uri) if self.function is SplitFunction.PATH_HASH_V1 else _file_uri_with_one_slash(uri)
+        )
         return spark_hash(text.encode()) % len(self.partitions_by_task)
 
 
-def _digest(name: str) -> str:
+def _partition_name_digest(name: str) -> str:
     """The digest of the name of a source partition; ``name`` itself if it is a digest."""
     return name if name.startswith(_DIGEST_PREFIX) else _DIGEST_PREFIX + hashlib.sha256(name.encode()).hexdigest()
 
 
-def uri_path(uri: str) -> str:
+def encoded_path_of_uri(uri: str) -> str:
     """The path of ``uri``, without scheme and authority and still encoded: ``/a%20b`` for both ``file:///a%20b`` and
     ``file:/a%20b``, which are two URIs of the same file."""
     return re.sub(_SCHEME_AND_AUTHORITY, "", uri)
@@ -134,9 +144,9 @@ def _rotate_left(word: int, bits: int) -> int:
     return (word << bits | word >> 32 - bits) & 0xFFFFFFFF
 
 
-def _local_file_uri(uri: str) -> str:
+def _file_uri_with_one_slash(uri: str) -> str:
     """The URI of the file ``uri`` in the form that :data:`SplitFunction.PATH_HASH_V0` hashes: ``file:/a%20b``."""
-    return f"file:{uri_path(uri)}"
+    return f"file:{encoded_path_of_uri(uri)}"
 
 
 def merge_positions(

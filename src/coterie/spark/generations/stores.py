@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.positions import Positions
-from coterie.spark.sources.file_log import files_already_read, write_initial_read_files
+from coterie.spark.sources.file_log import files_already_read, record_files_as_read
 
 
 class PositionStore(Protocol):
@@ -28,7 +28,7 @@ class PositionStore(Protocol):
         ...
 
 
-class UnmovablePositions:
+class UnmovablePositionStore:
     """The store of a source whose positions cannot be written into another checkpoint: :meth:`read` always raises
     WorldError, and :meth:`initialize` asserts that there are no positions to write."""
 
@@ -42,7 +42,7 @@ class UnmovablePositions:
         assert not positions, "positions of such a source cannot be written into a checkpoint"
 
 
-class FilePositions:
+class FilePositionStore:
     """The store of file sources. The positions are the modification times, in ms since the Unix epoch, of all files
     that the checkpoint contains as read, by URI. They include the files that other tasks have read."""
 
@@ -51,4 +51,4 @@ class FilePositions:
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
         if positions:
-            write_initial_read_files(checkpoint, positions)
+            record_files_as_read(checkpoint, positions)

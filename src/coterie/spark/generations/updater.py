@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -23,10 +24,10 @@ from coterie.spark.generations.resplit import (
     last_liveness_ns,
     remove_old_generations,
     tasks_still_running,
-    write_generation_zero,
+    write_generation_zero_manifest,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import UnmovablePositions
+from coterie.spark.generations.stores import UnmovablePositionStore
 from coterie.spark.positions import Positions
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ POLL_INTERVAL_MS = 50
 """The interval, in ms, at which this worker reads files that another worker changes, while it waits for a change."""
 
 
-class InitialPositions(Protocol):
+class FindInitialPositions(Protocol):
     """A function that returns the initial positions of the source partitions ``source_partitions``, which were never
     read or were reset by a user. ``is_new_connector``: they are read as a new connector reads them; otherwise they were
     added to an existing connector."""
@@ -57,17 +58,17 @@ class GenerationRequest:
     identify_sink: Callable[[Mapping[str, str]], Mapping[str, str | None]]
     """Returns the values that identify the sink of a connector config. A batch in flight is written to the sink of the
     generation that has planned the batch, so another sink requires another generation."""
-    initial_positions: InitialPositions
+    find_initial_positions: FindInitialPositions
     keys_to_infer: frozenset[str]
     """The source's keys, without ``source.``, whose values must be inferred, because the config does not set them."""
     infer_values: Callable[[Mapping[str, str]], Mapping[str, str]] = field(repr=False)
     """Returns values for those of the ``keys_to_infer`` that are not in the mapping that it receives."""
     is_split_fixed: bool
     """Whether the connector's split can never change, because positions of one split cannot be used in another."""
-    was_started: bool
+    was_connector_started: bool
     """Whether the connector has task configs that name a checkpoint generation. If the folder then contains no
     generation, this worker does not have the file system of the other workers."""
-    generation_zero: Manifest | None
+    generation_zero_manifest: Manifest | None
     """The manifest of generation 0, if the connector has task configs of a version of Coterie without checkpoint
     generations; otherwise None."""
     keeps_source_parts: bool = False
@@ -98,8 +99,8 @@ class PositionChangeRequest:
     split_function: SplitFunction
     """The function by which the connector's source is divided between tasks. Used when the connector has no
     generation."""
-    was_started: bool
-    """As :attr:`GenerationRequest.was_started`."""
+    was_connector_started: bool
+    """As :attr:`GenerationRequest.was_connector_started`."""
 
 
 class GenerationUpdater:
@@ -168,8 +169,8 @@ class GenerationUpdater:
         :raises FencedError, WorldError, OSError: as :meth:`change_positions`.
         """
         if number is None:
-            if request.was_started:
-                raise self._no_generation_error()
+            if request.was_connector_started:
+                raise self._make_no_generation_error()
             plan = GenerationPlan(
                 generation=GenerationId(number=1, id=uuid.uuid4().hex),
                 split=Split(function=request.split_function, partitions_by_task=()),
@@ -208,7 +209,7 @@ class GenerationUpdater:
                 raise
         return is_own_plan
 
-    def finish_if_abandoned(self) -> Manifest | None:
+    def finish_resplit_if_abandoned(self) -> Manifest | None:
         """Return the newest generation; None if no task can start in it (:attr:`Manifest.reset_partitions`).
 
         If the newest generation is closed, first finish the re-split, unless another worker touches the liveness file
@@ -223,7 +224,7 @@ class GenerationUpdater:
         generation_path = generation_folder(self._connector_path, number)
         if is_generation_closed(generation_path):
             last_seen_ns = last_liveness_ns(generation_path)
-            if self._wait_until(lambda: self._has_progressed(number, last_seen_ns), self._liveness_timeout_ms):
+            if self._wait_until(lambda: self._has_resplit_progressed(number, last_seen_ns), self._liveness_timeout_ms):
                 return None
             try:
                 self._resplit_finisher.create_next_generation(number)
@@ -232,7 +233,7 @@ class GenerationUpdater:
         manifest = self._resplit_finisher.newest_manifest()
         return None if manifest.reset_partitions else manifest
 
-    def _has_progressed(self, number: int, last_seen_ns: int | None) -> bool:
+    def _has_resplit_progressed(self, number: int, last_seen_ns: int | None) -> bool:
         """Whether another worker has finished the re-split of generation ``number``, or has changed the liveness file
         since :func:`last_liveness_ns` returned ``last_seen_ns``."""
         generation_path = generation_folder(self._connector_path, number)
@@ -253,13 +254,13 @@ class GenerationUpdater:
         :raises WorldError: when no generation is found although there was one, or another one cannot be created.
         """
         if number is None:
-            if request.was_started:
-                raise self._no_generation_error()
+            if request.was_connector_started:
+                raise self._make_no_generation_error()
             self._resplit_finisher.create_first_generation(self._make_plan(1, request, None))
             return None
         generation_path = generation_folder(self._connector_path, number)
         if number == 0:
-            self._write_generation_zero(request)
+            self._write_generation_zero_manifest(request)
         manifest = read_manifest(generation_path)
         if read_plan(generation_path) is None:
             if number > 0 and (matches_request(manifest, request) or self._may_keep_unmatched(manifest, request)):
@@ -270,12 +271,15 @@ class GenerationUpdater:
                     f"{self._connector_path}, which does not match what this worker requires"
                 )
             has_fixed_tasks = request.is_split_fixed and number > 0 and manifest.split.partitions_by_task
-            if has_fixed_tasks and manifest.split.with_digests() != request.split.with_digests():
+            if (
+                has_fixed_tasks
+                and manifest.split.with_partition_name_digests() != request.split.with_partition_name_digests()
+            ):
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), which cannot "
                     "be split again: keep this number of tasks, or create a connector under another name"
                 )
-            if isinstance(self._resplit_finisher.position_store, UnmovablePositions):
+            if isinstance(self._resplit_finisher.position_store, UnmovablePositionStore):
                 # Do not close the generation: the re-split could never be finished.
                 raise WorldError(
                     "The positions in the connector's checkpoint cannot be moved to another checkpoint, so the sink "
@@ -300,7 +304,7 @@ class GenerationUpdater:
         except SupersededError:
             self._wait_for_liveness_timeout(number)
 
-    def _no_generation_error(self) -> WorldError:
+    def _make_no_generation_error(self) -> WorldError:
         return WorldError(
             f"No checkpoint generation was found in the folder {self._connector_path}, although the configs of the "
             "connector's tasks name one: check that all workers share checkpoint.location"
@@ -317,7 +321,7 @@ class GenerationUpdater:
             and _has_same_sink(manifest, request)
         ):
             return False
-        if not manifest.split.is_within(request.split.source_partitions):
+        if not manifest.split.is_within_partitions(request.split.source_partitions):
             return False
         log.warning(
             "The connector with the checkpoint folder %s: one of its tasks is FAILED, so the tasks keep their source "
@@ -327,13 +331,13 @@ class GenerationUpdater:
         )
         return True
 
-    def _write_generation_zero(self, request: GenerationRequest) -> None:
+    def _write_generation_zero_manifest(self, request: GenerationRequest) -> None:
         """Write the manifest of generation 0, unless it was written before.
 
         :raises WorldError: when there is no such manifest, and ``request`` contains none.
         """
-        if request.generation_zero is not None:
-            write_generation_zero(self._connector_path, request.generation_zero)
+        if request.generation_zero_manifest is not None:
+            write_generation_zero_manifest(self._connector_path, request.generation_zero_manifest)
         elif not (self._connector_path / MANIFEST_FILE).exists():
             raise WorldError(
                 f"The folder {self._connector_path} contains checkpoints, but the config topic contains no configs of "
@@ -350,9 +354,9 @@ class GenerationUpdater:
         later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_run else frozenset()
         initial_positions: dict[str, int] = {}
         if first_partitions := new_partitions - later_partitions:
-            initial_positions |= request.initial_positions(sorted(first_partitions), is_new_connector=True)
+            initial_positions |= request.find_initial_positions(sorted(first_partitions), is_new_connector=True)
         if later_partitions:
-            initial_positions |= request.initial_positions(sorted(later_partitions), is_new_connector=False)
+            initial_positions |= request.find_initial_positions(sorted(later_partitions), is_new_connector=False)
         return GenerationPlan(
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=request.split,
@@ -366,7 +370,8 @@ class GenerationUpdater:
         file for the liveness timeout."""
         while newest_generation_number(self._connector_path) == number:
             last_seen_ns = last_liveness_ns(generation_folder(self._connector_path, number))
-            if not self._wait_until(lambda: self._has_progressed(number, last_seen_ns), self._liveness_timeout_ms):  # noqa: B023
+            has_progressed = partial(self._has_resplit_progressed, number, last_seen_ns)
+            if not self._wait_until(has_progressed, self._liveness_timeout_ms):
                 return
 
     def _wait_until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
@@ -407,7 +412,7 @@ def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
     """Whether the generation of ``manifest`` matches ``request``: the same split and the same sink, values for all
     ``request.keys_to_infer``, and no reset source partitions."""
     return (
-        manifest.split.with_digests() == request.split.with_digests()
+        manifest.split.with_partition_name_digests() == request.split.with_partition_name_digests()
         and not manifest.reset_partitions
         and _has_inferred_values(manifest, request)
         and _has_same_sink(manifest, request)

@@ -130,7 +130,7 @@ def _describe_unsupported_partition_column(columns: StructType, partition_column
     )
 
 
-def new_table_schema(rows: StructType, partition_columns: Sequence[str]) -> str:
+def new_table_schema_json(rows: StructType, partition_columns: Sequence[str]) -> str:
     """The schema, as Delta's JSON, of a new table for ``rows`` that is partitioned by ``partition_columns``. Each
     column may be null.
 

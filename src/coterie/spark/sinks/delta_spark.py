@@ -58,7 +58,7 @@ def write_batch(rows: DataFrame, path: Path, application_id: str, batch_id: int,
         while True:
             try:
                 if key_columns:
-                    _upsert_last_rows(session, rows, path, key_columns)
+                    _upsert_last_row_of_each_key(session, rows, path, key_columns)
                 else:
                     rows.write.format("delta").mode("append").save(str(path))
                 return
@@ -77,7 +77,9 @@ def write_batch(rows: DataFrame, path: Path, application_id: str, batch_id: int,
             session.conf.unset(key)
 
 
-def _upsert_last_rows(session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequence[str]) -> None:
+def _upsert_last_row_of_each_key(
+    session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequence[str]
+) -> None:
     """Upsert the last row of each key. A null in a key column fails the query."""
     for name in key_columns:
         null_key_error = F.raise_error(F.lit(f"Column {name} is null, and the column is in pk.fields"))

@@ -35,7 +35,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.sinks.delta_columns import DeltaTableLayout, new_table_schema
+from coterie.spark.sinks.delta_columns import DeltaTableLayout, new_table_schema_json
 from coterie.spark.sinks.delta_target import LOG_FOLDER
 
 log = logging.getLogger(__name__)
@@ -129,12 +129,12 @@ class SharedDeltaTable:
         """Create the table for ``rows``, partitioned by ``partition_columns``, unless the table exists: another task
         may create it at the same time.
 
-        :raises WorldError: when no Delta table can have such columns (:func:`new_table_schema`).
+        :raises WorldError: when no Delta table can have such columns (:func:`new_table_schema_json`).
         :raises UnreachableError: when the server of the file system cannot be reached; see also
             :meth:`read_newest_layout`.
         :raises OSError: when the table cannot be created for another reason.
         """
-        schema = Schema.from_json(new_table_schema(rows, partition_columns))
+        schema = Schema.from_json(new_table_schema_json(rows, partition_columns))
         # If deltalake retried a creation that came second, this would change the table's schema in its version 1.
         commit_properties = CommitProperties(max_commit_retries=0)
         try:
@@ -184,7 +184,7 @@ class SharedDeltaTable:
                         f"Delta table {self.path} was changed or removed while batch {batch_id} was written. "
                         "Another attempt writes the batch to the table as it is then"
                     )
-                if failure is not None and (not _is_conflict(failure) or time.monotonic() > deadline):
+                if failure is not None and (not _is_commit_conflict(failure) or time.monotonic() > deadline):
                     message = f"Delta table {self.path}: the commit of batch {batch_id} failed"
                     raise make_task_error(message, failure) from failure
                 transaction = Transaction(application_id, batch_id, time.time_ns() // 1_000_000)
@@ -193,7 +193,7 @@ class SharedDeltaTable:
                     return
                 except (DeltaError, OSError) as error:
                     failure = error
-            if _is_conflict(failure):
+            if _is_commit_conflict(failure):
                 time.sleep(random.uniform(0, pause_s))
                 pause_s = min(2 * pause_s, RETRY_DELAY_MAX_S)
 
@@ -287,12 +287,12 @@ def make_task_error(message: str, error: Exception) -> UnreachableError | OSErro
     be reached. OSError in all other cases."""
     full_message = f"{message}: {delta_error_message(error)}"
     error_number = _errno_of(error)
-    if _is_conflict(error) or error_number in _UNREACHABLE_ERRNOS:
+    if _is_commit_conflict(error) or error_number in _UNREACHABLE_ERRNOS:
         return UnreachableError(full_message)
     return OSError(error_number or errno.EIO, full_message)
 
 
-def _is_conflict(error: Exception) -> bool:
+def _is_commit_conflict(error: Exception) -> bool:
     """Whether ``error`` of a commit means that another commit came first. An error of the file system does not."""
     return isinstance(error, CommitFailedError) and _errno_of(error) is None
 

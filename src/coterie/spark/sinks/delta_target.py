@@ -13,9 +13,9 @@ from coterie.config.definition import (
     one_of,
 )
 from coterie.nouns.errors import ConfigError
-from coterie.spark.paths import SINK_GROUP, check_local_path, to_path
+from coterie.spark.paths import SINK_GROUP, local_path_error, path_of_config_value
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.sinks.sink_keys import check_column_names, false_validator, sink_key
+from coterie.spark.sinks.sink_keys import column_names_error, make_sink_config_key, only_false_validator
 
 LOG_FOLDER = "_delta_log"
 """The folder of a table that contains its commits."""
@@ -28,12 +28,12 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="The folder of the Delta table, on the file system that all workers share.",
             importance=Importance.HIGH,
-            validator=check_local_path,
+            validator=local_path_error,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Table folder",
         ),
-        sink_key(
+        make_sink_config_key(
             "insert.mode",
             Type.STRING,
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
@@ -41,48 +41,48 @@ DEFINITION = ConfigDef(
             default="insert",
             validator=one_of(("insert", "upsert")),
         ),
-        sink_key(
+        make_sink_config_key(
             "pk.fields",
             Type.LIST,
             "With insert.mode=upsert, the columns that identify a row.",
             "Key columns",
             default="",
-            validator=check_column_names,
+            validator=column_names_error,
         ),
-        sink_key(
+        make_sink_config_key(
             "delete.enabled",
             Type.BOOLEAN,
             "Only false is allowed: rows are never deleted.",
             "Enable deletes",
             default="false",
-            validator=false_validator(
+            validator=only_false_validator(
                 "DeltaSink deletes no rows; set false, and drop tombstones by Filter and RecordIsTombstone"
             ),
         ),
-        sink_key(
+        make_sink_config_key(
             "auto.create",
             Type.BOOLEAN,
             "Whether a missing table is created from the columns of the first batch.",
             "Auto-create",
             default="false",
         ),
-        sink_key(
+        make_sink_config_key(
             "auto.evolve",
             Type.BOOLEAN,
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            validator=false_validator("Columns are not added to a table; add them yourself and set false"),
+            validator=only_false_validator("Columns are not added to a table; add them yourself and set false"),
         ),
-        sink_key(
+        make_sink_config_key(
             "partition.field.name",
             Type.LIST,
             "The columns by which a table that the sink creates is partitioned.",
             "Partition columns",
             default="",
-            validator=check_column_names,
+            validator=column_names_error,
         ),
-        sink_key(
+        make_sink_config_key(
             "optimize.interval.batches",
             Type.INT,
             "Number of batches after which task 0 merges small files into large ones; 0 means never.",
@@ -121,17 +121,17 @@ class DeltaTarget:
         partition_columns = config.required_value(DEFINITION, "partition.field.name", tuple)
         auto_create = config.required_value(DEFINITION, "auto.create", bool)
         if is_upsert and not key_columns:
-            raise config.config_error("insert.mode", "upsert needs pk.fields: the columns that identify a row")
+            raise config.make_config_error("insert.mode", "upsert needs pk.fields: the columns that identify a row")
         if key_columns and not is_upsert:
-            raise config.config_error(
+            raise config.make_config_error(
                 "pk.fields", "insert.mode=insert has no key; set insert.mode=upsert or drop pk.fields"
             )
         if partition_columns and not auto_create:
-            raise config.config_error(
+            raise config.make_config_error(
                 "partition.field.name", "the key applies only to a table that the sink creates: set auto.create=true"
             )
         return cls(
-            path=to_path(config.required_value(DEFINITION, "path", str)),
+            path=path_of_config_value(config.required_value(DEFINITION, "path", str)),
             is_upsert=is_upsert,
             key_columns=key_columns,
             creates_missing_table=auto_create,
@@ -151,5 +151,5 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     try:
         DeltaTarget.of(config)
     except ConfigError as error:
-        return error.listed
+        return error.errors_as_lists
     return {}

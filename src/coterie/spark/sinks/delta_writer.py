@@ -25,7 +25,7 @@ from coterie.spark.record_columns import quote_name
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_columns import DeltaTableLayout, check_rows_fit
-from coterie.spark.sinks.delta_files import describe_files, write_by_arrow, write_by_spark
+from coterie.spark.sinks.delta_files import files_with_add_actions, write_by_arrow, write_by_spark
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
 from coterie.spark.sinks.delta_target import DeltaTarget
 
@@ -79,11 +79,11 @@ class DeltaWriter:
         :raises OSError: when no file can be written to the staging folder.
         :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
         """
-        layout = self.checked_layout(batch.rows.schema)
+        layout = self.check_or_create_table(batch.rows.schema)
         if self._table.has_batch(self._application_id, batch.batch_id):
             # The commit checks this too; checked here, the rows need not be computed and written.
-            return AlreadyCommitted()
-        self._optimize_if_due(batch, layout)
+            return AlreadyCommittedBatch()
+        self._merge_small_files_if_due(batch, layout)
         if reason := self._spark_only_reason(batch, layout):
             if missing_jars := missing_package_message(batch.rows.sparkSession, "delta"):
                 raise WorldError(
@@ -131,7 +131,7 @@ class DeltaWriter:
         the table's layout for which the batch was written."""
         self._table.commit(self._application_id, batch_id, layout, action)
 
-    def checked_layout(self, rows: StructType) -> DeltaTableLayout:
+    def check_or_create_table(self, rows: StructType) -> DeltaTableLayout:
         """The table's layout, after a check that rows of the schema ``rows`` fit into the table. With auto.create=true
         a missing table is created for ``rows``.
 
@@ -160,7 +160,7 @@ class DeltaWriter:
             return f"an upsert into a table of {size_bytes >> 20} MB does not fit into the driver's memory"
         return None
 
-    def _optimize_if_due(self, batch: Batch, layout: DeltaTableLayout) -> None:
+    def _merge_small_files_if_due(self, batch: Batch, layout: DeltaTableLayout) -> None:
         """Merge the table's small files into large ones if this is task 0, and the batch's number is a multiple of
         ``optimize_interval_batches`` and not 0. A failure is only logged."""
         interval = self._target.optimize_interval_batches
@@ -200,7 +200,7 @@ class StagedFiles:
             raise OSError(error.errno, f"Nothing can be written to {staging_folder.parent}: {error.strerror}") from None
         try:
             write_files(output_folder)
-            self._files = list(describe_files(output_folder, layout.columns))
+            self._files = list(files_with_add_actions(output_folder, layout.columns))
         except BaseException:
             self.clean_up()
             raise
@@ -302,7 +302,7 @@ class DirectDeltaWrite:
         """Does nothing: there is no staged copy."""
 
 
-class AlreadyCommitted:
+class AlreadyCommittedBatch:
     """A staged batch that the table already has: there is nothing to commit."""
 
     def commit(self) -> None:

@@ -45,7 +45,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.config.durable_files import sync_folder
+from coterie.config.durable_files import fsync_folder
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import safe_file_name
 from coterie.spark.fence import FencedError
@@ -103,7 +103,7 @@ class SinkFolder:
     layout: FolderLayout
     config_key: str = field(default="sink.path", compare=False)
     """The config key whose value is the folder; error messages contain this key."""
-    bad_folder: "SinkFolder | None" = None
+    bad_records_folder: "SinkFolder | None" = None
     """The folder for the files of bad records; None when the copies of this folder contain no such files."""
 
     @property
@@ -152,7 +152,7 @@ class SinkFolder:
         if (last_committed := _last_batch_folder(self.committed_folder(lineage))) is not None:
             self.publish_files(last_committed)
         self.prepare_folders(is_generation_zero=is_generation_zero)
-        for reader_folder in (self.bad_folder,) if is_generation_zero else (self, self.bad_folder):
+        for reader_folder in (self.bad_records_folder,) if is_generation_zero else (self, self.bad_records_folder):
             if reader_folder is not None:
                 self._check_rename_into(f".{_lineage_prefix(lineage)}-probe", reader_folder)
 
@@ -168,10 +168,10 @@ class SinkFolder:
             with other partition columns.
         """
         self._create_folders()
-        if self.bad_folder is not None:
-            if message := self.bad_folder_incompatibility_message():
-                raise WorldError(f"{self.bad_folder.config_key}={message}")
-            self.bad_folder.prepare_folders()
+        if self.bad_records_folder is not None:
+            if message := self.bad_records_folder_error():
+                raise WorldError(f"{self.bad_records_folder.config_key}={message}")
+            self.bad_records_folder.prepare_folders()
         if is_generation_zero:
             return
         if message := self.incompatibility_message():
@@ -243,19 +243,19 @@ class SinkFolder:
             f"{self.layout} beside these files: set another folder"
         )
 
-    def bad_folder_incompatibility_message(self) -> str | None:
+    def bad_records_folder_error(self) -> str | None:
         """The reason why the folder of bad records cannot be used with this folder, as a message that begins with its
         path. None when it can be used, or there is no such folder."""
-        if self.bad_folder is None:
+        if self.bad_records_folder is None:
             return None
-        if _device_of(self.bad_folder.path) != _device_of(self.path.parent):
+        if _device_of(self.bad_records_folder.path) != _device_of(self.path.parent):
             return (
-                f"{self.bad_folder.path} is on another device than {self.work_folder}, from which the files of bad "
-                f"records are renamed. Set a folder on the device of {self.path}"
+                f"{self.bad_records_folder.path} is on another device than {self.work_folder}, from which the files of "
+                f"bad records are renamed. Set a folder on the device of {self.path}"
             )
-        return self.bad_folder.incompatibility_message()
+        return self.bad_records_folder.incompatibility_message()
 
-    def new_copy(self, lineage: TaskLineage, batch_id: int) -> "BatchCopy":
+    def new_batch_copy(self, lineage: TaskLineage, batch_id: int) -> "BatchCopy":
         """A copy of a batch, of which nothing is written yet. For a lineage of generation 0 it is a
         :class:`GenerationZeroCopy`."""
         generation_zero_folder = self.generation_zero_folder(lineage)
@@ -314,8 +314,8 @@ class SinkFolder:
         except OSError as error:
             bad_folder_key = (
                 ""
-                if self.bad_folder is None or self.bad_folder.path != bad_folder
-                else f"{self.bad_folder.config_key}="
+                if self.bad_records_folder is None or self.bad_records_folder.path != bad_folder
+                else f"{self.bad_records_folder.config_key}="
             )
             raise OSError(
                 error.errno,
@@ -351,15 +351,15 @@ class BatchCopy:
         name_prefix = f"{_lineage_prefix(lineage)}-{batch_id}"
         self.good_files = OutputFiles(folder=self.staging_folder / GOOD_FILES_FOLDER, name_prefix=name_prefix)
         self.bad_files = OutputFiles(folder=self.staging_folder / BAD_FILES_FOLDER, name_prefix=f"{name_prefix}-bad")
-        """The files of bad records, if the folder has :attr:`SinkFolder.bad_folder`. Their names differ from those of
-        ``good_files``, since both may be for one folder."""
+        """The files of bad records, if the folder has :attr:`SinkFolder.bad_records_folder`. Their names differ from
+        those of ``good_files``, since both may be for one folder."""
 
     @property
-    def is_committed(self) -> bool:
+    def is_batch_committed(self) -> bool:
         """Whether a copy of the batch, this one or another, is committed: then no copy need be written."""
         return self._committed_batch_folder.is_dir()
 
-    def create_staging(self) -> None:
+    def create_staging_folder(self) -> None:
         """Check the folders (:meth:`SinkFolder.prepare_folders`), and create the staging folder of this copy with its
         mark.
 
@@ -370,7 +370,7 @@ class BatchCopy:
         self._prepare_folders()
         self.staging_folder.mkdir()
         try:
-            bad_folder = self.sink_folder.bad_folder
+            bad_folder = self.sink_folder.bad_records_folder
             (self.staging_folder / MARK_FILE).write_text("" if bad_folder is None else str(bad_folder.path))
             self.good_files.folder.mkdir()
         except FileNotFoundError as error:
@@ -406,7 +406,7 @@ class BatchCopy:
         :raises FencedError: when another owner has removed this copy.
         :raises OSError: when the rename fails for another reason than a committed copy.
         """
-        if self.is_committed:
+        if self.is_batch_committed:
             return
         if not self.is_intact:
             raise FencedError
@@ -449,7 +449,7 @@ class GenerationZeroCopy(BatchCopy):
 
         :raises FencedError, OSError: see :meth:`BatchCopy._commit_by_rename`.
         """
-        if self.is_committed:
+        if self.is_batch_committed:
             return
         has_files = any(_iter_files(self.good_files.folder))
         # Checked after the listing: a copy that was removed must not be taken for a batch without rows.
@@ -540,7 +540,7 @@ def _move_across_mounts(file: Path, target: Path) -> None:
         os.rename(hidden_copy, target)
     finally:
         hidden_copy.unlink(missing_ok=True)
-    sync_folder(target.parent)
+    fsync_folder(target.parent)
     file.unlink(missing_ok=True)
     for leftover in target.parent.iterdir():
         if leftover.name.startswith(hidden_prefix):

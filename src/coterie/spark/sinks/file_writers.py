@@ -107,7 +107,7 @@ def write_batch(
         and batch.is_small
         and not lower_options
         and codec in _ARROW_CODEC_BY_SPARK_CODEC
-        and all(_is_written_by_arrow(field.dataType) for field in batch.rows.schema)
+        and all(_arrow_writes_type_as_spark(field.dataType) for field in batch.rows.schema)
         and all(type(batch.rows.schema[name].dataType) in _ARROW_PARTITION_TYPES for name in partition_columns)
     ):
         _write_by_arrow(batch.rows, files, partition_columns, codec)
@@ -183,15 +183,15 @@ def _has_rows(file: Path, format_: str, *, has_header: bool) -> bool:
 # -- Arrow ------------------------------------------------------------------------------------------------------------
 
 
-def _is_written_by_arrow(type_: DataType) -> bool:
+def _arrow_writes_type_as_spark(type_: DataType) -> bool:
     """Whether Arrow writes values of this type into files in the same form as Spark."""
     match type_:
         case ArrayType():
-            return _is_written_by_arrow(type_.elementType)
+            return _arrow_writes_type_as_spark(type_.elementType)
         case MapType():
-            return _is_written_by_arrow(type_.keyType) and _is_written_by_arrow(type_.valueType)
+            return _arrow_writes_type_as_spark(type_.keyType) and _arrow_writes_type_as_spark(type_.valueType)
         case StructType():
-            return all(_is_written_by_arrow(field.dataType) for field in type_)
+            return all(_arrow_writes_type_as_spark(field.dataType) for field in type_)
         case _:
             return type(type_) in _ARROW_WRITTEN_TYPES
 
@@ -209,7 +209,7 @@ def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequ
         "org.apache.spark.sql.parquet.row.metadata": file_schema.json(),
     }
     compression, suffix = _ARROW_CODEC_BY_SPARK_CODEC[codec]
-    for number, (folder, partition_rows) in enumerate(_split_by_partition(table, partition_columns)):
+    for number, (folder, partition_rows) in enumerate(_rows_by_partition_folder(table, partition_columns)):
         (files.folder / folder).mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(
             partition_rows.replace_schema_metadata(metadata),
@@ -218,7 +218,7 @@ def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequ
         )
 
 
-def _split_by_partition(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+def _rows_by_partition_folder(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
     """For each combination of values of the partition columns: the path of its folder, and its rows without these
     columns. Without partition columns: an empty path and all rows."""
     if not partition_columns:

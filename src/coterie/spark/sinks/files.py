@@ -26,7 +26,7 @@ from coterie.spark.bad_records.keys import (
     error_tolerance_of,
 )
 from coterie.spark.fence import FencedError
-from coterie.spark.paths import SINK_GROUP, check_local_path, to_path
+from coterie.spark.paths import SINK_GROUP, local_path_error, path_of_config_value
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
 from coterie.spark.rotation import Rotation
@@ -35,15 +35,19 @@ from coterie.spark.sinks.file_copies import BatchCopy, FolderLayout, SinkFolder
 from coterie.spark.sinks.file_writers import FORMATS, write_batch
 
 
-def _check_sink_path(value: str) -> str | None:
+def _sink_path_error(value: str) -> str | None:
     """A validator: the error message for the sink's folder; None when the value is valid. The root of the file system
     is not valid, since the work folder is created beside the sink's folder."""
-    if error := check_local_path(value):
+    if error := local_path_error(value):
         return error
-    return None if to_path(value).name else "The root of the file system cannot be a sink's folder; set a folder in it"
+    return (
+        None
+        if path_of_config_value(value).name
+        else "The root of the file system cannot be a sink's folder; set a folder in it"
+    )
 
 
-def _check_column_names(value: str) -> str | None:
+def _repeated_column_error(value: str) -> str | None:
     """A validator: the error message for a list that contains a column twice, without regard to case; else None."""
     names = [name.lower() for name in split_list(value)]
     return "A column is in the list twice" if len(set(names)) < len(names) else None
@@ -66,7 +70,7 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="Folder that the files are written to; a folder for unfinished files is created beside it.",
             importance=Importance.HIGH,
-            validator=_check_sink_path,
+            validator=_sink_path_error,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Sink folder",
@@ -76,7 +80,7 @@ DEFINITION = ConfigDef(
             type=Type.LIST,
             documentation="Columns by whose values the files are put into folders column=value, outermost first.",
             default="",
-            validator=_check_column_names,
+            validator=_repeated_column_error,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Partition columns",
@@ -116,18 +120,18 @@ class FileSink:
             "parquet": sql.execution.datasources.parquet.ParquetOptions,
         }[format_]
         errors = {
-            config.full_key(OPTION_PREFIX + option): [f"Spark's {format_} files have no option {option}"]
-            for option in config.values_under(OPTION_PREFIX)
+            config.user_key(OPTION_PREFIX + option): [f"Spark's {format_} files have no option {option}"]
+            for option in config.values_under_prefix(OPTION_PREFIX)
             if not (spark_options.isValidOption(option) or option.startswith(f"{format_}."))
         }
         try:
             folder = _sink_folder(config)
         except ConfigError as error:
-            return errors | error.listed
+            return errors | error.errors_as_lists
         if message := folder.incompatibility_message():
             errors |= config.error_by_key("path", message)
-        if folder.bad_folder is not None and (message := folder.bad_folder_incompatibility_message()):
-            errors[folder.bad_folder.config_key] = [f"{folder.bad_folder.config_key}={message}"]
+        if folder.bad_records_folder is not None and (message := folder.bad_records_folder_error()):
+            errors[folder.bad_records_folder.config_key] = [f"{folder.bad_records_folder.config_key}={message}"]
         return errors
 
     @classmethod
@@ -137,7 +141,7 @@ class FileSink:
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self:
         return cls(
-            folder=_sink_folder(config), rotation=Rotation.of(config), options=config.values_under(OPTION_PREFIX)
+            folder=_sink_folder(config), rotation=Rotation.of(config), options=config.values_under_prefix(OPTION_PREFIX)
         )
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
@@ -165,14 +169,14 @@ class FileSink:
         copy also contains the bad rows.
 
         :raises FencedError: when another owner has removed the copy.
-        :raises OSError, WorldError: see :meth:`BatchCopy.create_staging` and :func:`write_batch`.
+        :raises OSError, WorldError: see :meth:`BatchCopy.create_staging_folder` and :func:`write_batch`.
         :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
         """
-        copy = self.folder.new_copy(batch.task_lineage, batch.batch_id)
-        if not copy.is_committed:
-            copy.create_staging()
+        copy = self.folder.new_batch_copy(batch.task_lineage, batch.batch_id)
+        if not copy.is_batch_committed:
+            copy.create_staging_folder()
             try:
-                self._write_copy(batch, copy)
+                self._write_batch_copy(batch, copy)
             except Exception as error:
                 was_removed = not copy.is_intact
                 copy.clean_up()
@@ -181,7 +185,7 @@ class FileSink:
                 raise
         return copy
 
-    def _write_copy(self, batch: Batch, copy: BatchCopy) -> None:
+    def _write_batch_copy(self, batch: Batch, copy: BatchCopy) -> None:
         """Write the rows of ``batch`` to the staging folder of ``copy``: its good rows, and as files of their own its
         bad rows (those that become dead letters), if there are any."""
         if batch.bad_row_separator is None:
@@ -236,8 +240,8 @@ def _sink_folder(config: PrefixedConfig) -> SinkFolder:
     tolerance = error_tolerance_of(config.config)
     destination = None if tolerance is None else tolerance.dead_letter_destination
     return SinkFolder(
-        path=to_path(config.required_value(DEFINITION, "path", str)),
+        path=path_of_config_value(config.required_value(DEFINITION, "path", str)),
         layout=layout,
-        config_key=config.full_key("path"),
-        bad_folder=bad_records_folder(destination.path) if isinstance(destination, DeadLetterFolder) else None,
+        config_key=config.user_key("path"),
+        bad_records_folder=bad_records_folder(destination.path) if isinstance(destination, DeadLetterFolder) else None,
     )

@@ -82,10 +82,10 @@ class KafkaSink:
             return {next(key for key in ("sink.class", "connector.class") if key in config.config): [missing_jars]}
         if errors := config_errors(config):
             return errors
-        unknown = unknown_producer_properties(config.values_under(PRODUCER_OVERRIDE_PREFIX))
+        unknown = unknown_producer_properties(config.values_under_prefix(PRODUCER_OVERRIDE_PREFIX))
         if unknown:
             return {
-                config.full_key(PRODUCER_OVERRIDE_PREFIX + name): [f"Kafka's producer has no property {name}"]
+                config.user_key(PRODUCER_OVERRIDE_PREFIX + name): [f"Kafka's producer has no property {name}"]
                 for name in unknown
             }
         return _find_cluster_errors(config)
@@ -141,7 +141,9 @@ class KafkaSink:
                 rows.select(exact_column(MetadataColumn.KEY.value).alias("key")), "key"
             )
         except WorldError as error:
-            raise self._config.config_error("key.converter", f"it cannot write the records' key: {error}") from error
+            raise self._config.make_config_error(
+                "key.converter", f"it cannot write the records' key: {error}"
+            ) from error
 
     @classmethod
     def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
@@ -283,7 +285,7 @@ def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
                 except UnreachableError:
                     raise
                 except WorldError as error:
-                    return _topic_creation_error(config, new_topic, error)
+                    return _topic_creation_errors(config, new_topic, error)
             has_ledger = target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger_topic not in absent_names
             if has_ledger and (policy_error := ledger_policy_error(admin, target)) is not None:
                 return config.error_by_key("ledger.topic", policy_error)
@@ -292,10 +294,10 @@ def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     return {}
 
 
-def _topic_creation_error(config: PrefixedConfig, new_topic: NewTopic, error: WorldError) -> dict[str, list[str]]:
+def _topic_creation_errors(config: PrefixedConfig, new_topic: NewTopic, error: WorldError) -> dict[str, list[str]]:
     """The error message about ``new_topic``, whose creation the cluster rejects with ``error``, by the config key whose
     value is the cause: that of the replication factor or that of the topic's name."""
-    key_name = new_topic.replication_key if "ReplicationFactor" in str(error) else new_topic.name_key
+    key_name = new_topic.replication_config_key if "ReplicationFactor" in str(error) else new_topic.name_config_key
     # The keys of bad records have no prefix.
-    key = key_name if key_name.startswith(DEAD_LETTER_KEY_PREFIX) else config.full_key(key_name)
+    key = key_name if key_name.startswith(DEAD_LETTER_KEY_PREFIX) else config.user_key(key_name)
     return {key: [f"Topic {new_topic.name} cannot be created with this {key}: {error}"]}

@@ -27,7 +27,7 @@ from coterie.spark.converters import Format
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, exact_column, has_metadata_column, visible_column_names
 from coterie.spark.serializers import Serializer
-from coterie.spark.sinks.sink_keys import check_column_names, sink_key
+from coterie.spark.sinks.sink_keys import column_names_error, make_sink_config_key
 
 PRODUCER_OVERRIDE_PREFIX = "producer.override."
 """Prefix of the keys that set properties of Kafka's producer."""
@@ -65,7 +65,7 @@ class Guarantee(Enum):
     AT_LEAST_ONCE = "at-least-once"
 
 
-def _check_count_or_default(value: str) -> str | None:
+def _count_or_default_error(value: str) -> str | None:
     """A validator: the error message for a replication factor or a number of partitions that is neither -1 nor at least
     1; None when the value is valid."""
     return None if int(value) == -1 or int(value) >= 1 else "Value must be -1 (the broker's default) or at least 1"
@@ -73,7 +73,7 @@ def _check_count_or_default(value: str) -> str | None:
 
 DEFINITION = ConfigDef(
     (
-        sink_key(
+        make_sink_config_key(
             "topic",
             Type.STRING,
             "The topic of all records; without it the column topic of a row, else the topic from which it was read.",
@@ -82,15 +82,15 @@ DEFINITION = ConfigDef(
             importance=Importance.HIGH,
             validator=not_blank,
         ),
-        sink_key(
+        make_sink_config_key(
             "key.fields",
             Type.LIST,
             "Columns that form the key of a record; without it the column key, else the record's key as it was read.",
             "Fields of the key",
             default="",
-            validator=check_column_names,
+            validator=column_names_error,
         ),
-        sink_key(
+        make_sink_config_key(
             "delivery.guarantee",
             Type.STRING,
             "exactly-once writes each batch in a transaction; at-least-once may write rows again after a failure.",
@@ -99,7 +99,7 @@ DEFINITION = ConfigDef(
             importance=Importance.HIGH,
             validator=one_of([one.value for one in Guarantee]),
         ),
-        sink_key(
+        make_sink_config_key(
             "ledger.topic",
             Type.STRING,
             "The compacted topic that states the last batch of each task; created when it does not exist.",
@@ -107,23 +107,23 @@ DEFINITION = ConfigDef(
             default="coterie-ledger",
             validator=not_blank,
         ),
-        sink_key(
+        make_sink_config_key(
             TOPIC_CREATION_PREFIX + "replication.factor",
             Type.SHORT,
             "Replication factor of the topic if it has to be created; -1 is the broker's default.",
             "Replication factor of a new topic",
             is_optional=True,
-            validator=_check_count_or_default,
+            validator=_count_or_default_error,
         ),
-        sink_key(
+        make_sink_config_key(
             TOPIC_CREATION_PREFIX + "partitions",
             Type.INT,
             "Partitions of the topic if it has to be created; -1 is the broker's default.",
             "Partitions of a new topic",
             is_optional=True,
-            validator=_check_count_or_default,
+            validator=_count_or_default_error,
         ),
-        sink_key(
+        make_sink_config_key(
             PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT,
             Type.INT,
             "How long the transaction of one batch may take, at most the broker's transaction.max.timeout.ms.",
@@ -131,7 +131,7 @@ DEFINITION = ConfigDef(
             default="300000",
             validator=at_least(1000),
         ),
-        sink_key(
+        make_sink_config_key(
             PRODUCER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS,
             Type.LIST,
             "Kafka's addresses; by default those of the worker.",
@@ -188,7 +188,7 @@ class KafkaTarget:
         timeout_ms = config.required_value(DEFINITION, PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT, int)
         tolerance = error_tolerance_of(config.config)
         if len(key_fields) > 1 and key.format is not Format.JSON:
-            raise config.config_error("key.fields", "only a JsonConverter can write several columns as one key")
+            raise config.make_config_error("key.fields", "only a JsonConverter can write several columns as one key")
         return cls(
             producer_properties=_producer_properties(config, guarantee, timeout_ms),
             topic=topic,
@@ -222,7 +222,7 @@ class KafkaTarget:
         names = visible_column_names(rows)
         is_used = {
             MetadataColumn.KEY: not self.key_fields and "key" not in names,
-            MetadataColumn.HEADERS: not _has_headers(rows),
+            MetadataColumn.HEADERS: not _has_headers_column(rows),
             MetadataColumn.TOPIC: self.topic is None and "topic" not in names,
             MetadataColumn.TOMBSTONE: True,
         }
@@ -295,7 +295,7 @@ class KafkaTarget:
                 )
             if "partition" in names:
                 record_fields["partition"] = _typed_record_column(rows, "partition", IntegerType(), "")
-        if _has_headers(rows):
+        if _has_headers_column(rows):
             record_fields["headers"] = exact_column("headers")
         if "key" in names and not self.key_fields:
             record_fields["key"] = self.key_serializer.serialize_column(rows, "key")
@@ -345,15 +345,19 @@ class KafkaTarget:
 
 def definition(config: PrefixedConfig) -> ConfigDef:
     """The keys of the sink, with those of the converters that ``config`` names."""
-    return DEFINITION + serializers.definition(config, "key") + serializers.definition(config, "value")
+    return (
+        DEFINITION
+        + serializers.serializer_definition(config, "key")
+        + serializers.serializer_definition(config, "value")
+    )
 
 
 def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     """Error messages, by the user's key, about properties of the producer that the user cannot set, or not to this
     value, and about values that are valid alone and invalid together. Empty when there are none."""
-    overrides = config.values_under(PRODUCER_OVERRIDE_PREFIX)
+    overrides = config.values_under_prefix(PRODUCER_OVERRIDE_PREFIX)
     errors = {
-        config.full_key(PRODUCER_OVERRIDE_PREFIX + name): [
+        config.user_key(PRODUCER_OVERRIDE_PREFIX + name): [
             f"{PRODUCER_OVERRIDE_PREFIX}{name} cannot be set: {RESERVED_PRODUCER_PROPERTIES[name]}"
         ]
         for name in sorted(RESERVED_PRODUCER_PROPERTIES.keys() & overrides.keys())
@@ -370,7 +374,7 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     try:
         KafkaTarget.of(config)
     except ConfigError as error:
-        return error.listed
+        return error.errors_as_lists
     return {}
 
 
@@ -381,7 +385,7 @@ def _producer_properties(config: PrefixedConfig, guarantee: Guarantee, timeout_m
     The worker's password is for the worker's cluster: a connector with its own bootstrap.servers uses none of the
     worker's properties.
     """
-    overrides = config.values_under(PRODUCER_OVERRIDE_PREFIX)
+    overrides = config.values_under_prefix(PRODUCER_OVERRIDE_PREFIX)
     overrides.pop(TRANSACTION_TIMEOUT, None)
     properties = {**({} if BOOTSTRAP_SERVERS in overrides else config.worker_kafka_properties), **overrides}
     if guarantee is Guarantee.EXACTLY_ONCE:
@@ -394,12 +398,12 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
 
     :raises ConfigError: when they are set without ``topic``, or without both the partitions and the replication factor.
     """
-    settings = config.values_under(TOPIC_CREATION_PREFIX)
+    settings = config.values_under_prefix(TOPIC_CREATION_PREFIX)
     if not settings:
         return None
     if topic is None:
         first_key = TOPIC_CREATION_PREFIX + sorted(settings)[0]
-        raise config.config_error(
+        raise config.make_config_error(
             first_key, "only the topic in the key topic is created; topics from a column must exist"
         )
     numbers = {
@@ -408,7 +412,7 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
     }
     partitions, replication = numbers.values()
     if partitions is None or replication is None:
-        key = config.full_key(TOPIC_CREATION_PREFIX + next(name for name, number in numbers.items() if number is None))
+        key = config.user_key(TOPIC_CREATION_PREFIX + next(name for name, number in numbers.items() if number is None))
         raise ConfigError(
             {key: [f"Missing required configuration {key}: with one {TOPIC_CREATION_PREFIX}* both must be set"]}
         )
@@ -433,7 +437,7 @@ def _typed_record_column(rows: DataFrame, name: str, type_: DataType, advice: st
     return exact_column(name)
 
 
-def _has_headers(rows: DataFrame) -> bool:
+def _has_headers_column(rows: DataFrame) -> bool:
     """Whether the visible column ``headers`` exists and has the type of Kafka's headers, as the Kafka source reads
     them."""
     if "headers" not in rows.columns:

@@ -51,10 +51,10 @@ from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
     OffsetBoundary,
     TopicAbsentError,
+    function_of_record_method,
     is_retriable,
     kafka_admin,
     message_with_causes,
-    record_method_as_function,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
@@ -137,7 +137,7 @@ class KafkaWriter:
             begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
         try:
             with plugin_stage("the read of the ledger topic"):
-                last_value = LedgerReader(self._java, self._target, ledger_partition).last_value_of(
+                last_value = LedgerReader(self._java, self._target, ledger_partition).last_value_of_key(
                     self._ledger_key, begin_offset, end_offset
                 )
         except Py4JJavaError as error:
@@ -219,13 +219,13 @@ class KafkaWriter:
             )
             if not isinstance(failure, (FencedError, UnreachableError)):
                 # The cluster can be reached. Abort, so that readers need not wait until the transaction times out.
-                self.abort(producer)
+                self.abort_transaction(producer)
             self._close_producer()
             if failure is error:
                 raise
             raise failure from error
         except BaseException:
-            self.abort(producer)
+            self.abort_transaction(producer)
             raise
         return StagedTransaction(self, batch_id, producer, transaction_began_s)
 
@@ -262,7 +262,7 @@ class KafkaWriter:
             raise
         self._last_batch_id = batch_id
 
-    def abort(self, producer: Any) -> None:
+    def abort_transaction(self, producer: Any) -> None:
         """Abort the open transaction of ``producer``, so that readers need not wait until it times out. If this fails,
         close the producer. Raises nothing."""
         try:
@@ -351,7 +351,7 @@ class StagedTransaction:
         """Abort the transaction, unless :meth:`commit` was called. Raises nothing."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            self._writer.abort(producer)
+            self._writer.abort_transaction(producer)
 
 
 class LedgerReader:
@@ -362,7 +362,7 @@ class LedgerReader:
         self._target = target
         self._partition = java.org.apache.kafka.common.TopicPartition(partition.topic, partition.partition)
 
-    def last_value_of(self, key: str, begin_offset: int, end_offset: int) -> str | None:
+    def last_value_of_key(self, key: str, begin_offset: int, end_offset: int) -> str | None:
         """The value of the last committed record with ``key`` from ``begin_offset`` to before ``end_offset``; None when
         there is none. Waits while a transaction of another task is open that hides a record with ``key``.
 
@@ -375,12 +375,12 @@ class LedgerReader:
             if last_stable_offset < end_offset:
                 # Another task's transaction is open. Wait for its end only if it hides a record of this task.
                 with _LedgerConsumer(self._java, self._target, self._partition, "read_uncommitted") as uncommitted:
-                    if uncommitted.last_value_of(key, last_stable_offset, end_offset, deadline_s) is None:
+                    if uncommitted.last_value_of_key(key, last_stable_offset, end_offset, deadline_s) is None:
                         end_offset = last_stable_offset
             upper, offset_count = end_offset, FIRST_READ_OFFSETS
             while upper > begin_offset:
                 lower = max(begin_offset, upper - offset_count)
-                if (last_value := committed.last_value_of(key, lower, upper, deadline_s)) is not None:
+                if (last_value := committed.last_value_of_key(key, lower, upper, deadline_s)) is not None:
                     return last_value
                 upper, offset_count = lower, offset_count * 10
         return None
@@ -409,7 +409,7 @@ class _LedgerConsumer:
             if known_properties.contains(name):
                 properties.setProperty(name, value)
         self._client = java.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
-        self._key_of = record_method_as_function(
+        self._key_of = function_of_record_method(
             java, "key", java.java.lang.Object._java_lang_class, java.java.util.function.UnaryOperator
         )
         self._client.assign(java.java.util.Collections.singletonList(partition))
@@ -426,7 +426,7 @@ class _LedgerConsumer:
         ends = self._client.endOffsets(self._java.java.util.Collections.singletonList(self._partition))
         return int(ends.get(self._partition))
 
-    def last_value_of(self, key: str, begin_offset: int, end_offset: int, deadline_s: float) -> str | None:
+    def last_value_of_key(self, key: str, begin_offset: int, end_offset: int, deadline_s: float) -> str | None:
         """The value of the last record with ``key`` from ``begin_offset`` to ``end_offset``, or of a later record if a
         later one was read too; empty text for a null value; None when there is no such record.
 
@@ -465,9 +465,9 @@ class NewTopic:
     """A missing topic that the sink may create, with its settings. A number of partitions or a replication factor of -1
     means the broker's default."""
 
-    name_key: str
+    name_config_key: str
     """The config key that contains the topic's name."""
-    replication_key: str
+    replication_config_key: str
     """The config key that contains the replication factor; for the ledger, which has none, the key of its name."""
     name: str
     partitions: int
@@ -493,8 +493,8 @@ def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[New
     creation, dead_letter_topic = target.topic_creation, target.dead_letter_topic
     if target.topic is not None and target.topic in absent and creation is not None:
         yield NewTopic(
-            name_key="topic",
-            replication_key=TOPIC_CREATION_PREFIX + "replication.factor",
+            name_config_key="topic",
+            replication_config_key=TOPIC_CREATION_PREFIX + "replication.factor",
             name=target.topic,
             partitions=creation.partitions,
             replication_factor=creation.replication_factor,
@@ -502,8 +502,8 @@ def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[New
         )
     if dead_letter_topic is not None and dead_letter_topic.topic in absent:
         yield NewTopic(
-            name_key=LETTERS_TOPIC,
-            replication_key=LETTERS_REPLICATION,
+            name_config_key=LETTERS_TOPIC,
+            replication_config_key=LETTERS_REPLICATION,
             name=dead_letter_topic.topic,
             partitions=1,
             replication_factor=dead_letter_topic.replication_factor,
@@ -511,8 +511,8 @@ def creatable_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[New
         )
     if target.ledger_topic in absent:
         yield NewTopic(
-            name_key="ledger.topic",
-            replication_key="ledger.topic",
+            name_config_key="ledger.topic",
+            replication_config_key="ledger.topic",
             name=target.ledger_topic,
             partitions=LEDGER_PARTITIONS,
             replication_factor=-1,

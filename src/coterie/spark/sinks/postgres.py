@@ -21,7 +21,7 @@ from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, StagedBatch, TaskLineage
-from coterie.spark.sinks.postgres_columns import select_table_columns
+from coterie.spark.sinks.postgres_columns import select_columns_to_write
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, config_errors
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class PostgresSink:
         return cls(PostgresTarget.of(config), config)
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        return select_table_columns(rows, self._target, self._config)
+        return select_columns_to_write(rows, self._target, self._config)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
         """End the sessions of earlier starts on the server, including those of this object, and store this start in the

@@ -14,7 +14,7 @@ from coterie.spark.sinks.postgres_writer import (
     POSTGRES_VERSION_MIN,
     PostgresSession,
     connect,
-    find_schema,
+    find_database_schema,
     postgres_error_message,
     read_columns,
 )
@@ -68,7 +68,7 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
         return config.error_by_key(
             "table.name.format", f"{target.server_description} has no schema {schema}; create it"
         )
-    quoted_schema = find_schema(session, target)
+    quoted_schema = find_database_schema(session, target)
     has_all_tables = all(
         read_columns(session, name)
         for name in (f"{quoted_schema}.{LEDGER_TABLE}", f"{quoted_schema}.{quote_name(target.table)}")
@@ -97,7 +97,7 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
         return config.error_by_key(
             "table.name.format", f"The user has no right to insert; run: GRANT INSERT ON {table} TO …"
         )
-    if target.has_deletes and not _query_is_true(
+    if target.deletes_on_tombstones and not _query_is_true(
         session, "SELECT has_table_privilege(to_regclass(%s), 'DELETE')", table
     ):
         return config.error_by_key(
@@ -136,7 +136,7 @@ def _find_dead_letter_table_errors(
                 ]
             }
         return {}
-    quoted_schema = find_schema(session, target) if schema is None else quote_name(schema)
+    quoted_schema = find_database_schema(session, target) if schema is None else quote_name(schema)
     if not _query_is_true(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", quoted_schema):
         message = (
             f"the user has no right to create tables in schema {quoted_schema}; run: GRANT CREATE ON SCHEMA "

@@ -18,7 +18,7 @@ _TOMBSTONE_ERROR = (
 """Error message for a tombstone that the sink cannot write."""
 
 
-def select_table_columns(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
+def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
     """``rows`` with the columns that the sink writes to the table, those of the record's key first.
 
     With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does. A
@@ -32,9 +32,9 @@ def select_table_columns(rows: DataFrame, target: PostgresTarget, config: Prefix
     selected: list[Column] = []
     # Rows that do not come from Kafka records always have a value.
     is_tombstone = exact_column(DELETED_COLUMN) if has_metadata_column(rows, MetadataColumn.TOMBSTONE) else F.lit(False)
-    if target.is_key_from_record:
+    if target.is_key_from_record_key:
         keys = _record_key_columns(rows, target.key_columns, config)
-        if not target.has_deletes:
+        if not target.deletes_on_tombstones:
             keys = {
                 name: F.when(~is_tombstone, key).otherwise(F.raise_error(_TOMBSTONE_ERROR))
                 for name, key in keys.items()
@@ -42,7 +42,7 @@ def select_table_columns(rows: DataFrame, target: PostgresTarget, config: Prefix
         selected += [key.alias(name) for name, key in keys.items()]
         names = [name for name in names if name not in target.key_columns]
     selected += map(exact_column, names)
-    if target.has_deletes:
+    if target.deletes_on_tombstones:
         selected.append(is_tombstone.alias(DELETED_COLUMN))
     return rows.select(*selected)
 
@@ -50,10 +50,10 @@ def select_table_columns(rows: DataFrame, target: PostgresTarget, config: Prefix
 def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
     """The fields of the record's key, by the names of the key columns.
 
-    :raises ConfigError: see :func:`select_table_columns`.
+    :raises ConfigError: see :func:`select_columns_to_write`.
     """
     if not has_metadata_column(rows, MetadataColumn.KEY):
-        raise config.config_error(
+        raise config.make_config_error(
             "pk.mode",
             "the rows have no key: KafkaSource reads a key, the transform ValueToKey sets a key, and the transform "
             "Function removes it",
@@ -63,9 +63,9 @@ def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: Prefixe
     if not isinstance(type_, StructType):
         if len(names) == 1:
             return {names[0]: key}
-        raise config.config_error("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
+        raise config.make_config_error("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
     if missing_fields := [name for name in names if name not in type_.names]:
-        raise config.config_error(
+        raise config.make_config_error(
             "pk.fields", f"the key has no field {', '.join(missing_fields)}; it has {', '.join(type_.names)}"
         )
     return {name: key[name] for name in names}

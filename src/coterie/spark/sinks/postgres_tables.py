@@ -77,7 +77,7 @@ def create_table_statement(table: str, schema: StructType, key_columns: Sequence
     :raises WorldError: when PostgreSQL has no type for a column, or a key column is missing.
     """
     check_key_columns_exist(schema, key_columns)
-    columns = [f"{quote_name(field.name)} {_created_type(field.name, field.dataType)}" for field in schema.fields]
+    columns = [f"{quote_name(field.name)} {_type_of_new_column(field.name, field.dataType)}" for field in schema.fields]
     if key_columns:
         columns.append(f"PRIMARY KEY ({', '.join(quote_name(name) for name in key_columns)})")
     return f"CREATE TABLE {table} ({', '.join(columns)})"
@@ -108,7 +108,7 @@ def check_rows_fit(table: str, columns: Sequence[TableColumn], schema: StructTyp
                 f"Table {table} has no column {field.name} ({_type_text(field.dataType)}); add the column to the "
                 f"table, or drop it from the rows. The table has: {', '.join(sorted(column_by_name))}"
             )
-        if column.type not in _created_and_accepted_types(field.name, field.dataType)[1]:
+        if column.type not in _new_and_accepted_column_types(field.name, field.dataType)[1]:
             raise WorldError(
                 f"Column {field.name} of table {table} has type {column.display_type}, and the rows have "
                 f"{_type_text(field.dataType)}; cast the column, or change the table"
@@ -121,7 +121,7 @@ def check_rows_fit(table: str, columns: Sequence[TableColumn], schema: StructTyp
             )
 
 
-def _created_and_accepted_types(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
+def _new_and_accepted_column_types(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
     """For a column ``name`` of this type: the type with which it is created, and the accepted types of an existing
     column (see :data:`_POSTGRES_TYPES`).
 
@@ -137,12 +137,12 @@ def _created_and_accepted_types(name: str, type_: DataType) -> tuple[str, tuple[
     return types
 
 
-def _created_type(name: str, type_: DataType) -> str:
+def _type_of_new_column(name: str, type_: DataType) -> str:
     """The type with which a column ``name`` is created.
 
     :raises WorldError: when PostgreSQL has no type for the column.
     """
-    return _created_and_accepted_types(name, type_)[0]
+    return _new_and_accepted_column_types(name, type_)[0]
 
 
 def _type_text(type_: DataType) -> str:

@@ -20,7 +20,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.keys import DeadLetterTable, error_tolerance_of
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.sinks.sink_keys import check_column_names, false_validator, sink_key
+from coterie.spark.sinks.sink_keys import column_names_error, make_sink_config_key, only_false_validator
 
 DEFAULT_PORT = 5432
 NAME_BYTES_MAX = 63
@@ -32,7 +32,7 @@ _URL_PARAMETERS = ("currentSchema", "sslcert", "sslkey", "sslmode", "sslrootcert
 SSL."""
 
 
-def _check_url(value: str) -> str | None:
+def _url_error(value: str) -> str | None:
     """A validator: the error message for a URL; None when it is valid."""
     try:
         _split_url(value)
@@ -48,23 +48,23 @@ def _normalize_url(url: str) -> str:
     return f"{host}:{port}/{database}?currentSchema={parameters.get('currentSchema', '')}"
 
 
-def _check_table_name(value: str) -> str | None:
+def _table_name_error(value: str) -> str | None:
     """A validator: the error message for a value that is not ``table`` or ``schema.table``; None when it is valid."""
     if "${" in value:
         return "${topic} cannot be replaced: the sink does not have the topic of a row. Set the name of the table"
     if not 1 <= len(name_parts := value.split(".")) <= 2 or not all(name_parts):
         return "Must be table or schema.table"
-    return next((_check_name_length(name_part) for name_part in name_parts if _check_name_length(name_part)), None)
+    return next((_name_length_error(name_part) for name_part in name_parts if _name_length_error(name_part)), None)
 
 
-def _check_column_names(value: str) -> str | None:
+def _column_names_error(value: str) -> str | None:
     """A validator: the error message for a list of column names; None when the list is valid or empty."""
-    if message := check_column_names(value):
+    if message := column_names_error(value):
         return message
-    return next((message for column in split_list(value) if (message := _check_name_length(column))), None)
+    return next((message for column in split_list(value) if (message := _name_length_error(column))), None)
 
 
-def _check_name_length(name: str) -> str | None:
+def _name_length_error(name: str) -> str | None:
     """Error message for a name that is longer than :data:`NAME_BYTES_MAX`; else None."""
     is_long = len(name.encode()) > NAME_BYTES_MAX
     return f"{name} has more than the {NAME_BYTES_MAX} bytes that PostgreSQL allows for a name" if is_long else None
@@ -99,20 +99,20 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="The database: jdbc:postgresql://host:port/database or postgresql://host:port/database.",
             importance=Importance.HIGH,
-            validator=_check_url,
+            validator=_url_error,
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Connection URL",
             normalizer=_normalize_url,
             may_hold_password=True,
         ),
-        sink_key(
+        make_sink_config_key(
             "connection.user", Type.STRING, "The user who connects.", "User", is_optional=True, validator=not_blank
         ),
-        sink_key(
+        make_sink_config_key(
             "connection.password", Type.PASSWORD, "The password of connection.user.", "Password", is_optional=True
         ),
-        sink_key(
+        make_sink_config_key(
             "connection.timeout.ms",
             Type.LONG,
             "How long one attempt to connect may take.",
@@ -120,7 +120,7 @@ DEFINITION = ConfigDef(
             default="10000",
             validator=at_least(1000),
         ),
-        sink_key(
+        make_sink_config_key(
             "statement.timeout.ms",
             Type.LONG,
             "How long the server may take for one statement, including a wait for a lock.",
@@ -128,7 +128,7 @@ DEFINITION = ConfigDef(
             default="120000",
             validator=at_least(1000),
         ),
-        sink_key(
+        make_sink_config_key(
             "max.retries",
             Type.INT,
             "How often a batch is retried after a deadlock or a lost connection before the task fails.",
@@ -136,7 +136,7 @@ DEFINITION = ConfigDef(
             default="10",
             validator=at_least(0),
         ),
-        sink_key(
+        make_sink_config_key(
             "retry.backoff.ms",
             Type.LONG,
             "How long a retry waits after the server could not be reached.",
@@ -149,12 +149,12 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="The table that rows are written to: table or schema.table.",
             importance=Importance.HIGH,
-            validator=_check_table_name,
+            validator=_table_name_error,
             group=SINK_GROUP,
             width=Width.MEDIUM,
             display_name="Table",
         ),
-        sink_key(
+        make_sink_config_key(
             "insert.mode",
             Type.STRING,
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
@@ -164,7 +164,7 @@ DEFINITION = ConfigDef(
                 "insert", "upsert", error_by_value={"update": "Only insert and upsert are supported"}
             ),
         ),
-        sink_key(
+        make_sink_config_key(
             "pk.mode",
             Type.STRING,
             "Where the columns in pk.fields come from: the record's key (record_key) or its value (record_value).",
@@ -174,35 +174,35 @@ DEFINITION = ConfigDef(
                 "none", "record_key", "record_value", error_by_value={"kafka": _KAFKA_KEY_ERROR}
             ),
         ),
-        sink_key(
+        make_sink_config_key(
             "pk.fields",
             Type.LIST,
             "The columns of the primary key.",
             "Primary key fields",
             default="",
-            validator=_check_column_names,
+            validator=_column_names_error,
         ),
-        sink_key(
+        make_sink_config_key(
             "delete.enabled",
             Type.BOOLEAN,
             "Whether a record with a null value deletes the row that has its key.",
             "Enable deletes",
             default="false",
         ),
-        sink_key(
+        make_sink_config_key(
             "auto.create",
             Type.BOOLEAN,
             "Whether a missing table is created from the columns of the first batch.",
             "Auto-create",
             default="false",
         ),
-        sink_key(
+        make_sink_config_key(
             "auto.evolve",
             Type.BOOLEAN,
             "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            validator=false_validator("Columns are not added to a table; add them yourself and set false"),
+            validator=only_false_validator("Columns are not added to a table; add them yourself and set false"),
         ),
     )
 )
@@ -226,9 +226,9 @@ class PostgresTarget:
     """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
     """The columns of the primary key; empty for pk.mode=none."""
-    is_key_from_record: bool
+    is_key_from_record_key: bool
     """Whether the key columns come from the record's key, and not from its value."""
-    has_deletes: bool
+    deletes_on_tombstones: bool
     """Whether a record with a null value deletes the row that has its key."""
     creates_missing_table: bool
     dead_letter_table: DeadLetterTable | None
@@ -255,11 +255,11 @@ class PostgresTarget:
         has_key_columns, has_deletes = pk_mode != "none", config.required_value(DEFINITION, "delete.enabled", bool)
         key_columns = config.required_value(DEFINITION, "pk.fields", tuple)
         if is_upsert and not has_key_columns:
-            raise config.config_error("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
+            raise config.make_config_error("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
         if has_key_columns and not key_columns:
-            raise config.config_error("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
+            raise config.make_config_error("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
         if has_deletes and not (is_upsert and pk_mode == "record_key"):
-            raise config.config_error("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
+            raise config.make_config_error("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
         tolerance = error_tolerance_of(config.config)
         return cls(
             host=host,
@@ -272,8 +272,8 @@ class PostgresTarget:
             table=table,
             is_upsert=is_upsert,
             key_columns=key_columns if has_key_columns else (),
-            is_key_from_record=pk_mode == "record_key",
-            has_deletes=has_deletes,
+            is_key_from_record_key=pk_mode == "record_key",
+            deletes_on_tombstones=has_deletes,
             creates_missing_table=config.required_value(DEFINITION, "auto.create", bool),
             dead_letter_table=tolerance.dead_letter_destination
             if tolerance is not None and isinstance(tolerance.dead_letter_destination, DeadLetterTable)
@@ -323,5 +323,5 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     try:
         PostgresTarget.of(config)
     except ConfigError as error:
-        return error.listed
+        return error.errors_as_lists
     return {}

@@ -215,14 +215,14 @@ class PostgresWriter:
         try:
             self._ledger = create_missing_ledger(session, self._target)
             deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
-            while not self._record_start(session):
+            while not self._try_store_start_in_ledger(session):
                 self._end_sessions_of_earlier_starts(session, deadline_s)
         except psycopg.Error as error:
             raise self._make_task_error(error, "the take-over of task " + self._ledger_row_key[0]) from error
         finally:
             self._return_session(session)
 
-    def _record_start(self, session: PostgresSession) -> bool:
+    def _try_store_start_in_ledger(self, session: PostgresSession) -> bool:
         """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left;
         False when such a session exists, or holds the lock of the row for 1 s.
 
@@ -391,7 +391,7 @@ class PostgresWriter:
         if not self._target.is_upsert:
             self._copy_into(session, batch_id, f"{self._table} ({columns})", arrow_batches)
             return
-        has_deletes = self._target.has_deletes
+        has_deletes = self._target.deletes_on_tombstones
         session.execute(
             f"CREATE TEMPORARY TABLE IF NOT EXISTS {UPSERT_TABLE.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS AS "
             f"SELECT {columns}, false AS {DELETED_COLUMN}, 0::bigint AS {POSITION_COLUMN} FROM {self._table} WITH "
@@ -633,7 +633,7 @@ def read_columns(session: PostgresSession, table: str) -> list[TableColumn]:
     ]
 
 
-def find_schema(session: PostgresSession, target: PostgresTarget) -> str:
+def find_database_schema(session: PostgresSession, target: PostgresTarget) -> str:
     """The quoted name of the schema in which the target's table is or, if there is no such table, would be created.
 
     :raises WorldError: when the user's search path has no schema.
@@ -652,9 +652,9 @@ def find_schema(session: PostgresSession, target: PostgresTarget) -> str:
 def create_missing_ledger(session: PostgresSession, target: PostgresTarget) -> str:
     """Create the ledger in the schema of the target's table, if it is missing. Returns its quoted name.
 
-    :raises WorldError: see :func:`find_schema`.
+    :raises WorldError: see :func:`find_database_schema`.
     """
-    ledger = f"{find_schema(session, target)}.{LEDGER_TABLE}"
+    ledger = f"{find_database_schema(session, target)}.{LEDGER_TABLE}"
     if not read_columns(session, ledger):
         session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_TABLE_LOCK_KEY,))
         session.execute(

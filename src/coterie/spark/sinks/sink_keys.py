@@ -4,7 +4,7 @@ from coterie.config.definition import ConfigKey, Importance, Type, Validator, Wi
 from coterie.spark.paths import SINK_GROUP
 
 
-def sink_key(
+def make_sink_config_key(
     name: str,
     type_: Type,
     documentation: str,
@@ -30,13 +30,13 @@ def sink_key(
     )
 
 
-def check_column_names(value: str) -> str | None:
+def column_names_error(value: str) -> str | None:
     """A validator: the error message for a list of column names; None when the list is valid or empty."""
     names = split_list(value)
     is_valid = all(names) and len(set(names)) == len(names)
     return None if is_valid else "Must be names of columns, separated by commas, each once"
 
 
-def false_validator(error_message: str) -> Validator:
+def only_false_validator(error_message: str) -> Validator:
     """A validator that accepts only false; ``error_message`` is its message for every other value."""
     return lambda value: None if value.lower() == "false" else error_message

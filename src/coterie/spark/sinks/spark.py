@@ -60,7 +60,7 @@ class SparkSink:
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key: Spark does not have the format, or the jars of its package are missing."""
         format_ = config.required_value(DEFINITION, "format", str)
-        package = _needed_jar_package(format_, config.values_under(OPTION_PREFIX))
+        package = _needed_jar_package(format_, config.values_under_prefix(OPTION_PREFIX))
         if package is not None and (message := missing_package_message(spark, package)) is not None:
             return config.error_by_key("format", message)
         data_source_class = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
@@ -76,7 +76,9 @@ class SparkSink:
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self:
-        return cls(format=config.required_value(DEFINITION, "format", str), options=config.values_under(OPTION_PREFIX))
+        return cls(
+            format=config.required_value(DEFINITION, "format", str), options=config.values_under_prefix(OPTION_PREFIX)
+        )
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
         return without_metadata_columns(rows)

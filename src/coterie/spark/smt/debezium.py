@@ -23,7 +23,7 @@ from coterie.spark.smt.transform_type import (
     check_columns_exist,
     field_types,
     filter_rows,
-    make_transform_key,
+    make_transform_config_key,
     replace_fields,
 )
 
@@ -82,11 +82,11 @@ def _key_conflict_errors(settings: PrefixedConfig) -> ErrorsByKey:
     with one of the two older keys that it replaces (``delete.handling.mode`` and ``drop.tombstones``), or these two
     such that each deletion would give two tombstones."""
     set_old_keys = [
-        name for name in (DELETE_HANDLING_MODE, DROP_TOMBSTONES) if settings.full_key(name) in settings.config
+        name for name in (DELETE_HANDLING_MODE, DROP_TOMBSTONES) if settings.user_key(name) in settings.config
     ]
-    if set_old_keys and settings.full_key(TOMBSTONE_HANDLING_MODE) in settings.config:
+    if set_old_keys and settings.user_key(TOMBSTONE_HANDLING_MODE) in settings.config:
         return settings.error_by_key(
-            set_old_keys[0], f"{settings.full_key(TOMBSTONE_HANDLING_MODE)} replaces it; set that key only"
+            set_old_keys[0], f"{settings.user_key(TOMBSTONE_HANDLING_MODE)} replaces it; set that key only"
         )
     definition = EXTRACT_NEW_RECORD_STATE.definition
     if (
@@ -174,7 +174,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings:
             try:
                 field_column = _find_event_field(event_fields, path)
             except ValueError as error:
-                raise settings.config_error(name, str(error)) from error
+                raise settings.make_config_error(name, str(error)) from error
             if name == "add.fields":
                 new_fields[new_name] = field_column
             else:
@@ -186,7 +186,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings:
                 check_columns_exist([topic_field], after_types)[0]
             ].cast("string")
         except ValueError as error:
-            raise settings.config_error("route.by.field", str(error)) from error
+            raise settings.make_config_error("route.by.field", str(error)) from error
         rows = rows.withColumn(
             MetadataColumn.TOPIC.value, F.coalesce(topic, metadata_column(rows, MetadataColumn.TOPIC))
         )
@@ -199,46 +199,48 @@ EXTRACT_NEW_RECORD_STATE = TransformType(
     name="ExtractNewRecordState",
     package="io.debezium.transforms",
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             TOMBSTONE_HANDLING_MODE,
             "How deletions and tombstones are handled; by default tombstone.",
             "Deletions and tombstones",
             is_optional=True,
             validator=one_of(way.value for way in TombstoneHandling),
         ),
-        make_transform_key(
+        make_transform_config_key(
             DELETE_HANDLING_MODE,
             "How deletions are handled.",
             "Deletions",
             is_optional=True,
             validator=one_of(("drop", "none", "rewrite")),
         ),
-        make_transform_key(
+        make_transform_config_key(
             DROP_TOMBSTONES,
             "Whether tombstones are dropped.",
             "Drop tombstones",
             type_=Type.BOOLEAN,
             is_optional=True,
         ),
-        make_transform_key(
+        make_transform_config_key(
             "add.fields", "Fields of the event that become columns.", "Added columns", type_=Type.LIST, default=""
         ),
-        make_transform_key(
+        make_transform_config_key(
             "add.fields.prefix", "Prefix of the columns' names.", "Prefix of added columns", default="__"
         ),
-        make_transform_key(
+        make_transform_config_key(
             "add.headers",
             "Fields of the event that become headers.",
             "Added headers",
             type_=Type.LIST,
             default="",
         ),
-        make_transform_key(
+        make_transform_config_key(
             "add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"
         ),
-        make_transform_key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
+        make_transform_config_key(
+            "route.by.field", "The column that becomes the topic.", "Column of the topic", default=""
+        ),
     ),
     apply=_apply_extract_new_record_state,
     value_errors=_key_conflict_errors,
-    uses_headers=lambda settings: bool(split_list(settings.config.get(settings.full_key("add.headers"), ""))),
+    uses_headers=lambda settings: bool(split_list(settings.config.get(settings.user_key("add.headers"), ""))),
 )

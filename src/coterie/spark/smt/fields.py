@@ -28,12 +28,12 @@ from coterie.spark.smt.transform_type import (
     RecordSide,
     TransformType,
     check_columns_exist,
-    check_name_list,
     column_type,
     field_columns,
     field_types,
-    make_transform_key,
-    primitive_column,
+    make_transform_config_key,
+    name_list_error,
+    primitive_column_name,
     replace_fields,
 )
 
@@ -56,7 +56,7 @@ SPARK_TYPE_BY_CONNECT_TYPE: Mapping[str, str] = {
 """Spark's name of each type of Connect, by Connect's name."""
 
 
-def parse_cast(spec: str) -> dict[str, str]:
+def parse_cast_spec(spec: str) -> dict[str, str]:
     """The new types in ``spec``, by column: ``price:decimal(10,2),distance:double``. A comma inside parentheses belongs
     to a type. A type alone, for a key or value that is not a struct, is returned under an empty name.
 
@@ -83,10 +83,10 @@ def parse_cast(spec: str) -> dict[str, str]:
     return type_by_column
 
 
-def _check_cast(spec: str) -> str | None:
-    """A validator: None if :func:`parse_cast` accepts ``spec``, else the error message."""
+def _cast_spec_error(spec: str) -> str | None:
+    """A validator: None if :func:`parse_cast_spec` accepts ``spec``, else the error message."""
     try:
-        parse_cast(spec)
+        parse_cast_spec(spec)
     except ValueError as error:
         return str(error)
     return None
@@ -101,9 +101,9 @@ def _cast_column(value: Column, old_type: DataType, new_type_name: str) -> Colum
 
 def _apply_cast(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """Cast: change the types of fields, or of a key or value that is not a struct."""
-    spec = parse_cast(settings.required_value(CAST.definition, "spec", str))
+    spec = parse_cast_spec(settings.required_value(CAST.definition, "spec", str))
     if "" in spec:
-        name = primitive_column(rows, side)
+        name = primitive_column_name(rows, side)
         if name is None:
             raise ValueError(f"{spec['']!r} is not column:type")
         return rows.withColumn(name, _cast_column(exact_column(name), column_type(rows, name), spec[""]))
@@ -121,11 +121,11 @@ CAST = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "spec",
             "Columns and their new types: column:type,column:type.",
             "Types by column",
-            validator=_check_cast,
+            validator=_cast_spec_error,
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
@@ -150,11 +150,11 @@ def _insert_field_errors(settings: PrefixedConfig) -> ErrorsByKey:
     }
     if values["static.field"] is not None and values["static.value"] is None:
         return {
-            settings.full_key("static.value"): [f"{settings.full_key('static.field')} needs a value: set static.value"]
+            settings.user_key("static.value"): [f"{settings.user_key('static.field')} needs a value: set static.value"]
         }
     if not any(value for name, value in values.items() if name != "static.value"):
         return {
-            settings.full_key("topic.field"): [
+            settings.user_key("topic.field"): [
                 f"Set at least one of {', '.join([*_METADATA_BY_INSERT_KEY, 'static.field'])}"
             ]
         }
@@ -169,7 +169,7 @@ def _apply_insert_field(rows: DataFrame, side: RecordSide, settings: PrefixedCon
             try:
                 new_fields[field_name.rstrip("?!")] = metadata_column(rows, metadata)
             except ValueError as error:
-                raise settings.config_error(name, str(error)) from error
+                raise settings.make_config_error(name, str(error)) from error
     if (field_name := settings.optional_value(definition, "static.field", str)) is not None:
         new_fields[field_name.rstrip("?!")] = F.lit(settings.optional_value(definition, "static.value", str))
     return replace_fields(rows, side, new_fields)
@@ -181,7 +181,7 @@ INSERT_FIELD = TransformType(
     has_sides=True,
     keys=(
         *(
-            make_transform_key(
+            make_transform_config_key(
                 name,
                 f"The column to which {what} is written.",
                 f"Column of {what}",
@@ -190,10 +190,10 @@ INSERT_FIELD = TransformType(
             )
             for name, (_, what) in _METADATA_BY_INSERT_KEY.items()
         ),
-        make_transform_key(
+        make_transform_config_key(
             "static.field", "The column for static.value.", "Column of the text", is_optional=True, validator=not_blank
         ),
-        make_transform_key("static.value", "The text of static.field.", "Text", is_optional=True),
+        make_transform_config_key("static.value", "The text of static.field.", "Text", is_optional=True),
         REPLACE_NULL_WITH_DEFAULT,
     ),
     apply=_apply_insert_field,
@@ -217,7 +217,7 @@ def _parse_renames(value: str) -> dict[str, str]:
     return new_name_by_old_name
 
 
-def _check_renames(value: str) -> str | None:
+def _renames_error(value: str) -> str | None:
     """A validator: None if :func:`_parse_renames` accepts ``value``, else the error message."""
     try:
         _parse_renames(value)
@@ -235,11 +235,11 @@ def _apply_replace_field(rows: DataFrame, side: RecordSide, settings: PrefixedCo
         try:
             check_columns_exist(column_names, columns)
         except ValueError as error:
-            raise settings.config_error(name, str(error)) from error
+            raise settings.make_config_error(name, str(error)) from error
     kept_names = [name for name in columns if name not in exclude and (not include or name in include)]
     new_names = [renames.get(name, name) for name in kept_names]
     if repeated := sorted({name for name in new_names if new_names.count(name) > 1}):
-        raise settings.config_error("renames", f"two columns would have the name {', '.join(repeated)}")
+        raise settings.make_config_error("renames", f"two columns would have the name {', '.join(repeated)}")
     return replace_fields(rows, side, {renames.get(name, name): columns[name] for name in kept_names})
 
 
@@ -248,17 +248,19 @@ REPLACE_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key("exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""),
-        make_transform_key(
+        make_transform_config_key(
+            "exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""
+        ),
+        make_transform_config_key(
             "include", "The only columns that stay; empty means all.", "Kept columns", type_=Type.LIST, default=""
         ),
-        make_transform_key(
+        make_transform_config_key(
             "renames",
             "New names: old:new,old:new.",
             "New names",
             type_=Type.LIST,
             default="",
-            validator=_check_renames,
+            validator=_renames_error,
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
@@ -321,7 +323,7 @@ def _apply_mask_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfi
                 else _replacement_column(name, types_by_name[name], replacement)
             )
         except ValueError as error:
-            raise settings.config_error("fields" if replacement is None else "replacement", str(error)) from error
+            raise settings.make_config_error("fields" if replacement is None else "replacement", str(error)) from error
         new_fields[name] = F.when(new_fields[name].isNotNull(), mask)
     return replace_fields(rows, side, new_fields)
 
@@ -331,10 +333,10 @@ MASK_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key(
-            "fields", "Columns that are masked.", "Masked columns", type_=Type.LIST, validator=check_name_list
+        make_transform_config_key(
+            "fields", "Columns that are masked.", "Masked columns", type_=Type.LIST, validator=name_list_error
         ),
-        make_transform_key(
+        make_transform_config_key(
             "replacement",
             "A text or number instead of the empty value.",
             "Replacement",
@@ -360,12 +362,12 @@ VALUE_TO_KEY = TransformType(
     name="ValueToKey",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "fields",
             "Columns that form the record's key.",
             "Columns of the key",
             type_=Type.LIST,
-            validator=check_name_list,
+            validator=name_list_error,
         ),
         REPLACE_NULL_WITH_DEFAULT,
     ),
@@ -380,7 +382,7 @@ def _apply_hoist_field(rows: DataFrame, side: RecordSide, settings: PrefixedConf
         return rows.withColumn(
             MetadataColumn.KEY.value, F.struct(metadata_column(rows, MetadataColumn.KEY).alias(name))
         )
-    if (value_column := primitive_column(rows, side)) is not None:
+    if (value_column := primitive_column_name(rows, side)) is not None:
         return replace_fields(rows, side, {name: exact_column(value_column)})
     return replace_fields(rows, side, {name: F.struct(*map(exact_column, visible_column_names(rows)))})
 
@@ -389,7 +391,11 @@ HOIST_FIELD = TransformType(
     name="HoistField",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
-    keys=(make_transform_key("field", "The column that will contain the whole value.", "Column", validator=not_blank),),
+    keys=(
+        make_transform_config_key(
+            "field", "The column that will contain the whole value.", "Column", validator=not_blank
+        ),
+    ),
     apply=_apply_hoist_field,
 )
 
@@ -439,8 +445,8 @@ EXTRACT_FIELD = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key("field", "The column that becomes the value.", "Column", validator=not_blank),
-        make_transform_key(
+        make_transform_config_key("field", "The column that becomes the value.", "Column", validator=not_blank),
+        make_transform_config_key(
             "field.syntax.version",
             "With V2 the field is a path, with dots.",
             "Syntax of the field",
@@ -482,7 +488,7 @@ FLATTEN = TransformType(
     name="Flatten",
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
-    keys=(make_transform_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
+    keys=(make_transform_config_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
     apply=_apply_flatten,
 )
 
@@ -498,7 +504,7 @@ def _missing_format_errors(settings: PrefixedConfig) -> ErrorsByKey:
     if settings.required_value(definition, "target.type", str) == "string" and not settings.required_value(
         definition, "format", str
     ):
-        return {settings.full_key("format"): [f"{settings.full_key('target.type')}=string needs a format"]}
+        return {settings.user_key("format"): [f"{settings.user_key('target.type')}=string needs a format"]}
     return {}
 
 
@@ -566,7 +572,7 @@ def _apply_timestamp_converter(rows: DataFrame, side: RecordSide, settings: Pref
         return _from_timestamp(_to_timestamp(value, type_, format_, precision), target, format_, precision)
 
     if not name:
-        value_column = primitive_column(rows, side)
+        value_column = primitive_column_name(rows, side)
         if value_column is None:
             raise ValueError("name a column: the rows have several")
         return rows.withColumn(value_column, convert(exact_column(value_column), column_type(rows, value_column)))
@@ -575,7 +581,7 @@ def _apply_timestamp_converter(rows: DataFrame, side: RecordSide, settings: Pref
     return replace_fields(rows, side, columns | {name: convert(columns[name], types_by_name[name])})
 
 
-def _check_target_type(value: str) -> str | None:
+def _target_type_error(value: str) -> str | None:
     """A validator of ``target.type``: None if ``value`` is supported, else the error message."""
     if value == "Time":
         return "Time is not supported: rows have no type for a time of day. Use string with a format like HH:mm:ss"
@@ -587,12 +593,14 @@ TIMESTAMP_CONVERTER = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key("field", "The column; empty when the whole key or value is the time.", "Column", default=""),
-        make_transform_key(
-            "target.type", "The new type: string, unix, Date or Timestamp.", "Target type", validator=_check_target_type
+        make_transform_config_key(
+            "field", "The column; empty when the whole key or value is the time.", "Column", default=""
         ),
-        make_transform_key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
-        make_transform_key(
+        make_transform_config_key(
+            "target.type", "The new type: string, unix, Date or Timestamp.", "Target type", validator=_target_type_error
+        ),
+        make_transform_config_key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
+        make_transform_config_key(
             "unix.precision",
             "The unit of whole numbers.",
             "Unit",
@@ -612,10 +620,10 @@ SET_SCHEMA_METADATA = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "schema.name", "Without effect: the schema of rows has no name.", "Schema name", is_optional=True
         ),
-        make_transform_key(
+        make_transform_config_key(
             "schema.version", "Without effect, as schema.name.", "Schema version", type_=Type.INT, is_optional=True
         ),
         REPLACE_NULL_WITH_DEFAULT,

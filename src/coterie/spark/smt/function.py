@@ -13,8 +13,8 @@ from coterie.config.definition import not_blank
 from coterie.spark.extras import missing_extra_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
-from coterie.spark.user_code import check_function_name, load_function
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
+from coterie.spark.user_code import function_name_error, load_function
 
 BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A user's function: it receives the Arrow batches of one Spark partition, and returns the Arrow batches that replace
@@ -32,7 +32,7 @@ def _apply_function(rows: DataFrame, side: RecordSide, settings: PrefixedConfig)
     try:
         schema = cast(StructType, StructType.fromDDL(settings.required_value(definition, "schema", str)))
     except PySparkException as error:
-        raise settings.config_error("schema", str(error).strip().splitlines()[0]) from error
+        raise settings.make_config_error("schema", str(error).strip().splitlines()[0]) from error
     expected = to_arrow_schema(schema, timezone="UTC")
     return without_metadata_columns(rows).mapInArrow(_with_schema_check(function, function_name, expected), schema)
 
@@ -64,13 +64,13 @@ FUNCTION = TransformType(
     name="Function",
     package=None,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "function",
             "package.module:name of a function from an iterator of pyarrow.RecordBatch to another such iterator.",
             "Function",
-            validator=check_function_name,
+            validator=function_name_error,
         ),
-        make_transform_key(
+        make_transform_config_key(
             "schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", validator=not_blank
         ),
     ),

@@ -10,7 +10,7 @@ from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, not_blan
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn, has_metadata_column, metadata_column
 from coterie.spark.smt.patterns import whole_match_pattern
-from coterie.spark.smt.transform_type import make_transform_key
+from coterie.spark.smt.transform_type import make_transform_config_key
 
 CONNECT_PREDICATES_PACKAGE = "org.apache.kafka.connect.transforms.predicates"
 """The Java package of Connect's predicates."""
@@ -24,7 +24,7 @@ class PredicateType:
     """The name of Connect's class, without the package."""
     keys: tuple[ConfigKey, ...]
     """The config keys, without the prefix ``predicates.<alias>.``."""
-    matches_column: Callable[[DataFrame, PrefixedConfig], Column]
+    make_match_column: Callable[[DataFrame, PrefixedConfig], Column]
     """Returns, for the rows and the predicate's config, a boolean column: whether a row matches; null means no match.
     Raises PySparkException or ValueError when the columns of the rows do not fit; the error is reported for the first
     of ``keys``, or for ``type`` if there are no keys."""
@@ -41,32 +41,36 @@ class PredicateType:
         return f"{CONNECT_PREDICATES_PACKAGE}.{self.name}"
 
 
-def _topic_matches_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
+def _topic_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     pattern = settings.required_value(TOPIC_NAME_MATCHES.definition, "pattern", str)
     return metadata_column(rows, MetadataColumn.TOPIC).rlike(whole_match_pattern(rows.sparkSession, pattern))
 
 
 TOPIC_NAME_MATCHES = PredicateType(
     name="TopicNameMatches",
-    keys=(make_transform_key("pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank),),
-    matches_column=_topic_matches_column,
+    keys=(
+        make_transform_config_key(
+            "pattern", "Java regular expression for the whole topic.", "Topic", validator=not_blank
+        ),
+    ),
+    make_match_column=_topic_match_column,
 )
 
 
-def _has_header_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
+def _header_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     name = settings.required_value(HAS_HEADER_KEY.definition, "name", str)
     return F.exists(metadata_column(rows, MetadataColumn.HEADERS), lambda header: header["key"] == F.lit(name))
 
 
 HAS_HEADER_KEY = PredicateType(
     name="HasHeaderKey",
-    keys=(make_transform_key("name", "The header's name.", "Header", validator=not_blank),),
-    matches_column=_has_header_column,
+    keys=(make_transform_config_key("name", "The header's name.", "Header", validator=not_blank),),
+    make_match_column=_header_match_column,
     uses_headers=True,
 )
 
 
-def _is_tombstone_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
+def _tombstone_match_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     return (
         metadata_column(rows, MetadataColumn.TOMBSTONE)
         if has_metadata_column(rows, MetadataColumn.TOMBSTONE)
@@ -74,7 +78,7 @@ def _is_tombstone_column(rows: DataFrame, settings: PrefixedConfig) -> Column:
     )
 
 
-RECORD_IS_TOMBSTONE = PredicateType(name="RecordIsTombstone", keys=(), matches_column=_is_tombstone_column)
+RECORD_IS_TOMBSTONE = PredicateType(name="RecordIsTombstone", keys=(), make_match_column=_tombstone_match_column)
 
 PREDICATE_TYPES = (HAS_HEADER_KEY, RECORD_IS_TOMBSTONE, TOPIC_NAME_MATCHES)
 """All types of predicates."""

@@ -14,10 +14,10 @@ from coterie.spark.smt.transform_type import (
     RecordSide,
     TransformType,
     check_columns_exist,
-    check_name_list,
     field_columns,
     filter_rows,
-    make_transform_key,
+    make_transform_config_key,
+    name_list_error,
     replace_fields,
 )
 
@@ -61,7 +61,7 @@ def _header_count_errors(settings: PrefixedConfig) -> ErrorsByKey:
         settings.required_value(definition, "headers", tuple)
     ):
         return {}
-    return settings.error_by_key("headers", f"It must have as many names as {settings.full_key('fields')}")
+    return settings.error_by_key("headers", f"It must have as many names as {settings.user_key('fields')}")
 
 
 def _apply_header_from(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
@@ -81,17 +81,17 @@ HEADER_FROM = TransformType(
     package=CONNECT_TRANSFORMS_PACKAGE,
     has_sides=True,
     keys=(
-        make_transform_key(
-            "fields", "Columns whose values become headers.", "Columns", type_=Type.LIST, validator=check_name_list
+        make_transform_config_key(
+            "fields", "Columns whose values become headers.", "Columns", type_=Type.LIST, validator=name_list_error
         ),
-        make_transform_key(
+        make_transform_config_key(
             "headers",
             "The headers' names, one for each column.",
             "Headers",
             type_=Type.LIST,
-            validator=check_name_list,
+            validator=name_list_error,
         ),
-        make_transform_key(
+        make_transform_config_key(
             "operation", "With move the columns are removed.", "Operation", validator=one_of(("copy", "move"))
         ),
         REPLACE_NULL_WITH_DEFAULT,
@@ -102,7 +102,7 @@ HEADER_FROM = TransformType(
 )
 
 
-def _insert_header(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_insert_header(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     name, text = (settings.required_value(INSERT_HEADER.definition, key, str) for key in ("header", "value.literal"))
     return append_headers(rows, [header_struct(name, F.lit(text))])
 
@@ -111,15 +111,15 @@ INSERT_HEADER = TransformType(
     name="InsertHeader",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_key("header", "The header's name.", "Header", validator=not_blank),
-        make_transform_key("value.literal", "The header's value.", "Value", validator=not_blank),
+        make_transform_config_key("header", "The header's name.", "Header", validator=not_blank),
+        make_transform_config_key("value.literal", "The header's value.", "Value", validator=not_blank),
     ),
-    apply=_insert_header,
+    apply=_apply_insert_header,
     uses_headers=_always_uses_headers,
 )
 
 
-def _drop_headers(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_drop_headers(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     names = list(settings.required_value(DROP_HEADERS.definition, "headers", tuple))
     kept_headers = F.filter(headers_or_empty(rows), lambda header: ~header["key"].isin(names))
     return rows.withColumn(MetadataColumn.HEADERS.value, kept_headers)
@@ -129,15 +129,15 @@ DROP_HEADERS = TransformType(
     name="DropHeaders",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "headers",
             "Names of the headers that are removed.",
             "Headers",
             type_=Type.LIST,
-            validator=check_name_list,
+            validator=name_list_error,
         ),
     ),
-    apply=_drop_headers,
+    apply=_apply_drop_headers,
     uses_headers=_always_uses_headers,
 )
 
@@ -150,7 +150,7 @@ def _apply_regex_router(rows: DataFrame, side: RecordSide, settings: PrefixedCon
     try:
         pattern = whole_match_pattern(rows.sparkSession, settings.required_value(definition, "regex", str))
     except ValueError as error:
-        raise settings.config_error("regex", str(error)) from error
+        raise settings.make_config_error("regex", str(error)) from error
     return rows.withColumn(
         MetadataColumn.TOPIC.value,
         F.regexp_replace(topic, pattern, settings.required_value(definition, "replacement", str)),
@@ -161,10 +161,10 @@ REGEX_ROUTER = TransformType(
     name="RegexRouter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "regex", "Java regular expression for the whole topic.", "Regular expression", validator=not_blank
         ),
-        make_transform_key("replacement", "The new topic; $1 is the first group.", "Replacement"),
+        make_transform_config_key("replacement", "The new topic; $1 is the first group.", "Replacement"),
     ),
     apply=_apply_regex_router,
 )
@@ -190,10 +190,10 @@ TIMESTAMP_ROUTER = TransformType(
     name="TimestampRouter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "topic.format", "The new topic.", "Topic", default="${topic}-${timestamp}", validator=not_blank
         ),
-        make_transform_key(
+        make_transform_config_key(
             "timestamp.format", "Pattern of ${timestamp}, as of Spark's date_format.", "Time", default="yyyyMMdd"
         ),
     ),
@@ -205,9 +205,9 @@ TIMESTAMP_ROUTER = TransformType(
 
 def _missing_condition_errors(settings: PrefixedConfig) -> ErrorsByKey:
     """An error, by key, if a Filter has neither ``condition`` nor ``predicate``."""
-    if any(settings.config.get(settings.full_key(name), "").strip() for name in ("condition", "predicate")):
+    if any(settings.config.get(settings.user_key(name), "").strip() for name in ("condition", "predicate")):
         return {}
-    name = settings.full_key("condition")
+    name = settings.user_key("condition")
     return {name: [f'Missing required configuration "{name}" which has no default value.']}
 
 
@@ -222,7 +222,7 @@ FILTER = TransformType(
     name="Filter",
     package=CONNECT_TRANSFORMS_PACKAGE,
     keys=(
-        make_transform_key(
+        make_transform_config_key(
             "condition",
             "SQL condition; rows for which it is true are kept. Without it, rows that match the predicate are dropped.",
             "Condition",

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import not_blank
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import metadata_column_names, without_metadata_columns
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_key
+from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
 
 SOURCE_VIEW = "source"
 """The name in queries for the rows to which the transform is applied."""
@@ -51,7 +51,7 @@ def _apply_query(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) ->
     without_metadata_columns(rows).createOrReplaceTempView(SOURCE_VIEW)
     try:
         resolved_plan = _resolve_query(rows.sparkSession, query)
-        return _to_dataframe(rows.sparkSession, _apply_plan_to_rows(rows, resolved_plan))
+        return _plan_to_dataframe(rows.sparkSession, _apply_plan_to_rows(rows, resolved_plan))
     finally:
         rows.sparkSession.catalog.dropTempView(SOURCE_VIEW)
 
@@ -66,7 +66,7 @@ def _resolve_query(spark: SparkSession, query: str) -> Any:
     return state.executePlan(parsed, skip).analyzed()
 
 
-def _to_dataframe(spark: SparkSession, plan: Any) -> DataFrame:
+def _plan_to_dataframe(spark: SparkSession, plan: Any) -> DataFrame:
     """The DataFrame with the logical plan ``plan``."""
     jvm = spark._jvm
     assert jvm is not None
@@ -130,7 +130,7 @@ def _replace_child(spark: SparkSession, node: Any, child: Any, metadata_columns:
 SQL = TransformType(
     name="Sql",
     package=None,
-    keys=(make_transform_key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
+    keys=(make_transform_config_key("query", "SELECT … FROM source, over each row.", "Query", validator=not_blank),),
     apply=_apply_query,
     accepts_predicate=False,
 )

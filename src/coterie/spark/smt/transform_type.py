@@ -14,7 +14,7 @@ from coterie.spark.record_columns import (
     PREDICATE_MATCHES_COLUMN,
     MetadataColumn,
     exact_column,
-    is_metadata_name,
+    is_metadata_column_name,
     metadata_column,
     metadata_column_names,
     visible_column_names,
@@ -36,7 +36,7 @@ ApplyFunction = Callable[[DataFrame, RecordSide, PrefixedConfig], DataFrame]
 rows after the transform."""
 
 
-def no_errors(settings: PrefixedConfig) -> ErrorsByKey:
+def return_no_errors(settings: PrefixedConfig) -> ErrorsByKey:
     """The :attr:`TransformType.value_errors` of a type whose values are valid in any combination: no errors."""
     return {}
 
@@ -60,7 +60,7 @@ class TransformType:
     """Whether the transform can have the keys ``predicate`` and ``negate``."""
     uses_headers: Callable[[PrefixedConfig], bool] = lambda settings: False
     """Whether the transform with this config uses the headers of records."""
-    value_errors: Callable[[PrefixedConfig], ErrorsByKey] = no_errors
+    value_errors: Callable[[PrefixedConfig], ErrorsByKey] = return_no_errors
     """Returns the errors, by the user's key, of values that are valid alone and invalid together."""
 
     @property
@@ -88,7 +88,7 @@ class TransformType:
         return side_by_short_name | side_by_java_name
 
 
-def make_transform_key(
+def make_transform_config_key(
     name: str,
     documentation: str,
     label: str,
@@ -99,7 +99,7 @@ def make_transform_key(
     validator: Validator | None = None,
 ) -> ConfigKey:
     """A config key of a transform or predicate, with ``label`` as the key's name in a form. The key's group and order
-    in a form are set by :func:`coterie.spark.transforms.definition`."""
+    in a form are set by :func:`coterie.spark.transforms.transforms_definition`."""
     return ConfigKey(
         name=name,
         type=type_,
@@ -113,7 +113,7 @@ def make_transform_key(
     )
 
 
-REPLACE_NULL_WITH_DEFAULT = make_transform_key(
+REPLACE_NULL_WITH_DEFAULT = make_transform_config_key(
     "replace.null.with.default",
     "Without effect: columns have no default values.",
     "Nulls by default values",
@@ -123,7 +123,7 @@ REPLACE_NULL_WITH_DEFAULT = make_transform_key(
 """The key ``replace.null.with.default``, which many of Connect's transforms have and which has no effect here."""
 
 
-def check_name_list(value: str) -> str | None:
+def name_list_error(value: str) -> str | None:
     """A validator: None for a list of at least one name without empty names, else the error message."""
     names = split_list(value)
     return None if names and all(names) else "Must be one or more names, separated by commas"
@@ -137,7 +137,7 @@ def column_type(rows: DataFrame, name: str) -> DataType:
     return next(field.dataType for field in rows.schema.fields if field.name == name)
 
 
-def primitive_column(rows: DataFrame, side: RecordSide) -> str | None:
+def primitive_column_name(rows: DataFrame, side: RecordSide) -> str | None:
     """The name of the column that contains a whole key or value which is not a struct; None when that side has fields.
 
     A value is not a struct when ``value`` is the only visible column and its type is not a struct, as StringConverter
@@ -159,7 +159,7 @@ def field_types(rows: DataFrame, side: RecordSide) -> dict[str, DataType]:
     :raises ValueError: when the key is not a struct, or the rows have no key.
     """
     if side is RecordSide.VALUE:
-        return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_name(field.name)}
+        return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_column_name(field.name)}
     metadata_column(rows, MetadataColumn.KEY)
     type_ = column_type(rows, MetadataColumn.KEY.value)
     if not isinstance(type_, StructType):

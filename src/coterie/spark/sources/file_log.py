@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote, urlsplit
 from coterie.spark.positions import (
     Positions,
     commit_empty_batches,
-    committed_offset,
-    planned_offset,
+    last_committed_source_offset,
+    planned_source_offset,
     write_source_log,
 )
 
@@ -32,9 +32,9 @@ def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
     """The local paths of the files that are planned for batch ``batch_id``, sorted. They include the files that other
     tasks read: each task's source lists the whole folder."""
     log_folder = checkpoint / "sources" / "0"
-    first_number = _last_log_entry_of_batch(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
+    first_number = _last_entry_number_of_batch(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
     paths: set[str] = set()
-    for number in range(first_number, _last_log_entry_of_batch(checkpoint, batch_id) + 1):
+    for number in range(first_number, _last_entry_number_of_batch(checkpoint, batch_id) + 1):
         paths.update(
             to_local_path(entry["path"]) for entry in _read_log_entry(log_folder, number) if entry["batchId"] == number
         )
@@ -44,7 +44,7 @@ def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
 def files_already_read(checkpoint: Path) -> Positions:
     """The files of all committed batches: modification time in ms since the Unix epoch, by URI, both as Spark wrote
     them. The files include those that other tasks read."""
-    offset = committed_offset(checkpoint)
+    offset = last_committed_source_offset(checkpoint)
     last_number = -1 if offset is None else _log_entry_number(offset)
     path_by_number: dict[int, Path] = {}
     for path in (checkpoint / "sources" / "0").glob("[0-9]*"):
@@ -59,7 +59,7 @@ def files_already_read(checkpoint: Path) -> Positions:
     return modified_ms_by_uri
 
 
-def write_initial_read_files(checkpoint: Path, files: Positions) -> None:
+def record_files_as_read(checkpoint: Path, files: Positions) -> None:
     """Record ``files``, modification times in ms by URI, as read, in a checkpoint without batches: a query on the
     checkpoint does not read these files.
 
@@ -88,14 +88,14 @@ def to_local_path(uri: str) -> str:
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
-def to_uri(local_path: str) -> str:
+def to_spark_file_uri(local_path: str) -> str:
     """The URI of a file in the form in which Spark writes it: the path's characters as Java's class URI quotes them."""
     return "file://" + "".join(
-        character if _is_kept_in_uri(character) else quote(character, safe="") for character in local_path
+        character if _is_unquoted_in_uri(character) else quote(character, safe="") for character in local_path
     )
 
 
-def _is_kept_in_uri(character: str) -> bool:
+def _is_unquoted_in_uri(character: str) -> bool:
     """Whether Java's class URI does not quote ``character`` in a path: of ASCII, letters, digits and some other
     characters; outside ASCII, all but control characters and spaces."""
     if character.isascii():
@@ -103,10 +103,10 @@ def _is_kept_in_uri(character: str) -> bool:
     return unicodedata.category(character) not in ("Cc", "Zs", "Zl", "Zp")
 
 
-def _last_log_entry_of_batch(checkpoint: Path, batch_id: int) -> int:
+def _last_entry_number_of_batch(checkpoint: Path, batch_id: int) -> int:
     """The number of the last entry of the source's log that batch ``batch_id`` reads; -1 when the source had no input
     yet."""
-    offset = planned_offset(checkpoint, batch_id)
+    offset = planned_source_offset(checkpoint, batch_id)
     return -1 if offset is None else _log_entry_number(offset)
 
 

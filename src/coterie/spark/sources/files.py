@@ -38,15 +38,15 @@ from coterie.spark.bad_records.error_columns import (
     ORIGINAL_COLUMN,
     ORIGINAL_RECORD_TYPE,
     STAGE_TASK_POLL,
-    error_value,
+    error_column_value,
 )
 from coterie.spark.bad_records.keys import TOLERANCE_KEY, error_tolerance_of
 from coterie.spark.columns import to_ddl
 from coterie.spark.failures import error_message
 from coterie.spark.generations.split import SplitFunction, task_number_sql
-from coterie.spark.generations.stores import FilePositions, PositionStore
+from coterie.spark.generations.stores import FilePositionStore, PositionStore
 from coterie.spark.jars import missing_package_message
-from coterie.spark.paths import SOURCE_GROUP, check_local_path, to_path
+from coterie.spark.paths import SOURCE_GROUP, local_path_error, path_of_config_value
 from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
 from coterie.spark.record_columns import exact_column
@@ -57,10 +57,10 @@ from coterie.spark.sources.file_log import (
     paths_with_glob_characters,
     planned_files,
     to_local_path,
-    to_uri,
+    to_spark_file_uri,
 )
 from coterie.spark.sources.folder_size import FolderSizeWarning
-from coterie.spark.sources.offset_values import partition_field, whole_number_offset
+from coterie.spark.sources.offset_values import checked_partition, whole_number_offset
 from coterie.spark.transforms import first_message_line
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
@@ -122,7 +122,7 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="Folder whose files are read. Write a file elsewhere first, then rename it into the folder.",
             importance=Importance.HIGH,
-            validator=check_local_path,
+            validator=local_path_error,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Source folder",
@@ -184,7 +184,7 @@ class FileSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
     reports_bad_records: ClassVar[bool] = True
-    position_store: ClassVar[PositionStore] = FilePositions()
+    position_store: ClassVar[PositionStore] = FilePositionStore()
     can_wait_for_rows: ClassVar[bool] = False
 
     format: str
@@ -196,7 +196,7 @@ class FileSource:
     """The one option of Spark that limits a batch, by files or by bytes: its value by its name."""
     reader_options: Mapping[str, str]
     """The user's options of Spark's file source."""
-    is_tolerant: bool
+    tolerates_bad_records: bool
     """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
     task_input: TaskInput
     _folder_size_warning: FolderSizeWarning = field(default_factory=FolderSizeWarning, repr=False, compare=False)
@@ -205,7 +205,7 @@ class FileSource:
     def definition(cls, config: PrefixedConfig) -> ConfigDef:
         return (
             DEFINITION_WITHOUT_SCHEMA
-            if config.config.get(config.full_key("format"), "").strip() == "text"
+            if config.config.get(config.user_key("format"), "").strip() == "text"
             else DEFINITION
         )
 
@@ -215,10 +215,10 @@ class FileSource:
         parse the columns, or an option is one that the user cannot set or that Spark does not have. If the jar is
         missing, neither columns nor options are checked. Columns that still have to be inferred are not checked."""
         errors: dict[str, list[str]] = {}
-        if all(config.full_key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
+        if all(config.user_key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
             message = (
                 "Spark limits a batch by files or by bytes: remove this key or "
-                f"{config.full_key('max.files.per.trigger')}"
+                f"{config.user_key('max.files.per.trigger')}"
             )
             errors |= config.error_by_key("max.bytes.per.trigger", message)
         if (
@@ -230,14 +230,14 @@ class FileSource:
             if not cls.keys_to_infer(config):
                 configured_columns(spark, config)
         except ConfigError as error:
-            errors |= error.listed
+            errors |= error.errors_as_lists
         format_ = config.required_value(DEFINITION, "format", str)
         is_tolerant = config.config.get(TOLERANCE_KEY, "").strip() == "all"
         reserved_options = RESERVED_OPTIONS | (
             RESERVED_OPTIONS_WITH_TOLERANCE if is_tolerant and format_ in LINE_FORMATS else {}
         )
-        for option in config.values_under(OPTION_PREFIX):
-            key = config.full_key(OPTION_PREFIX + option)
+        for option in config.values_under_prefix(OPTION_PREFIX):
+            key = config.user_key(OPTION_PREFIX + option)
             if reason := reserved_options.get(option.lower()):
                 errors[key] = [f"Option {option} cannot be set: it {reason}"]
             elif not _is_known_option(spark, format_, option):
@@ -292,19 +292,19 @@ class FileSource:
 
     @classmethod
     def parse_offsets(cls, config: PrefixedConfig, offsets: Sequence[ConnectorOffset]) -> Mapping[str, int | None]:
-        folder = to_path(config.required_value(DEFINITION, "path", str))
+        folder = path_of_config_value(config.required_value(DEFINITION, "path", str))
         changes: dict[str, int | None] = {}
         for offset in offsets:
             if offset.partition is None and offset.offset is None:
                 continue  # As Connect's file source: there is nothing to remove.
-            path = partition_field(offset, _PARTITION_KEY)[_PARTITION_KEY]
+            path = checked_partition(offset, _PARTITION_KEY)[_PARTITION_KEY]
             modified_ms = whole_number_offset(offset, _OFFSET_KEY, maximum=MAX_FILE_AGE_DAYS * 24 * 3600 * 1000)
             if not isinstance(path, str) or not path.startswith(f"{folder}/") or os.path.normpath(path) != path:
                 raise OffsetsRefusedError(
                     f"The value for the '{_PARTITION_KEY}' key in the partition should be the path of a file in "
                     f"{folder}, as {folder}/part-0.csv, and is {path!r}"
                 )
-            changes[to_uri(path)] = modified_ms
+            changes[to_spark_file_uri(path)] = modified_ms
         return changes
 
     @classmethod
@@ -319,8 +319,8 @@ class FileSource:
             batch_limit_option={"maxFilesPerTrigger": str(files_limit)}
             if bytes_limit is None
             else {"maxBytesPerTrigger": str(bytes_limit)},
-            reader_options=config.values_under(OPTION_PREFIX),
-            is_tolerant=error_tolerance_of(config.config) is not None,
+            reader_options=config.values_under_prefix(OPTION_PREFIX),
+            tolerates_bad_records=error_tolerance_of(config.config) is not None,
             task_input=task_input,
         )
 
@@ -334,7 +334,7 @@ class FileSource:
         schema = self.schema(spark)
         if has_lines := self.format in LINE_FORMATS:
             defaults["mode"] = "FAILFAST"
-        if has_lines and self.is_tolerant:
+        if has_lines and self.tolerates_bad_records:
             defaults |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED_LINE_COLUMN}
             schema = StructType([*schema.fields, StructField(_MALFORMED_LINE_COLUMN, StringType())])
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.reader_options.items()):
@@ -343,7 +343,7 @@ class FileSource:
         reader = spark.readStream.format(self.format).schema(schema)
         rows = reader.options(**defaults).options(**self.reader_options).load(self.path)
         rows = rows.where(self._is_of_this_task_sql("_metadata.file_path"))
-        return self._with_error_columns(rows, has_lines=has_lines) if self.is_tolerant else rows
+        return self._with_error_columns(rows, has_lines=has_lines) if self.tolerates_bad_records else rows
 
     def _with_error_columns(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
         """``rows`` with the error columns in place of the column :data:`_MALFORMED_LINE_COLUMN`. With ``has_lines``,
@@ -358,7 +358,7 @@ class FileSource:
             text = F.coalesce(malformed, text)
             reason = f" is not {self.format.upper()} with the columns of the schema"
             message = F.concat(F.lit("a line of "), file_uri, F.lit(reason))
-            error = F.when(malformed.isNotNull(), error_value(STAGE_TASK_POLL, type(self).__name__, message))
+            error = F.when(malformed.isNotNull(), error_column_value(STAGE_TASK_POLL, type(self).__name__, message))
         header = F.struct(F.lit(FILE_URI_HEADER_KEY).alias("key"), file_uri.cast("binary").alias("value"))
         known_fields = {
             "value": text.cast("binary"),
@@ -467,7 +467,7 @@ def configured_columns(spark: SparkSession, config: PrefixedConfig) -> StructTyp
     try:
         return cast(StructType, StructType.fromDDL(config.required_value(REQUIRED_SCHEMA, "schema", str)))
     except PySparkException as error:
-        raise config.config_error("schema", first_message_line(error)) from error
+        raise config.make_config_error("schema", first_message_line(error)) from error
 
 
 def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
@@ -477,10 +477,10 @@ def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
     :raises ConfigError: when there is no file, or Spark cannot read a file or finds no columns.
     """
     folder, format_ = (
-        str(to_path(config.required_value(DEFINITION, "path", str))),
+        str(path_of_config_value(config.required_value(DEFINITION, "path", str))),
         config.required_value(DEFINITION, "format", str),
     )
-    key = config.full_key("schema")
+    key = config.user_key("schema")
     sample_paths = list_sample_files(folder)
     if not sample_paths:
         raise ConfigError({key: [f"There is no file in {folder} to infer the columns from: set {key}, or add a file"]})
@@ -488,7 +488,7 @@ def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
     # inferSchema is for csv. mergeSchema is for orc and parquet: Spark reads the schema of all files, not of one.
     reader = reader.option("inferSchema", "true").option("mergeSchema", "true")
     try:
-        columns = reader.options(**config.values_under(OPTION_PREFIX)).load(sample_paths).schema
+        columns = reader.options(**config.values_under_prefix(OPTION_PREFIX)).load(sample_paths).schema
     except (PySparkException, Py4JJavaError) as error:
         message = f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"
         raise ConfigError({key: [message]}) from error

@@ -3,7 +3,7 @@
 import logging
 import os
 
-from coterie.spark.paths import to_path
+from coterie.spark.paths import path_of_config_value
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class FolderSizeWarning:
         """Count the entries of the folder ``path``, the value of ``source.path``, and log the warning if there are too
         many. Does nothing when the folder cannot be listed."""
         try:
-            count = len(os.listdir(to_path(path)))
+            count = len(os.listdir(path_of_config_value(path)))
         except OSError:
             return  # The path is a pattern, or the folder does not exist. Spark reports a missing folder.
         if count >= self._next_warning_count:

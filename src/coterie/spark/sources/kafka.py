@@ -58,7 +58,7 @@ from coterie.spark.seams import (
     BatchTooLargeError,
     TaskInput,
 )
-from coterie.spark.sources.kafka_batch import read_records, spark_consumer_options
+from coterie.spark.sources.kafka_batch import read_offset_ranges, spark_consumer_options
 from coterie.spark.sources.kafka_client import (
     KafkaAdmin,
     OffsetBoundary,
@@ -72,15 +72,15 @@ from coterie.spark.sources.kafka_positions import (
     KAFKA_PARTITION,
     KAFKA_TOPIC,
     GroupOffsets,
-    KafkaPositions,
+    KafkaPositionStore,
     TopicIdPartition,
-    commit_skip_to,
+    commit_skip_to_positions,
     committed_offsets,
     parse_kafka_offset,
     parse_topic_partition,
     partitions_in_checkpoint,
+    planned_offset_ranges,
     planned_offsets,
-    planned_ranges,
 )
 from coterie.spark.sources.kafka_sizes import mean_record_size_bytes
 from coterie.spark.transforms import uses_headers
@@ -119,7 +119,7 @@ RESERVED_CONSUMER_PROPERTIES = {
 """The properties of Kafka's consumer that the user cannot set: by name, the reason as text."""
 
 
-def _check_column_names(value: str) -> str | None:
+def _column_names_error(value: str) -> str | None:
     """A validator of ``columns``: the error message for a value that is not a list of different names of
     :data:`RECORD_COLUMN_TYPES`; else None."""
     names = split_list(value)
@@ -128,7 +128,7 @@ def _check_column_names(value: str) -> str | None:
     return None
 
 
-def _check_start_offsets(value: str) -> str | None:
+def _start_offsets_error(value: str) -> str | None:
     """A validator of ``start.offsets``: the error message for a value that is not JSON with an offset (0 or more) for
     each topic and partition number; else None."""
     try:
@@ -183,7 +183,7 @@ DEFINITION = ConfigDef(
                 "JsonConverter, value means all columns of value.schema."
             ),
             default="value",
-            validator=_check_column_names,
+            validator=_column_names_error,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Columns of a row",
@@ -216,7 +216,7 @@ DEFINITION = ConfigDef(
                 "start as without this key."
             ),
             is_optional=True,
-            validator=_check_start_offsets,
+            validator=_start_offsets_error,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Start at offsets",
@@ -268,7 +268,7 @@ class KafkaSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = False
     reports_bad_records: ClassVar[bool] = True
-    position_store: ClassVar[PositionStore] = KafkaPositions()
+    position_store: ClassVar[PositionStore] = KafkaPositionStore()
     can_wait_for_rows: ClassVar[bool] = True
 
     consumer_properties: Mapping[str, str] = field(repr=False)
@@ -281,7 +281,7 @@ class KafkaSource:
     """The most records of one batch, counted as offsets."""
     auto_offset_reset: str
     """``earliest``, ``latest`` or ``none``."""
-    is_tolerant: bool
+    tolerates_bad_records: bool
     """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
     prefixed_config: PrefixedConfig = field(repr=False)
     task_input: TaskInput
@@ -298,7 +298,11 @@ class KafkaSource:
 
     @classmethod
     def definition(cls, config: PrefixedConfig) -> ConfigDef:
-        return DEFINITION + converters.definition(config, "key") + converters.definition(config, "value")
+        return (
+            DEFINITION
+            + converters.converter_definition(config, "key")
+            + converters.converter_definition(config, "value")
+        )
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
@@ -307,13 +311,13 @@ class KafkaSource:
         if (missing_jars := missing_package_message(spark, "kafka")) is not None:
             return {"source.class" if "source.class" in config.config else "connector.class": [missing_jars]}
         errors = converters.find_schema_errors(config, "key") | converters.find_schema_errors(config, "value")
-        overrides = config.values_under(CONSUMER_OVERRIDE_PREFIX)
+        overrides = config.values_under_prefix(CONSUMER_OVERRIDE_PREFIX)
         for name in sorted(RESERVED_CONSUMER_PROPERTIES.keys() & overrides.keys()):
-            errors[config.full_key(CONSUMER_OVERRIDE_PREFIX + name)] = [
+            errors[config.user_key(CONSUMER_OVERRIDE_PREFIX + name)] = [
                 f"{CONSUMER_OVERRIDE_PREFIX}{name} cannot be set: {RESERVED_CONSUMER_PROPERTIES[name]}"
             ]
         for name in unknown_consumer_properties(overrides):
-            errors[config.full_key(CONSUMER_OVERRIDE_PREFIX + name)] = [f"Kafka's consumer has no property {name}"]
+            errors[config.user_key(CONSUMER_OVERRIDE_PREFIX + name)] = [f"Kafka's consumer has no property {name}"]
         if errors:
             return errors
         try:
@@ -322,14 +326,14 @@ class KafkaSource:
                     config,
                     TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function),
                 )
-                _check_distinct_names(source, spark)
+                _check_distinct_column_names(source, spark)
             partitions = cls.list_source_partitions(config)
             if config.optional_value(DEFINITION, "start.offsets", str) is not None:
                 cls.initial_positions(config, partitions, is_new_connector=True)
         except ConfigError as error:
-            return error.listed
+            return error.errors_as_lists
         except WorldError as error:
-            return {config.full_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
+            return {config.user_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
         return {}
 
     @classmethod
@@ -355,7 +359,7 @@ class KafkaSource:
         except (PySparkException, Py4JJavaError) as error:
             if is_retriable(java_exception_of(error)):
                 raise UnreachableError(f"Kafka did not answer a read of records: {error_message(error)}") from error
-            key = config.full_key(keys[0])
+            key = config.user_key(keys[0])
             message = f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"
             raise ConfigError({key: [message]}) from error
 
@@ -371,7 +375,7 @@ class KafkaSource:
         topics = config.optional_value(DEFINITION, "topics", tuple)
         pattern = config.optional_value(DEFINITION, "topics.regex", str)
         if bool(topics) == bool(pattern):
-            topics_key, pattern_key = config.full_key("topics"), config.full_key("topics.regex")
+            topics_key, pattern_key = config.user_key("topics"), config.user_key("topics.regex")
             message = (
                 f"{topics_key} and {pattern_key} are mutually exclusive options, but both are set."
                 if topics
@@ -386,7 +390,7 @@ class KafkaSource:
                 return [str(partition) for partition in admin.list_partitions(sorted(set(topics)))]
             except TopicAbsentError as error:
                 name = "topics.regex" if pattern else "topics"
-                raise config.config_error(name, f"{error}; create it first, or correct its name") from error
+                raise config.make_config_error(name, f"{error}; create it first, or correct its name") from error
 
     @classmethod
     def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
@@ -422,11 +426,11 @@ class KafkaSource:
                 return {**configured_offsets, **admin.offsets_for_timestamp(other_partitions, start_timestamp_ms)}
             reset = config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str)
             if reset == "none":
-                missing_text = ", ".join(partition.topic_partition for partition in other_partitions)
-                raise config.config_error(
+                missing_text = ", ".join(partition.topic_partition_text for partition in other_partitions)
+                raise config.make_config_error(
                     CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET,
-                    f"a new connector has no position in {missing_text}. Set {config.full_key('start.offsets')} or "
-                    f"{config.full_key('start.timestamp.ms')}, or set earliest or latest",
+                    f"a new connector has no position in {missing_text}. Set {config.user_key('start.offsets')} or "
+                    f"{config.user_key('start.timestamp.ms')}, or set earliest or latest",
                 )
             return {**configured_offsets, **admin.list_offsets(other_partitions, OffsetBoundary(reset))}
 
@@ -473,7 +477,7 @@ class KafkaSource:
                 assert offset is not None
                 if offset > ends[str(partition)]:
                     raise OffsetsRefusedError(
-                        f"{partition.topic_partition} has no offset {offset}: its end is {ends[str(partition)]}"
+                        f"{partition.topic_partition_text} has no offset {offset}: its end is {ends[str(partition)]}"
                     )
         return changes
 
@@ -493,7 +497,7 @@ class KafkaSource:
             column_names=config.required_value(DEFINITION, "columns", tuple),
             max_offsets_per_trigger=config.required_value(DEFINITION, "max.offsets.per.trigger", int),
             auto_offset_reset=config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET, str),
-            is_tolerant=error_tolerance_of(config.config) is not None,
+            tolerates_bad_records=error_tolerance_of(config.config) is not None,
             prefixed_config=config,
             task_input=task_input,
         )
@@ -531,12 +535,14 @@ class KafkaSource:
         """The stream of the records of this task's partitions (:meth:`Source.read`). Checks first that this task can
         continue from ``checkpoint``, skips deleted records, and samples the size of records when a batch is in
         flight."""
-        self._check_and_skip_deleted(checkpoint)
+        self._check_checkpoint_and_skip_deleted(checkpoint)
         partitions_by_topic: dict[str, list[int]] = {}
         for partition in self._partitions:
             partitions_by_topic.setdefault(partition.topic, []).append(partition.partition)
         has_headers = (
-            "headers" in self.column_names or MetadataColumn.HEADERS in self._metadata_columns or self.is_tolerant
+            "headers" in self.column_names
+            or MetadataColumn.HEADERS in self._metadata_columns
+            or self.tolerates_bad_records
         )
         options = {
             # No group is joined. Spark caches consumers by group and partition, regardless of their other properties,
@@ -550,7 +556,7 @@ class KafkaSource:
         }
         in_flight = find_batch_in_flight(checkpoint)
         if in_flight is not None:
-            self._count_records_and_sample_size(planned_ranges(checkpoint, in_flight, self._partitions))
+            self._count_records_and_sample_size(planned_offset_ranges(checkpoint, in_flight, self._partitions))
         self.spark_partition_rows_max = self._rows_per_spark_partition
         if self.spark_partition_rows_max < self.max_offsets_per_trigger:
             options["maxRecordsPerPartition"] = str(self.spark_partition_rows_max)
@@ -559,7 +565,7 @@ class KafkaSource:
             options["minOffsetsPerTrigger"] = str(min(rotation.flush_rows or batch_records_max, batch_records_max))
             options["maxTriggerDelay"] = f"{rotation.rotate_interval_ms}ms"
         records = spark.readStream.format("kafka").options(**options).load()
-        if self.is_tolerant:
+        if self.tolerates_bad_records:
             records = with_error_columns(records)
         for converter in (self.key_converter, self.value_converter):
             records = converter.convert(records)
@@ -576,7 +582,7 @@ class KafkaSource:
                 else F.col(metadata_column.field_name)
             )
             selected.append(source_column.alias(metadata_column.value))
-        return records.select(*selected, *((ORIGINAL_COLUMN, ERROR_COLUMN) if self.is_tolerant else ()))
+        return records.select(*selected, *((ORIGINAL_COLUMN, ERROR_COLUMN) if self.tolerates_bad_records else ()))
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the batch's
@@ -586,7 +592,7 @@ class KafkaSource:
             twice the records that fit into memory: the query must start again, and then reads smaller Spark partitions.
         :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
         """
-        ranges = planned_ranges(checkpoint, batch_id, self._partitions)
+        ranges = planned_offset_ranges(checkpoint, batch_id, self._partitions)
         rows = self._count_records_and_sample_size(ranges)
         largest_spark_partition_rows = min(
             max((len(offsets) for offsets in ranges.values()), default=0), self.spark_partition_rows_max
@@ -634,7 +640,7 @@ class KafkaSource:
         """
         if not self.is_batch_in_flight_incomplete:
             return
-        ranges = planned_ranges(checkpoint, batch_id, self._partitions)
+        ranges = planned_offset_ranges(checkpoint, batch_id, self._partitions)
         with kafka_admin(self.consumer_properties) as admin:
             deleted_counts = _deleted_offset_counts(
                 admin, {str(partition): offsets.start for partition, offsets in ranges.items()}
@@ -678,7 +684,7 @@ class KafkaSource:
         """The task's id, for messages."""
         return f"{self.prefixed_config.config['name']}-{self.task_input.task_number}"
 
-    def _check_and_skip_deleted(self, checkpoint: Path) -> None:
+    def _check_checkpoint_and_skip_deleted(self, checkpoint: Path) -> None:
         """Check that this task can continue from the checkpoint, and skip records that retention has deleted.
 
         :raises WorldError: when the checkpoint has offsets of other partitions than the task's, a topic was deleted
@@ -712,8 +718,9 @@ class KafkaSource:
         if recreated := sorted(set(self._partitions) - existing):
             raise WorldError(
                 f"Task {self._task_name} cannot continue: "
-                f"{', '.join(partition.topic_partition for partition in recreated)} is not the partition that the task "
-                "has read, since the topic was deleted and created again. The connector is split again within a minute"
+                f"{', '.join(partition.topic_partition_text for partition in recreated)} is not the partition that the "
+                "task has read, since the topic was deleted and created again. The connector is split again within a "
+                "minute"
             )
 
     def _skip_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
@@ -737,7 +744,7 @@ class KafkaSource:
         if in_flight is not None:
             return  # Spark reads the existing records of the batch; check_before_read logs how many were deleted.
         partitions = [TopicIdPartition.parse(name) for name in deleted_counts]
-        commit_skip_to(
+        commit_skip_to_positions(
             checkpoint, {**positions, **admin.list_offsets(partitions, OffsetBoundary(self.auto_offset_reset))}
         )
         log.warning(
@@ -755,7 +762,7 @@ def _consumer_properties(config: PrefixedConfig) -> dict[str, str]:
     The worker's password is for the worker's cluster: a connector that sets bootstrap.servers uses none of the worker's
     properties.
     """
-    overrides = config.values_under(CONSUMER_OVERRIDE_PREFIX)
+    overrides = config.values_under_prefix(CONSUMER_OVERRIDE_PREFIX)
     overrides.pop(AUTO_OFFSET_RESET, None)
     isolation = config.required_value(DEFINITION, CONSUMER_OVERRIDE_PREFIX + ISOLATION_LEVEL, str)
     return {
@@ -773,9 +780,11 @@ def _find_matching_topics(admin: KafkaAdmin, config: PrefixedConfig, pattern: st
     try:
         topics = admin.find_topics(pattern)
     except ValueError as error:
-        raise config.config_error("topics.regex", str(error)) from error
+        raise config.make_config_error("topics.regex", str(error)) from error
     if not topics:
-        raise config.config_error("topics.regex", "no topic matches; create a topic first, or correct the expression")
+        raise config.make_config_error(
+            "topics.regex", "no topic matches; create a topic first, or correct the expression"
+        )
     return tuple(topics)
 
 
@@ -802,23 +811,23 @@ def _configured_start_offsets(
     for partition in configured_partitions:
         offset, name = offsets_by_topic[partition.topic][str(partition.partition)], str(partition)
         if not beginnings[name] <= offset <= ends[name]:
-            raise config.config_error(
+            raise config.make_config_error(
                 "start.offsets",
-                f"{partition.topic_partition} has no offset {offset}: a start offset must be {beginnings[name]} to "
-                f"{ends[name]}",
+                f"{partition.topic_partition_text} has no offset {offset}: a start offset must be "
+                f"{beginnings[name]} to {ends[name]}",
             )
         checked_offsets[name] = offset
     return checked_offsets
 
 
-def _check_distinct_names(source: KafkaSource, spark: SparkSession) -> None:
+def _check_distinct_column_names(source: KafkaSource, spark: SparkSession) -> None:
     """Check that no two columns of a row have the same name, without regard to case.
 
     :raises ConfigError: when two have the same name; the error names the key ``columns``.
     """
     names = [field.name.lower() for field in source.schema(spark).fields]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise source.prefixed_config.config_error(
+        raise source.prefixed_config.make_config_error(
             "columns", f"value.schema has a column {', '.join(repeated)} too; rename that column, or leave this one out"
         )
 
@@ -848,7 +857,7 @@ def _read_newest_records(spark: SparkSession, config: PrefixedConfig, partition_
         )
         for partition in sampled
     }
-    return read_records(spark, consumer_properties, ranges)
+    return read_offset_ranges(spark, consumer_properties, ranges)
 
 
 def _deleted_offset_counts(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:
@@ -866,7 +875,8 @@ def _deleted_records_text(deleted_counts: Mapping[str, int]) -> str:
     """A text for messages: the number of deleted records in each partition. ``deleted_counts`` is a result of
     :func:`_deleted_offset_counts`."""
     counts_text = ", ".join(
-        f"{count} in {TopicIdPartition.parse(name).topic_partition}" for name, count in sorted(deleted_counts.items())
+        f"{count} in {TopicIdPartition.parse(name).topic_partition_text}"
+        for name, count in sorted(deleted_counts.items())
     )
     return f"records were deleted before they were read: {counts_text}"
 

@@ -24,7 +24,7 @@ def spark_consumer_options(consumer_properties: Mapping[str, str]) -> dict[str, 
     return {f"kafka.{name}": value for name, value in properties.items()}
 
 
-def read_records(
+def read_offset_ranges(
     spark: SparkSession, consumer_properties: Mapping[str, str], offsets_by_partition: Mapping[TopicIdPartition, range]
 ) -> DataFrame:
     """The records at ``offsets_by_partition`` (ranges of offsets), as columns of Spark's Kafka source. Records that

@@ -207,7 +207,7 @@ class KafkaAdmin:
         if validate_only:
             return
         deadline = time.monotonic() + RESPONSE_TIMEOUT_MS / 1000
-        while not self._is_in_metadata(topic):
+        while not self._is_topic_in_metadata(topic):
             if time.monotonic() > deadline:
                 message = (
                     f"Kafka at {self._bootstrap_servers} has created topic {topic}, but its metadata do not list the "
@@ -216,7 +216,7 @@ class KafkaAdmin:
                 raise UnreachableError(message)
             time.sleep(0.05)
 
-    def _is_in_metadata(self, topic: str) -> bool:
+    def _is_topic_in_metadata(self, topic: str) -> bool:
         """Whether the cluster's metadata contain the topic."""
         try:
             return bool(self.list_partitions([topic]))
@@ -322,7 +322,7 @@ def make_request_error(bootstrap_servers: str, error: Any) -> WorldError:
     return WorldError(f"Kafka at {bootstrap_servers} rejected the request: {java_message}")
 
 
-def record_method_as_function(java: Any, name: str, return_type: Any, interface: Any) -> Any:
+def function_of_record_method(java: Any, name: str, return_type: Any, interface: Any) -> Any:
     """The method ``name`` of Kafka's ``ConsumerRecord`` as a Java object that implements the functional interface
     ``interface``; ``return_type`` is the Java type of the method's result.
 

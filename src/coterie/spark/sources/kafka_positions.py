@@ -15,8 +15,8 @@ from typing import Self
 
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id
-from coterie.spark.positions import Positions, commit_empty_batch, planned_offset
+from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
+from coterie.spark.positions import Positions, commit_empty_batch, planned_source_offset
 
 KAFKA_TOPIC, KAFKA_PARTITION, KAFKA_OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
 """The fields of a partition and of an offset in the REST API: those of Connect's sink connectors."""
@@ -38,7 +38,7 @@ class TopicIdPartition:
         return f"{self.topic}:{self.partition}@{self.topic_id}"
 
     @property
-    def topic_partition(self) -> str:
+    def topic_partition_text(self) -> str:
         """``<topic>-<partition>``, as Kafka's own tools write it."""
         return f"{self.topic}-{self.partition}"
 
@@ -120,7 +120,7 @@ def _parse_whole_number(value: object) -> int | None:
     return int(text) if not isinstance(value, bool) and re.fullmatch("[+-]?[0-9]{1,18}", text) else None
 
 
-class KafkaPositions:
+class KafkaPositionStore:
     """The position store of Kafka's source. A position is the offset of the next record to read, by the text of a
     :class:`TopicIdPartition`."""
 
@@ -155,16 +155,20 @@ def committed_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) 
     """By the text of each of ``partitions``: the offset at which the last committed batch ends and the next one starts;
     before the first commit, the offset at which batch 0 starts. Partitions of which the checkpoint has no offset are
     left out."""
-    return _select_partitions(_offsets_after_batch(checkpoint, last_batch_id(checkpoint / "commits")), partitions)
+    return _offsets_of_partitions(
+        _offsets_after_batch(checkpoint, last_batch_id_in_log(checkpoint / "commits")), partitions
+    )
 
 
 def planned_offsets(checkpoint: Path, partitions: Iterable[TopicIdPartition]) -> Positions:
     """By the text of each of ``partitions``: the offset of the first record that is not yet planned for a batch.
     Partitions of which the checkpoint has no offset are left out."""
-    return _select_partitions(_offsets_after_batch(checkpoint, last_batch_id(checkpoint / "offsets")), partitions)
+    return _offsets_of_partitions(
+        _offsets_after_batch(checkpoint, last_batch_id_in_log(checkpoint / "offsets")), partitions
+    )
 
 
-def planned_ranges(
+def planned_offset_ranges(
     checkpoint: Path, batch_id: int, partitions: Iterable[TopicIdPartition]
 ) -> Mapping[TopicIdPartition, range]:
     """By partition: the offsets that the planned batch ``batch_id`` reads. Partitions of which the batch has no offset
@@ -186,15 +190,15 @@ def planned_ranges(
 def partitions_in_checkpoint(checkpoint: Path) -> frozenset[tuple[str, int]]:
     """Topic and number of each partition of which the last planned batch has an offset; before the first batch, of
     those at which batch 0 starts."""
-    offsets = _offsets_after_batch(checkpoint, last_batch_id(checkpoint / "offsets"))
+    offsets = _offsets_after_batch(checkpoint, last_batch_id_in_log(checkpoint / "offsets"))
     return frozenset((topic, int(partition)) for topic, by_number in offsets.items() for partition in by_number)
 
 
-def commit_skip_to(checkpoint: Path, positions: Positions) -> None:
+def commit_skip_to_positions(checkpoint: Path, positions: Positions) -> None:
     """Commit a batch without rows that ends at ``positions``, so that the next batch starts there. ``positions`` must
     contain all partitions of the checkpoint, and no batch may be in flight."""
     assert find_batch_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"
-    last_committed_id = last_batch_id(checkpoint / "commits")
+    last_committed_id = last_batch_id_in_log(checkpoint / "commits")
     commit_empty_batch(
         checkpoint, to_spark_offsets_json(positions), batch_id=0 if last_committed_id is None else last_committed_id + 1
     )
@@ -214,7 +218,9 @@ def to_spark_offsets_json(positions: Positions) -> str:
     return json.dumps(offsets)
 
 
-def _select_partitions(offsets: Mapping[str, Mapping[str, int]], partitions: Iterable[TopicIdPartition]) -> Positions:
+def _offsets_of_partitions(
+    offsets: Mapping[str, Mapping[str, int]], partitions: Iterable[TopicIdPartition]
+) -> Positions:
     """The entries of ``offsets``, which are by topic and partition number, for ``partitions``: by the text of the
     partition. Partitions without an entry are left out."""
     offset_by_text = {
@@ -233,7 +239,7 @@ def _offsets_after_batch(checkpoint: Path, batch_id: int | None) -> Mapping[str,
         except FileNotFoundError:
             line = None
     else:
-        line = planned_offset(checkpoint, batch_id)
+        line = planned_source_offset(checkpoint, batch_id)
     offsets: dict[str, dict[str, int]] = {} if line is None else json.loads(line)
     return offsets
 

@@ -15,10 +15,10 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MAX_MS
 from coterie.spark.sources.kafka_client import (
     RESPONSE_TIMEOUT_MS,
+    function_of_record_method,
     kafka_jvm,
     make_request_error,
     message_with_causes,
-    record_method_as_function,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
@@ -59,7 +59,7 @@ def _partitions_to_sample(ranges: Mapping[TopicIdPartition, range]) -> list[Topi
     offsets, largest first."""
     by_size = sorted(
         (partition for partition in ranges if ranges[partition]),
-        key=lambda partition: (-len(ranges[partition]), partition.topic_partition),
+        key=lambda partition: (-len(ranges[partition]), partition.topic_partition_text),
     )
     first_of_topic = {partition.topic: partition for partition in reversed(by_size)}
     by_size.sort(key=lambda partition: first_of_topic[partition.topic] != partition)
@@ -119,7 +119,7 @@ class _RecordSizeSampler:
             partition: partition_of(partition.topic, partition.partition) for partition in partitions
         }
         self._size_functions = [
-            record_method_as_function(java, name, java.java.lang.Integer.TYPE, java.java.util.function.ToIntFunction)
+            function_of_record_method(java, name, java.java.lang.Integer.TYPE, java.java.util.function.ToIntFunction)
             for name in ("serializedKeySize", "serializedValueSize")
         ]
         self._client.assign(self._to_java_list(partitions))
@@ -142,7 +142,7 @@ class _RecordSizeSampler:
             if time.monotonic() > deadline_s:
                 raise UnreachableError(
                     f"Kafka at {self._servers} did not return records of "
-                    f"{', '.join(sorted(one.topic_partition for one in unread_partitions))} "
+                    f"{', '.join(sorted(one.topic_partition_text for one in unread_partitions))} "
                     f"within {RESPONSE_TIMEOUT_MS // 1000} s"
                 )
             polled = self._client.poll(self._poll_timeout)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
 
 
-def partition_field(offset: ConnectorOffset, *names: str) -> JsonMap:
+def checked_partition(offset: ConnectorOffset, *names: str) -> JsonMap:
     """The partition of ``offset``, after a check that it has exactly the fields ``names``.
 
     :raises OffsetsRefusedError: when the partition is null or has other fields. The messages are those of Connect's

@@ -20,13 +20,13 @@ from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Wi
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.generations.stores import PositionStore, UnmovablePositions
+from coterie.spark.generations.stores import PositionStore, UnmovablePositionStore
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import TaskInput
-from coterie.spark.user_code import call_function, check_function_name, load_function
+from coterie.spark.user_code import call_function, function_name_error, load_function
 
 FUNCTION_KEY = "pipeline.function"
 """The key with the function's name, ``package.module:name``."""
@@ -37,7 +37,7 @@ DEFINITION = ConfigDef(
             type=Type.STRING,
             documentation="package.module:name of a function (spark, config) that returns a streaming DataFrame.",
             importance=Importance.HIGH,
-            validator=check_function_name,
+            validator=function_name_error,
             group=SOURCE_GROUP,
             width=Width.LONG,
             display_name="Function",
@@ -75,7 +75,7 @@ class PythonSource:
     has_fixed_split: ClassVar[bool] = True
     reports_bad_records: ClassVar[bool] = False
     can_wait_for_rows: ClassVar[bool] = False
-    position_store: ClassVar[PositionStore] = UnmovablePositions()
+    position_store: ClassVar[PositionStore] = UnmovablePositionStore()
 
     function_name: str
     """The full name of the function, ``package.module:name``."""
@@ -93,7 +93,7 @@ class PythonSource:
                 config, TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function)
             ).schema(spark)
         except ConfigError as error:
-            return error.listed
+            return error.errors_as_lists
         return {}
 
     @classmethod
@@ -168,7 +168,7 @@ class PythonSource:
             result = call_function(load_function(spark, self.function_name), spark, config)
             _check_stateless_stream(result)
         except (PySparkException, ValueError) as error:
-            raise self.prefixed_config.config_error(FUNCTION_KEY, str(error)) from error
+            raise self.prefixed_config.make_config_error(FUNCTION_KEY, str(error)) from error
         assert isinstance(result, DataFrame)
         return result
 

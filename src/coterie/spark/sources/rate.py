@@ -22,14 +22,14 @@ from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import (
     Positions,
     commit_empty_batches,
-    committed_offset,
-    planned_offset,
+    last_committed_source_offset,
+    planned_source_offset,
     write_source_log,
 )
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
-from coterie.spark.sources.offset_values import partition_field, whole_number_offset
+from coterie.spark.sources.offset_values import checked_partition, whole_number_offset
 
 DEFINITION = ConfigDef(
     (
@@ -50,12 +50,12 @@ RATE_SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField
 """The columns of Spark's rate source."""
 
 
-class RatePositions:
+class RatePositionStore:
     """The position store of the rate source. A position is the number of seconds whose values the task has read, by the
     name of its source partition."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
-        offset = committed_offset(checkpoint)
+        offset = last_committed_source_offset(checkpoint)
         return {} if offset is None else {source_partitions[0]: int(offset)}
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
@@ -77,7 +77,7 @@ class RateSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True
     reports_bad_records: ClassVar[bool] = False
-    position_store: ClassVar[PositionStore] = RatePositions()
+    position_store: ClassVar[PositionStore] = RatePositionStore()
     can_wait_for_rows: ClassVar[bool] = False
 
     rows_per_second: int
@@ -138,7 +138,7 @@ class RateSource:
         seconds_max = 2**62 // max(config.required_value(DEFINITION, "rows.per.second", int), 1000)
         changes: dict[str, int | None] = {}
         for offset in offsets:
-            partition = partition_field(offset, "task", "task_count")
+            partition = checked_partition(offset, "task", "task_count")
             if partition["task"] not in range(task_count) or partition["task_count"] != task_count:
                 raise OffsetsRefusedError(
                     f"The connector has {task_count} task(s): a partition is "
@@ -166,8 +166,8 @@ class RateSource:
         """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the number of
         seconds that the batch covers; the rows of the other tasks count, too, because Spark generates them before they
         are filtered."""
-        previous_offset = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
-        seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
+        previous_offset = planned_source_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
+        seconds = int(planned_source_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
         return seconds * self.rows_per_second <= SMALL_BATCH_ROWS_MAX
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:

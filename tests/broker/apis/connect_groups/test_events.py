@@ -14,7 +14,7 @@ from coterie.broker.apis.connect_groups.events import (
     prepare_assignment_event,
 )
 from coterie.groups.connect.messages import DescribeGroup, Heartbeat, InstallAssignment, PrepareAssignment
-from coterie.nouns.connect_groups import Assignor, Claims, Configured
+from coterie.nouns.connect_groups import Claims, ConfiguredJobs, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
@@ -77,12 +77,12 @@ FULL = {HEARTBEAT: FULL_HEARTBEAT, INSTALL: FULL_INSTALL, PREPARE: filled(DEFINI
 
 
 def test_a_heartbeat_has_all_fields_of_its_request() -> None:
-    def assignor(name: str) -> Assignor:
-        return Assignor(name=name, minimum_version=1, maximum_version=2, reason=3, version=4, metadata=b"\x05")
+    def assignor(name: str) -> SupportedAssignor:
+        return SupportedAssignor(name=name, minimum_version=1, maximum_version=2, reason=3, version=4, metadata=b"\x05")
 
     assert event(HEARTBEAT, FULL_HEARTBEAT) == Heartbeat(
         reply_to=REPLY_TO,
-        connection=4,
+        connection_number=4,
         client_id="client",
         client_host="/10.0.0.7",
         member_id=MemberId("m"),
@@ -97,7 +97,7 @@ def test_a_heartbeat_has_all_fields_of_its_request() -> None:
         name="n",
         config_offset=ConfigOffset(13),
         config_topic_id=TOPIC_ID.bytes,
-        configured=Configured(config_offset=ConfigOffset(14), jobs=jobs("configured", "configured-2")),
+        configured=ConfiguredJobs(config_offset=ConfigOffset(14), jobs=jobs("configured", "configured-2")),
         claims=Claims(jobs=jobs("claimed", "claimed-3")),
         draining=True,
         max_wait_ms=15,
@@ -110,7 +110,7 @@ def test_a_field_of_a_heartbeat_that_has_not_changed_is_none() -> None:
     fields = {"GroupId": "g", "MemberId": "m", "MemberEpoch": 5}
     assert event(HEARTBEAT, fields) == Heartbeat(
         reply_to=REPLY_TO,
-        connection=4,
+        connection_number=4,
         client_id="client",
         client_host="/10.0.0.7",
         member_id=MemberId("m"),
@@ -142,7 +142,7 @@ def test_an_install_has_all_fields_of_its_request() -> None:
         member_id=MemberId("m"),
         member_epoch=MemberEpoch(11),
         group_epoch=GroupEpoch(12),
-        error=13,
+        assignor_error=13,
         target=ComputedTarget(
             members={
                 MemberId("m1"): TargetOfMember(jobs=jobs("c", "c-0"), version=14, metadata=b"\x15"),
@@ -174,7 +174,7 @@ def test_members_and_jobs_that_an_install_lists_twice_are_reported() -> None:
 
 
 def test_a_describe_asks_for_the_members() -> None:
-    assert describe_event(reply_to=REPLY_TO) == DescribeGroup(reply_to=REPLY_TO, with_members=True)
+    assert describe_event(reply_to=REPLY_TO) == DescribeGroup(reply_to=REPLY_TO, includes_members=True)
 
 
 @pytest.mark.parametrize(

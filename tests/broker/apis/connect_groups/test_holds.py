@@ -50,9 +50,9 @@ def wait_held(broker: ThreadedBroker, member_id: str = "w0") -> None:
 
     async def is_held(context: BrokerContext) -> bool:
         assert context.connect_groups is not None
-        held = context.connect_groups.read_all(
+        held = context.connect_groups.inspect_all_groups(
             lambda group: any(
-                name == member_id and session.held is not None for name, session in group.sessions.items()
+                name == member_id and session.held_heartbeat is not None for name, session in group.sessions.items()
             )
         )
         return any(held)

@@ -15,7 +15,7 @@ from coterie.broker.apis.connect_groups.response_values import (
     prepare_assignment_values,
 )
 from coterie.groups.connect.messages import (
-    DescribedDeparted,
+    DescribedDepartedMember,
     DescribedMember,
     DescribeGroupResponse,
     GroupState,
@@ -63,7 +63,7 @@ HEARTBEAT = HeartbeatResponse(
     heartbeat_interval_ms=2,
     assignment=AssignmentToMember(
         jobs=jobs("jobs"),
-        job_epochs={GroupEpoch(4): jobs("later"), GroupEpoch(3): jobs("earlier")},
+        jobs_by_epoch={GroupEpoch(4): jobs("later"), GroupEpoch(3): jobs("earlier")},
         assignment_epoch=GroupEpoch(5),
         config_offset=ConfigOffset(6),
         version=7,
@@ -150,12 +150,12 @@ DESCRIBE = DescribeGroupResponse(
             assigned=jobs("assigned"),
             pending=jobs("pending"),
             target=jobs("target"),
-            awaited={MemberId("h2"): jobs("awaited2"), MemberId("h1"): jobs("awaited1")},
+            awaited_jobs_by_holder={MemberId("h2"): jobs("awaited2"), MemberId("h1"): jobs("awaited1")},
         ),
     ),
-    departed=(
-        DescribedDeparted(
-            departed=MemberDeparted(
+    departed_members=(
+        DescribedDepartedMember(
+            departed_member=MemberDeparted(
                 member_id=MemberId("d"),
                 instance_id=InstanceId("di"),
                 url=WorkerUrl("departed url"),
@@ -167,7 +167,7 @@ DESCRIBE = DescribeGroupResponse(
                 reason="departed reason",
             ),
             delay_left_ms=7,
-            held_left_ms=8,
+            jobs_may_run_for_ms=8,
         ),
     ),
     unplaceable=(UnplaceableJobs(jobs=jobs("unplaceable"), reason="reason"),),
@@ -347,9 +347,10 @@ def other_value(value: Any) -> Any:
 NOT_ON_THE_WIRE = {
     "configs", "members.metadata.group_epoch", "members.metadata.joined_epoch",
     "members.metadata.rebalance_timeout_ms", "members.metadata.session_timeout_ms",
-    "members.metadata.connection_grace_ms", "members.metadata.former", "departed.departed.held",
-    "departed.departed.held_until_ms", "departed.departed.left_at_ms", "departed.departed.deadline_ms",
-    "departed.departed.request_number",
+    "members.metadata.connection_grace_ms", "members.metadata.former", "departed_members.departed_member.held",
+    "departed_members.departed_member.held_until_ms", "departed_members.departed_member.left_at_ms",
+    "departed_members.departed_member.deadline_ms",
+    "departed_members.departed_member.request_number",
 }  # fmt: skip
 """Fields of a described group that only its coordinator uses, and its configs, which DescribeConfigs returns."""
 

@@ -3,9 +3,9 @@
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import GROUP, Operation, groups_authorization
 from coterie.broker.apis.connect_groups.events import describe_event
-from coterie.broker.apis.connect_groups.found_group import connect_groups_of, other_kind_error
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
 from coterie.broker.apis.connect_groups.response_values import describe_values, described_group_values
-from coterie.broker.apis.operations import allowed_operations
+from coterie.broker.apis.operations import allowed_operations_bit_field
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import yielding
 from coterie.groups.connect.messages import DescribeGroupResponse
@@ -22,13 +22,13 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 async def _group_values(broker: BrokerContext, request: ApiRequest, group_id: GroupId) -> Values:
     """The response entry of one group: its state, members and jobs, or an error."""
-    if (error := other_kind_error(broker, group_id)) is not None:
+    if (error := classic_group_error(broker, group_id)) is not None:
         refusal = DescribeGroupResponse(error=ConnectErrorCode.GROUP_ID_NOT_FOUND, message=error)
         return described_group_values(group_id, refusal)
     response = await connect_groups_of(broker).ask(group_id, lambda reply_to: describe_event(reply_to=reply_to))
     assert isinstance(response, DescribeGroupResponse)
     is_wanted = response.error is ConnectErrorCode.NONE and request.body.include_authorized_operations
-    operations = allowed_operations(broker, request, GROUP, group_id, is_included=is_wanted)
+    operations = allowed_operations_bit_field(broker, request, GROUP, group_id, is_included=is_wanted)
     return described_group_values(group_id, response, authorized_operations=operations)
 
 

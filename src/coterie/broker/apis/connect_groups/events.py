@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from coterie.groups.connect.messages import DescribeGroup, Heartbeat, InstallAssignment, PrepareAssignment
-from coterie.nouns.connect_groups import Assignor, Claims, Configured
+from coterie.nouns.connect_groups import Claims, ConfiguredJobs, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch, MemberId, ReplyTo, WorkerUrl
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
@@ -27,7 +27,7 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
     """
     return Heartbeat(
         reply_to=reply_to,
-        connection=connection,
+        connection_number=connection,
         client_id=client_id,
         client_host=client_host,
         member_id=MemberId(body.member_id),
@@ -42,7 +42,7 @@ def heartbeat_event(body: Any, *, reply_to: ReplyTo, connection: int, client_id:
         name=body.name,
         config_offset=_to_config_offset(body.config_offset),
         config_topic_id=None if body.config_topic_id is None else body.config_topic_id.bytes,
-        configured=None if body.configured.value is None else _to_configured(body.configured.value),
+        configured=None if body.configured.value is None else _to_configured_jobs(body.configured.value),
         claims=None if body.claims.value is None else _to_claims(body.claims.value),
         draining=_to_draining(body.draining),
         max_wait_ms=body.max_wait_ms,
@@ -70,12 +70,12 @@ def install_assignment_event(body: Any, *, reply_to: ReplyTo) -> InstallAssignme
         member_id=MemberId(body.member_id),
         member_epoch=MemberEpoch(body.member_epoch),
         group_epoch=GroupEpoch(body.group_epoch),
-        error=body.error,
+        assignor_error=body.error,
         target=_to_computed_target(body),
         repeated_members=_repeated_members(body.members) | _repeated_members(body.deferred),
         repeated_jobs=listed_jobs(
             [*(one.connectors_and_tasks for one in body.members), *body.deferred, *body.unplaceable]
-        ).repeated,
+        ).repeated_jobs,
     )
 
 
@@ -87,9 +87,9 @@ def describe_event(*, reply_to: ReplyTo) -> DescribeGroup:
 # -- structs ----------------------------------------------------------------------------------------------------------
 
 
-def _to_assignor(struct: Any) -> Assignor:
+def _to_assignor(struct: Any) -> SupportedAssignor:
     """Convert one client-side assignor of a heartbeat request."""
-    return Assignor(
+    return SupportedAssignor(
         name=struct.name,
         minimum_version=struct.minimum_version,
         maximum_version=struct.maximum_version,
@@ -99,12 +99,12 @@ def _to_assignor(struct: Any) -> Assignor:
     )
 
 
-def _to_configured(struct: Any) -> Configured:
+def _to_configured_jobs(struct: Any) -> ConfiguredJobs:
     """Convert the configured jobs of a heartbeat request.
 
     :raises InvalidFieldError: when the config offset is below -1, or a job is not valid.
     """
-    return Configured(
+    return ConfiguredJobs(
         config_offset=ConfigOffset(_check_at_least(-1, "Configured.ConfigOffset", struct.config_offset)),
         jobs=jobs_in_arrays(struct),
     )

@@ -11,7 +11,7 @@ def connect_groups_of(broker: BrokerContext) -> ConnectGroups:
     return broker.connect_groups
 
 
-def other_kind_error(broker: BrokerContext, group_id: GroupId) -> str | None:
+def classic_group_error(broker: BrokerContext, group_id: GroupId) -> str | None:
     """The error message for a request of connect groups whose group id belongs to a classic group; the request is
     refused with GROUP_ID_NOT_FOUND, as in Kafka. None if the id belongs to a connect group, or to no group."""
     if not broker.groups.owns_id(group_id) or connect_groups_of(broker).owns_id(group_id):

@@ -7,9 +7,9 @@ request.
 from collections.abc import Awaitable
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.apis.connect_groups.events import heartbeat_event
-from coterie.broker.apis.connect_groups.found_group import connect_groups_of, other_kind_error
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
 from coterie.broker.apis.connect_groups.response_values import heartbeat_values
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX
@@ -26,10 +26,10 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
     an awaitable for them."""
     body = request.body
     group_id = GroupId(body.group_id)
-    if (error := other_kind_error(broker, group_id)) is not None:
+    if (error := classic_group_error(broker, group_id)) is not None:
         return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
 
-    def event(reply_to: ReplyTo) -> Heartbeat:
+    def make_heartbeat_event(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.begin_heartbeat(
             request.number,
             group_id,
@@ -44,16 +44,16 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
         )
 
     try:
-        answer = connect_groups_of(broker).ask_nowait(group_id, event)
+        answer = connect_groups_of(broker).ask_nowait(group_id, make_heartbeat_event)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
     if isinstance(answer, Awaitable):
-        return _await_values(request, answer)
+        return _await_response_values(request, answer)
     values = _end_heartbeat(request, answer)
-    return values if _is_small(answer) else _values_as_awaitable(values)
+    return values if _is_small_response(answer) else _values_as_awaitable(values)
 
 
-async def _await_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
+async def _await_response_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:
     try:
         return _end_heartbeat(request, await answer)
     except InvalidFieldError as error:
@@ -67,7 +67,7 @@ async def _values_as_awaitable(values: Values) -> Values:
     return values
 
 
-def _is_small(response: Response) -> bool:
+def _is_small_response(response: Response) -> bool:
     """Whether the response has so few jobs that it may be encoded on the event loop."""
     assert isinstance(response, HeartbeatResponse)
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
@@ -89,5 +89,5 @@ API = KafkaApi(
     key=10000,
     versions=range(1),
     handle=handle,
-    authorization=ApiAuthorization(check_request=group_check(Operation.READ)),
+    authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
 )

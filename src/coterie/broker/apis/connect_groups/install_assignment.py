@@ -1,9 +1,9 @@
 """ConnectGroupInstallAssignment: the member that was chosen to compute the target assignment installs it (K848C)."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.authorization import ApiAuthorization, Operation, group_check
+from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.apis.connect_groups.events import install_assignment_event
-from coterie.broker.apis.connect_groups.found_group import connect_groups_of, other_kind_error
+from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
 from coterie.broker.apis.connect_groups.response_values import install_assignment_values
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -15,7 +15,7 @@ from coterie.wire.kio_entities import Values
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     group_id = GroupId(request.body.group_id)
-    if (error := other_kind_error(broker, group_id)) is not None:
+    if (error := classic_group_error(broker, group_id)) is not None:
         return _refusal_values(ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
     try:
         response = await connect_groups_of(broker).ask(
@@ -35,5 +35,5 @@ API = KafkaApi(
     key=10002,
     versions=range(1),
     handle=handle,
-    authorization=ApiAuthorization(check_request=group_check(Operation.READ)),
+    authorization=ApiAuthorization(check_request=make_group_check(Operation.READ)),
 )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from coterie.broker.apis.operations import AUTHORIZED_OPERATIONS_OMITTED
-from coterie.groups.connect.messages import DescribedDeparted, DescribedMember, DescribeGroupResponse
+from coterie.groups.connect.messages import DescribedDepartedMember, DescribedMember, DescribeGroupResponse
 from coterie.nouns.connect_groups import (
     AssignmentToMember,
     HeartbeatResponse,
@@ -30,7 +30,7 @@ def heartbeat_values(response: HeartbeatResponse) -> Values:
         **_error_values(response),
         "member_epoch": response.member_epoch,
         "heartbeat_interval_ms": response.heartbeat_interval_ms,
-        "session_timeout_ms": _or_none(response.session_timeout_ms),
+        "session_timeout_ms": _duration_value(response.session_timeout_ms),
         **({} if response.leader is None else _leader_values(response.leader)),
         **({} if response.assignment is None else _assignment_values(response.assignment)),
     }
@@ -76,7 +76,7 @@ def described_group_values(
         "leader_epoch": response.leader_epoch,
         "config_offset": response.config_offset,
         "members": [_described_member_values(one) for one in response.members],
-        "departed": [_described_departed_values(one) for one in response.departed],
+        "departed": [_described_departed_values(one) for one in response.departed_members],
         "unplaceable": [_unplaceable_values(one) for one in response.unplaceable],
         "authorized_operations": authorized_operations,
         "configs": [{"name": name, "value": value} for name, value in sorted(response.effective_configs.items())],
@@ -108,7 +108,7 @@ def _assignment_values(assignment: AssignmentToMember) -> dict[str, Any]:
             "version": assignment.version,
             "metadata": assignment.metadata,
             "job_epochs": [
-                {"epoch": epoch, **job_arrays(jobs)} for epoch, jobs in sorted(assignment.job_epochs.items())
+                {"epoch": epoch, **job_arrays(jobs)} for epoch, jobs in sorted(assignment.jobs_by_epoch.items())
             ],
         },
         "assignment_epoch": assignment.assignment_epoch,
@@ -125,7 +125,7 @@ def _snapshot_values(snapshot: GroupSnapshot) -> dict[str, Any]:
         "members": [_snapshot_member_values(one) for one in snapshot.members],
         "configured": {"value": {"config_offset": snapshot.config_offset, **job_arrays(snapshot.configured)}},
         "departed": [_snapshot_departed_values(one) for one in snapshot.departed],
-        "max_delay_ms": _or_none(snapshot.max_delay_ms),
+        "max_delay_ms": _duration_value(snapshot.max_delay_ms),
         "time_limit_ms": snapshot.time_limit_ms,
     }
 
@@ -145,8 +145,8 @@ def _snapshot_member_values(member: SnapshotMember) -> Values:
         "claims": {"value": None if member.claims is None else job_arrays(member.claims)},
         "draining": member.draining,
         "current": {"value": None if member.current == member.target else job_arrays(member.current)},
-        "pending": _tagged_jobs(member.pending),
-        "former": _tagged_jobs(member.former),
+        "pending": _tagged_jobs_value(member.pending),
+        "former": _tagged_jobs_value(member.former),
     }
 
 
@@ -157,7 +157,7 @@ def _snapshot_departed_values(departed: SnapshotDeparted) -> Values:
         "member_id": departed.member_id,
         "instance_id": departed.instance_id,
         "url": departed.url,
-        "delay_left_ms": _or_none(departed.delay_left_ms),
+        "delay_left_ms": _duration_value(departed.delay_left_ms),
         **job_arrays(departed.jobs),
     }
 
@@ -180,19 +180,21 @@ def _described_member_values(member: DescribedMember) -> Values:
         "assigned": job_arrays(member.assigned),
         "pending": job_arrays(member.pending),
         "target": job_arrays(member.target),
-        "awaited": [{"holder_id": holder, **job_arrays(jobs)} for holder, jobs in sorted(member.awaited.items())],
+        "awaited": [
+            {"holder_id": holder, **job_arrays(jobs)} for holder, jobs in sorted(member.awaited_jobs_by_holder.items())
+        ],
     }
 
 
-def _described_departed_values(described: DescribedDeparted) -> Values:
+def _described_departed_values(described: DescribedDepartedMember) -> Values:
     """The entry of one departed member in a response to ConnectGroupDescribe."""
-    departed = described.departed
+    departed = described.departed_member
     return {
         "member_id": departed.member_id,
         "instance_id": departed.instance_id,
         "url": departed.url,
-        "delay_left_ms": _or_none(described.delay_left_ms),
-        "held_left_ms": described.held_left_ms,
+        "delay_left_ms": _duration_value(described.delay_left_ms),
+        "held_left_ms": described.jobs_may_run_for_ms,
         **job_arrays(departed.jobs),
         "reason": departed.reason,
     }
@@ -203,11 +205,11 @@ def _unplaceable_values(unplaceable: UnplaceableJobs) -> Values:
     return {"reason": unplaceable.reason, **job_arrays(unplaceable.jobs)}
 
 
-def _tagged_jobs(jobs: Jobs) -> Values:
+def _tagged_jobs_value(jobs: Jobs) -> Values:
     """A set of jobs in a tagged field, which is absent if the set is empty."""
     return {"value": job_arrays(jobs) if jobs else None}
 
 
-def _or_none(duration_ms: int | None) -> int:
+def _duration_value(duration_ms: int | None) -> int:
     """The value of a duration in a response: -1 if ``duration_ms`` is None."""
     return _NONE if duration_ms is None else duration_ms

@@ -43,7 +43,7 @@ from coterie.wire.errors import ErrorCode
 
 
 @dataclass(slots=True)
-class _Received:
+class _ReceivedGenerations:
     """What clients have received from the group, between its first generation and its deletion."""
 
     members_by_generation: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class ClientsChecker:
     def __init__(self, world: World, *, group_size_max: int) -> None:
         self._world = world
         self._group_size_max = group_size_max
-        self._received = _Received()
+        self._received = _ReceivedGenerations()
         self._identities: dict[MemberId, MemberIdentity] = {}
         self._member_id_by_instance: dict[InstanceId, MemberId] = {}
         """The member id of each static member that received a JoinGroup response last."""
@@ -70,7 +70,7 @@ class ClientsChecker:
         member's JoinGroup response was sent."""
         self._offered_protocols: dict[InstanceId, tuple[str, ...]] = {}
         """The protocols that each static member offered in its last successful JoinGroup, until it joins again."""
-        self._received_when_computed: dict[ReplyTo, _Received] = {}
+        self._received_when_computed: dict[ReplyTo, _ReceivedGenerations] = {}
         """The value of ``_received`` in the step that computed the response to each request: the group may be deleted
         before the response is sent."""
         self._commits: dict[TopicPartition, list[int]] = {}
@@ -117,9 +117,9 @@ class ClientsChecker:
             case GroupRemoved():
                 if step.group_before.phase is not Phase.EMPTY:
                     raise Violation(Invariant.OFFSETS_KEPT, f"the group is removed in {step.group_before.phase}")
-                self._received = _Received()
+                self._received = _ReceivedGenerations()
                 self._emptied_at_ms = None
-            case OffsetWritten(partition=partition, committed=committed):
+            case OffsetWritten(partition=partition, committed_offset=committed):
                 self._commits.setdefault(partition, []).append(committed.offset)
                 self._committed_at_ms[partition] = self._world.now_ms
                 self._own_retention_ms.pop(partition, None)
@@ -281,7 +281,7 @@ class ClientsChecker:
             case JoinGroup(), JoinGroupResponse():
                 self._on_joined(request, response)
             case OffsetCommit(), OffsetCommitResponse():
-                for new_offset, error in zip(request.offsets, response.errors, strict=True):
+                for new_offset, error in zip(request.offsets, response.partition_errors, strict=True):
                     commits = self._commits.get(new_offset.partition, [])
                     if error is ErrorCode.none and new_offset.offset in commits:
                         commit_index = commits.index(new_offset.offset)

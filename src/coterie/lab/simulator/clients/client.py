@@ -130,7 +130,7 @@ class Client(SimProcess):
                 self.member_id = response.member_id
                 self._send_join()
             case error:
-                self._join_again_after(error)
+                self._join_again_after_error(error)
 
     def _send_sync(self, join_response: JoinGroupResponse) -> None:
         """Send SyncGroup after the response ``join_response``; the leader computes the assignments."""
@@ -151,7 +151,7 @@ class Client(SimProcess):
         """Begin heartbeats and commits with the new assignment; after an error, join again."""
         assert isinstance(response, SyncGroupResponse)
         if response.error is not ErrorCode.none:
-            self._join_again_after(response.error)
+            self._join_again_after_error(response.error)
             return
         self.owned = list(decode_assignment(response.assignment))
         self.is_settled = True
@@ -160,7 +160,7 @@ class Client(SimProcess):
         self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit, self._assignment_number))
         self._send_request("fetch", partial(OffsetFetch, partitions=tuple(self.owned)), lambda _: None)
 
-    def _join_again_after(self, error: ErrorCode) -> None:
+    def _join_again_after_error(self, error: ErrorCode) -> None:
         """Join again a short time after ``error``, which any response may contain. End instead if another process with
         the same instance id has fenced this one."""
         match error:
@@ -175,10 +175,10 @@ class Client(SimProcess):
         self._assignment_number += 1
         self.call_after(
             3_000 if self.refused_for_size else self.play.world.rng.randint(50, 300),
-            self._join_if_idle(self._assignment_number),
+            self._make_join_callback(self._assignment_number),
         )
 
-    def _join_if_idle(self, assignment_number: int) -> Callable[[], None]:
+    def _make_join_callback(self, assignment_number: int) -> Callable[[], None]:
         """A callback that joins, unless the client has joined or received an assignment since this number."""
         return lambda: self._send_join() if assignment_number == self._assignment_number else None
 
@@ -200,13 +200,13 @@ class Client(SimProcess):
         if response.error is ErrorCode.rebalance_in_progress:
             self._send_join()
         else:
-            self._join_again_after(response.error)
+            self._join_again_after_error(response.error)
 
     def _send_commit(self, assignment_number: int) -> None:
         """Commit an offset for each owned partition and plan the next commit, while this is the present assignment."""
         if assignment_number != self._assignment_number:
             return
-        offsets = tuple(self.play.next_offset(partition, self.name) for partition in self.owned)
+        offsets = tuple(self.play.next_offset_to_commit(partition, self.name) for partition in self.owned)
         request = partial(
             OffsetCommit,
             member_id=self.member_id,
@@ -222,7 +222,7 @@ class Client(SimProcess):
         assert isinstance(response, OffsetCommitResponse)
         ignored_errors = (ErrorCode.none, ErrorCode.rebalance_in_progress)
         if assignment_number == self._assignment_number and response.error not in ignored_errors:
-            self._join_again_after(response.error)
+            self._join_again_after_error(response.error)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -254,13 +254,15 @@ class Client(SimProcess):
 
         def handle_failure() -> None:
             if kind == "round":
-                self._join_again_after(ErrorCode.network_exception)
+                self._join_again_after_error(ErrorCode.network_exception)
 
         self.play.network.send_request(
             self.service,
             lambda call: self.play.coordinator.serve_call(call, lambda reply_to: make_request(reply_to=reply_to)),
-            on_response=lambda response: self.deliver(lambda: run_if_pending(lambda: handle_response(response))),
-            on_failure=lambda _: self.deliver(lambda: run_if_pending(handle_failure)),
+            on_response=lambda response: self.deliver_callback(
+                lambda: run_if_pending(lambda: handle_response(response))
+            ),
+            on_failure=lambda _: self.deliver_callback(lambda: run_if_pending(handle_failure)),
             late_max_ms=late_max_ms,
         )
         if kind == "round":

@@ -42,7 +42,7 @@ class ClientsPlay:
         self.protocol_type = protocol_type
         self._last_offset = 0
 
-    def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
+    def next_offset_to_commit(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
         """The next offset to commit for ``partition``, with ``metadata`` as the commit's text. It is higher than all
         offsets that this method returned before, for any partition, so that every commit is different."""
         self._last_offset += 1
@@ -61,7 +61,7 @@ class ClientsPlay:
             return b"\xff anything at all"
         writer = Writer()
         writer.int16(0)
-        writer.count(1)
+        writer.array_count(1)
         writer.string(READ_TOPIC)
         writer.int32(-1)  # no user data
         return writer.getvalue()

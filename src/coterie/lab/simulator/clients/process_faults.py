@@ -58,7 +58,7 @@ class ClientsFaults(FaultInjector[Client]):
                 self._pause_random_process: 4,
                 self._kill_random_process: 4,
                 self._stop_random_client: 4,
-                self.kill_permanently: 1,
+                self.kill_random_process_permanently: 1,
                 self._start_second_process: 2,
                 self._change_protocols: 1,
                 self._kill_all: 1,
@@ -177,13 +177,13 @@ class ClientsFaults(FaultInjector[Client]):
         if self._play.coordinator.is_up:
             topic = self._rng.choice((READ_TOPIC, OTHER_TOPIC))
             self._world.add_record(RecordKind.TOPIC_DELETED, topic)
-            self._play.coordinator.feed(TopicDeleted(topic=topic))
+            self._play.coordinator.feed_event(TopicDeleted(topic=topic))
 
     def _commit_as_non_member(self) -> None:
         """Commit an offset as a client that is not a member: a tool that resets offsets, or a consumer that assigns its
         partitions itself."""
         partition = self._rng.choice((*READ_PARTITIONS, OTHER_PARTITION))
-        offset = self._play.next_offset(partition)
+        offset = self._play.next_offset_to_commit(partition)
         retention_ms = self._rng.choice((None, OWN_RETENTION_MS))
         self._send_operator_request(
             ("commit", partition.topic, partition.partition),

@@ -20,7 +20,7 @@ class FaultyAssignor:
         self.fault_probability = 0.0
         """The probability that a computation fails in one way or another."""
 
-    def compute(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
+    def compute_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
         """How many ms the computation takes, and its result; None if it fails. With ``fault_probability`` it fails,
         takes long, or forgets the jobs of one member."""
         rng = self._world.rng

@@ -3,7 +3,7 @@
 The checks of the coordinator's steps are in `step_checks`, those of the responses in `response_checks`.
 """
 
-from coterie.groups.connect.messages import ConnectionTimer, Request, Response
+from coterie.groups.connect.messages import ConnectionGraceTimer, Request, Response
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.herder.seams import TaskSpec
@@ -45,7 +45,7 @@ class ConnectChecker(WorkersChecker):
         closed."""
         self._steps.on_step(step)
         match step.event:
-            case TimerFired(key=ConnectionTimer(member_id=member_id)) if member_id not in step.group.members:
+            case TimerFired(key=ConnectionGraceTimer(member_id=member_id)) if member_id not in step.group.members:
                 self._cut_off.add(member_id)
             case _ if step.is_accepted_heartbeat:
                 self._cut_off.discard(getattr(step.event, "member_id", MemberId("")))
@@ -75,7 +75,7 @@ class ConnectChecker(WorkersChecker):
                 f"{process.name} receives the member epoch {epoch} after {process.received_epoch}",
             )
 
-    def on_configured(self, process: ConnectProcess, config_offset: int) -> None:
+    def on_configured_jobs_reported(self, process: ConnectProcess, config_offset: int) -> None:
         """Check the config offset of the configured jobs that the leader ``process`` reports: at least the end that the
         config log had when the process learned that it is the leader.
 
@@ -88,7 +88,7 @@ class ConnectChecker(WorkersChecker):
                 f"at {process.log_end_when_led}",
             )
 
-    def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
+    def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that ``process`` may start ``task``: its session has not ended; no other process that may still be a
         member runs the task; and the job epoch is not below that of the last run, and above it if that run had another
         owner, so that the data plane refuses that run. If the coordinator has removed the member of ``process`` because
@@ -116,14 +116,14 @@ class ConnectChecker(WorkersChecker):
             )
         self._last_run[task] = (epoch, owner)
 
-    def on_exit(self, process: WorkerProcess, code: int) -> None:
+    def on_process_exit(self, process: WorkerProcess, code: int) -> None:
         # A job may be assigned to a drained worker that is about to leave: the worker does not start it.
         if process.is_draining and not process.is_ending and (code or process.running_tasks):
             runs = sorted(map(str, process.running_tasks))
             raise Violation(Invariant.DRAINED, f"{process.name} exits with {code}, and still runs {runs}")
 
-    def on_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
-        super().on_stop(process, spec)
+    def on_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+        super().on_task_stop(process, spec)
         if spec is not None:
             self.stopped_tasks.append(spec.task)
 

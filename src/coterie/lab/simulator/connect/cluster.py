@@ -44,7 +44,7 @@ class ConnectCluster(WorkersCluster):
         coordinator.on_crash = self._on_coordinator_crash
         self._member_ids = 0
 
-    def open_connection(self, connection: SimConnection) -> None:
+    def add_connection(self, connection: SimConnection) -> None:
         """Add ``connection`` to the list, and remove those that have ended at the broker."""
         self.connections = [one for one in self.connections if one.is_open_at_broker]
         self.connections.append(connection)

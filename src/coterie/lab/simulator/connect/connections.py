@@ -78,7 +78,7 @@ class SimConnection:
 
     # -- the worker's side ------------------------------------------------------------------------------------------
 
-    def send(self, send_effect: Send[member_messages.Request]) -> None:
+    def send_request(self, send_effect: Send[member_messages.Request]) -> None:
         """Send a request of the member; the member receives the response or the failure."""
         self._unanswered[send_effect.id] = None
         late_ms = 0
@@ -88,10 +88,11 @@ class SimConnection:
             self.break_at_worker("the connection broke", within_ms=300)
         self._send_in_order(lambda: self._handle_request(send_effect), late_ms=late_ms)
         self._world.call_after(
-            send_effect.request.response_timeout_ms, lambda: self.process.deliver(lambda: self._time_out(send_effect))
+            send_effect.request.response_timeout_ms,
+            lambda: self.process.deliver_callback(lambda: self._close_if_unanswered(send_effect)),
         )
 
-    def _time_out(self, send_effect: Send[member_messages.Request]) -> None:
+    def _close_if_unanswered(self, send_effect: Send[member_messages.Request]) -> None:
         """Close the connection, if the response has not arrived."""
         if send_effect.id in self._unanswered:
             self.close("no response")
@@ -112,7 +113,7 @@ class SimConnection:
         """Let the worker detect the end of the connection at a random time in the next ``within_ms``; the broker does
         not detect it."""
         in_ms = self._world.rng.randint(1, within_ms)
-        self._world.call_after(in_ms, lambda: self.process.deliver(lambda: self._end_at_worker(reason)))
+        self._world.call_after(in_ms, lambda: self.process.deliver_callback(lambda: self._end_at_worker(reason)))
 
     def _end_at_worker(self, reason: str) -> None:
         """End the connection on the worker's side: the worker no longer uses it, and all requests without a response
@@ -138,7 +139,7 @@ class SimConnection:
 
         self._network.send_message(self._link, Direction.TO_BROKER, on_arrival, on_loss=lambda: None, late_ms=late_ms)
 
-    def _read_next(self) -> None:
+    def _read_next_response(self) -> None:
         """The process reads the next response."""
         if self._received:
             request_id, response = self._received.popleft()
@@ -171,10 +172,11 @@ class SimConnection:
             self._faults.repeat_probability
         ):
             self._world.call_after(
-                self._world.rng.randint(0, REQUEST_DELAY_MAX_MS), lambda: self._handle_repeated(send_effect.request)
+                self._world.rng.randint(0, REQUEST_DELAY_MAX_MS),
+                lambda: self._handle_repeated_request(send_effect.request),
             )
 
-    def _handle_repeated(self, request: member_messages.Request) -> None:
+    def _handle_repeated_request(self, request: member_messages.Request) -> None:
         """The broker reads a request for the second time; its sender does not see the response."""
         if self._coordinator.is_up:
             self._world.add_record(RecordKind.REPEATED, self._link)
@@ -205,7 +207,7 @@ class SimConnection:
             while (next_one := self._arrived_responses.pop(self._received_count, None)) is not None:
                 self._received_count += 1
                 self._received.append(next_one)
-                self.process.deliver(self._read_next)
+                self.process.deliver_callback(self._read_next_response)
 
         is_large = not isinstance(response, HeartbeatResponse) or response.assignment is not None
         self._network.send_message(self._link, Direction.TO_WORKER, on_arrival, on_loss=lambda: None, is_large=is_large)
@@ -216,9 +218,9 @@ class SimConnection:
         if not self.is_open_at_broker:
             return
         self.is_open_at_broker = False
-        if self._coordinator.is_up and len(self._in_order) == self._broker_side.held_count():
+        if self._coordinator.is_up and len(self._in_order) == self._broker_side.held_heartbeat_count():
             self._world.add_record(RecordKind.CLOSED, self._link)
-            self._broker_side.close()
+            self._broker_side.notify_groups_of_close()
 
     def reset_at_broker(self) -> None:
         """The broker sees a reset of the connection (RST). The coordinator receives no report of that, because a reset

@@ -10,33 +10,33 @@ from coterie.groups.connect.log_records import encode_record
 from coterie.groups.connect.messages import (
     ComputeTarget,
     ConnectionClosed,
-    ConnectionTimer,
-    DelayTimer,
+    ConnectionGraceTimer,
     Effect,
     Event,
     GroupLoaded,
     GroupState,
     Heartbeat,
-    HoldTimer,
+    HeldJobsTimer,
+    RebalanceDelayTimer,
     Record,
     ReleaseHold,
-    ReleaseTimer,
     Request,
     Response,
+    ResponseHoldTimer,
     RevocationTimer,
     SessionTimer,
     TargetComputed,
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.state import Group, check_all
+from coterie.groups.connect.state import Group, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.connect.group_state import (
     DurableGroup,
     EncodedRecord,
     HardState,
     check_replay,
-    compacted,
+    compact_lines,
     replay_group,
 )
 from coterie.lab.simulator.coordinator import CoordinatorDisk
@@ -57,7 +57,7 @@ class ConnectStep:
     """One step of the group's machine, for the invariant checks."""
 
     event: Event
-    before: HardState
+    hard_state_before: HardState
     """The hard state before the step."""
     output: Output[Record, Effect]
     group: Group
@@ -94,7 +94,7 @@ class ConnectCoordinatorChecker(Protocol):
 class ServerAssignor(Protocol):
     """The assignor of the coordinator, which may fail."""
 
-    def compute(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
+    def compute_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
         """How many ms the computation takes, and its result; None if it fails."""
         ...
 
@@ -136,7 +136,7 @@ class SimConnectCoordinator:
             # A log cleaner compacts a log up to any record.
             lines = self.disk.durable_lines
             cleaned_count = self._world.rng.randint(0, len(lines))
-            lines[:cleaned_count] = compacted(lines[:cleaned_count])
+            lines[:cleaned_count] = compact_lines(lines[:cleaned_count])
         self._start_count += 1
         self._respond_to: dict[ReplyTo, Callable[[Response], None]] = {}
         self._unanswered_requests: dict[ReplyTo, Request] = {}
@@ -144,9 +144,9 @@ class SimConnectCoordinator:
         """For each request with a computed response, the number of log records that must be durable before the response
         may be sent."""
         self._outbox = Outbox[Effect]()
-        self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
+        self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed_event(TimerFired(key=key)))
         self.group = replay_group(self._group_id, self._settings, self.disk.durable_lines)
-        self._before = HardState.of(self.group)
+        self._before = HardState.from_group(self.group)
         """The group's hard state for the checks of the next step."""
         self._durable_group = DurableGroup(self._group_id, self._settings, self.disk.durable_lines)
         self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
@@ -154,7 +154,7 @@ class SimConnectCoordinator:
         self.is_up = True
         self._checker.on_loaded(self.group)
         self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.group_epoch)
-        self.feed(GroupLoaded())
+        self.feed_event(GroupLoaded())
 
     def crash(self) -> None:
         """Crash: all connections are reset, and records that are not durable may be lost. Before that, check that a
@@ -163,7 +163,7 @@ class SimConnectCoordinator:
         :raises Violation: REPLAY_IS_LIVE.
         """
         check_replay(self.group, self._settings, self._written_lines)
-        self._world.add_record(RecordKind.COORDINATOR_CRASHES, self.group.state(), self.group.group_epoch)
+        self._world.add_record(RecordKind.COORDINATOR_CRASHES, self.group.group_state(), self.group.group_epoch)
         self.is_up = False
         self._timers.close()
         self.disk.crash()
@@ -181,11 +181,13 @@ class SimConnectCoordinator:
         before. The coordinator must be up."""
         self._respond_to[request.reply_to] = respond
         self._unanswered_requests[request.reply_to] = request
-        if _is_recorded(request):
-            self._world.add_record(RecordKind.ASKED, client, recorded_name(request), *_request_values(request))
-        self.feed(request)
+        if _is_request_recorded(request):
+            self._world.add_record(
+                RecordKind.ASKED, client, recorded_name(request), *_recorded_values_of_request(request)
+            )
+        self.feed_event(request)
 
-    def read(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
+    def inspect_group(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
         """What ``look`` returns for the group's state; None if the coordinator is down."""
         assert group_id == self._group_id, "the coordinator has one group"
         return look(self.group) if self.is_up else None
@@ -194,27 +196,27 @@ class SimConnectCoordinator:
         """Let the machine handle ``notification`` now, unless the coordinator is down."""
         assert group_id == self._group_id, "the coordinator has one group"
         if self.is_up:
-            self.feed(notification)
+            self.feed_event(notification)
 
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
-    def feed(self, event: Event) -> None:
+    def feed_event(self, event: Event) -> None:
         """Step the machine with ``event``, check the step, append its records to the log, and perform the effects whose
         records are durable."""
         group, before = self.group, self._before
         # Before the first step a group may have what an incomplete step has left.
-        state_before = None if isinstance(event, GroupLoaded) else group.state()
+        state_before = None if isinstance(event, GroupLoaded) else group.group_state()
         with MachineCheck("groups"):
             output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
             if output.records or isinstance(event, GroupLoaded):  # Otherwise the hard state has not changed.
-                check_all(group)
-                self._before = HardState.of(group)
-        if isinstance(event, TimerFired) and not isinstance(event.key, HoldTimer):
+                check_all_invariants(group)
+                self._before = HardState.from_group(group)
+        if isinstance(event, TimerFired) and not isinstance(event.key, ResponseHoldTimer):
             member_id = _member_id_of_timer(event.key)
             self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), member_id)
-        self._checker.on_step(ConnectStep(event=event, before=before, output=output, group=group))
-        if state_before is not None and group.state() is not state_before:
-            self._world.add_record(RecordKind.PHASE, state_before, group.state(), group.group_epoch)
+        self._checker.on_step(ConnectStep(event=event, hard_state_before=before, output=output, group=group))
+        if state_before is not None and group.group_state() is not state_before:
+            self._world.add_record(RecordKind.PHASE, state_before, group.group_state(), group.group_epoch)
         if group.assignment_epoch > before.assignment_epoch:
             self.computation_count += 1
         lines = [encode_record(self._group_id, record) for record in output.records]
@@ -236,7 +238,7 @@ class SimConnectCoordinator:
 
     def _perform_released_effects(self) -> None:
         """Perform the effects whose records are durable."""
-        for effect in self._outbox.release():
+        for effect in self._outbox.pop_durable_effects():
             match effect:
                 case Reply(to=reply_to, response=response):
                     self._send_response(reply_to, response)
@@ -250,11 +252,11 @@ class SimConnectCoordinator:
     def _begin_computation(self, snapshot: GroupSnapshot) -> None:
         """Let the assignor of the coordinator compute; its result is an event."""
         start_count = self._start_count
-        duration_ms, target = self._assignor.compute(snapshot)
+        duration_ms, target = self._assignor.compute_target(snapshot)
 
         def on_computed() -> None:
             if self.is_up and start_count == self._start_count:
-                self.feed(TargetComputed(group_epoch=snapshot.group_epoch, target=target))
+                self.feed_event(TargetComputed(group_epoch=snapshot.group_epoch, target=target))
 
         self._world.add_record(RecordKind.COMPUTES, "coordinator", snapshot.group_epoch, target is not None)
         self._world.call_after(duration_ms, on_computed)
@@ -264,16 +266,23 @@ class SimConnectCoordinator:
         respond, request = self._respond_to.pop(reply_to), self._unanswered_requests.pop(reply_to)
         self._durable_group.check_response(request, response, lines_required=self._lines_required.pop(reply_to))
         self._checker.on_reply(request, response)
-        if _is_recorded(request) or response.error is not ConnectErrorCode.NONE or _has_assignment(response):
+        if (
+            _is_request_recorded(request)
+            or response.error is not ConnectErrorCode.NONE
+            or _response_has_assignment(response)
+        ):
             self._world.add_record(
-                RecordKind.ANSWERED, recorded_name(request), response.error.name, *_response_values(request, response)
+                RecordKind.ANSWERED,
+                recorded_name(request),
+                response.error.name,
+                *_recorded_values_of_response(request, response),
             )
         respond(response)
 
     @property
     def is_stable(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
-        return self.is_up and self.group.state() is GroupState.STABLE
+        return self.is_up and self.group.group_state() is GroupState.STABLE
 
 
 def _is_refusal(response: Response) -> bool:
@@ -281,33 +290,40 @@ def _is_refusal(response: Response) -> bool:
     return response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT)
 
 
-def _is_recorded(request: Request) -> bool:
+def _is_request_recorded(request: Request) -> bool:
     """Whether ``request`` is recorded. Of heartbeats, only those are recorded with which a member joins or leaves, or
     reports the configured jobs."""
     return not isinstance(request, Heartbeat) or request.member_epoch <= JOIN or request.configured is not None
 
 
-def _has_assignment(response: Response) -> bool:
+def _response_has_assignment(response: Response) -> bool:
     return isinstance(response, HeartbeatResponse) and response.assignment is not None
 
 
 def _member_id_of_timer(timer: TimerKey) -> MemberId | None:
     """The member id in a timer's key; None if the timer belongs to no member."""
     match timer:
-        case SessionTimer() | RevocationTimer() | HoldTimer() | ConnectionTimer() | ReleaseTimer() | DelayTimer():
+        case (
+            SessionTimer()
+            | RevocationTimer()
+            | ResponseHoldTimer()
+            | ConnectionGraceTimer()
+            | HeldJobsTimer()
+            | RebalanceDelayTimer()
+        ):
             return timer.member_id
         case _:
             return None
 
 
-def _request_values(request: Request) -> tuple[RecordValue, ...]:
+def _recorded_values_of_request(request: Request) -> tuple[RecordValue, ...]:
     """The values of ``request`` that are recorded in addition to its name."""
     if isinstance(request, Heartbeat):
         return request.member_id, request.member_epoch, request.request_number
     return ()
 
 
-def _response_values(request: Request, response: Response) -> tuple[RecordValue, ...]:
+def _recorded_values_of_response(request: Request, response: Response) -> tuple[RecordValue, ...]:
     """The values of ``response`` that are recorded in addition to its error."""
     member_id = getattr(request, "member_id", None)
     if isinstance(response, HeartbeatResponse):

@@ -40,27 +40,27 @@ class HardState:
     """The hard state of a group at one time."""
 
     metadata: GroupMetadata | None
-    configured: ConfiguredWritten | None
+    configured_jobs_record: ConfiguredWritten | None
     members: Mapping[MemberId, MemberMetadata]
     targets: Mapping[MemberId, TargetWritten]
-    currents: Mapping[MemberId, CurrentAssignment]
-    departed: Mapping[MemberId, MemberDeparted]
-    configs: Mapping[str, str]
-    holder: Mapping[Job, MemberId]
+    current_assignments: Mapping[MemberId, CurrentAssignment]
+    departed_members: Mapping[MemberId, MemberDeparted]
+    group_configs: Mapping[str, str]
+    holder_by_job: Mapping[Job, MemberId]
     """The member on which each job may run."""
 
     @classmethod
-    def of(cls, group: Group) -> Self:
+    def from_group(cls, group: Group) -> Self:
         """The present hard state of ``group``."""
         return cls(
             metadata=group.metadata,
-            configured=group.configured,
+            configured_jobs_record=group.configured,
             members=dict(group.members),
             targets=dict(group.targets),
-            currents=dict(group.currents),
-            departed=dict(group.departed),
-            configs=dict(group.configs),
-            holder=dict(group.holder),
+            current_assignments=dict(group.currents),
+            departed_members=dict(group.departed),
+            group_configs=dict(group.configs),
+            holder_by_job=dict(group.holder),
         )
 
     @property
@@ -96,18 +96,18 @@ class DurableGroup:
         for line in self._lines[self._replayed_count : lines_required]:
             apply_encoded_record(self._group, line)
         self._replayed_count = lines_required
-        if not contains_response(self._group, request, response):
+        if not contains_reported_state(self._group, request, response):
             raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
 
 
-def contains_response(group: Group, request: Request, response: Response) -> bool:
+def contains_reported_state(group: Group, request: Request, response: Response) -> bool:
     """Whether the state of ``group`` contains what ``response``, a response without error, reports. True for a response
     that reports nothing."""
     match request, response:
         case _, HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
             current = group.currents.get(getattr(request, "member_id", MemberId("")))
             if response.member_epoch < JOIN:
-                return current is None or not current.held
+                return current is None or not current.held_jobs
             if response.assignment is None and response.leader is None:
                 return True  # An older heartbeat, to which a newer one has ended the hold: nothing new is reported.
             is_written = current is not None and current.member_epoch == response.member_epoch
@@ -119,7 +119,7 @@ def contains_response(group: Group, request: Request, response: Response) -> boo
         case _, PrepareAssignmentResponse(error=ConnectErrorCode.NONE, snapshot=snapshot):
             # A repeated request may receive an older state again.
             return snapshot is not None and group.group_epoch >= snapshot.group_epoch
-        case InstallAssignment(), InstallAssignmentResponse(error=ConnectErrorCode.NONE) if not request.error:
+        case InstallAssignment(), InstallAssignmentResponse(error=ConnectErrorCode.NONE) if not request.assignor_error:
             return group.assignment_epoch >= request.group_epoch
         case _:
             return True
@@ -140,7 +140,7 @@ def apply_encoded_record(group: Group, line: EncodedRecord) -> None:
     apply(group, decoded[1])
 
 
-def compacted(lines: Sequence[EncodedRecord]) -> list[EncodedRecord]:
+def compact_lines(lines: Sequence[EncodedRecord]) -> list[EncodedRecord]:
     """The last record of each key, without tombstones, in the order of ``lines``."""
     last_index = {key: index for index, (key, _) in enumerate(lines)}
     return [line for index, line in enumerate(lines) if last_index[line[0]] == index and line[1] is not None]
@@ -152,9 +152,9 @@ def check_replay(group: Group, settings: ConnectGroupSettings, lines: Sequence[E
 
     :raises Violation: REPLAY_IS_LIVE.
     """
-    live = HardState.of(group)
-    for name, some in (("the records", lines), ("the compacted records", compacted(lines))):
-        replayed = HardState.of(replay_group(group.group_id, settings, some))
+    live = HardState.from_group(group)
+    for name, some in (("the records", lines), ("the compacted records", compact_lines(lines))):
+        replayed = HardState.from_group(replay_group(group.group_id, settings, some))
         for field in HardState.__slots__:
             if getattr(live, field) != getattr(replayed, field):
                 description = f"{field} of the live group differs from that after a replay of {name}"

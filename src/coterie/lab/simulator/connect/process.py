@@ -16,7 +16,7 @@ from coterie.nouns.membership import ConnectPlaceHandover
 class ConnectProcess(Worker):
     """One process of a worker. Its subclass `ConnectWorker` writes these fields."""
 
-    setup: ConnectSetup
+    worker_setup: ConnectSetup
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ConnectProcess(Worker):
         return self._session_ends_ms
 
     @property
-    def leadership(self) -> int:
+    def leadership_number(self) -> int:
         place = self.member.place
         return place.leader.leader_epoch if isinstance(place, InGroup) else 0
 

@@ -31,7 +31,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
             {
                 self._end_connection_at_one_side: 6,
                 self._restart_proxy: 2,
-                self._change_assignors: 1,
+                self._toggle_server_assignor: 1,
                 self._change_group_configs: 2,
                 self._remove_random_member: 1,
             }
@@ -56,7 +56,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
                 rebalance_timeout_ms=STOP_GRACE_MS // 2 if name == hurried else REBALANCE_TIMEOUT_MS,
             )
 
-    def _change_setup(self, name: str, **settings: Any) -> None:
+    def _change_worker_setup(self, name: str, **settings: Any) -> None:
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
@@ -102,7 +102,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
                 connection.end_at_broker()
                 connection.break_at_worker("the proxy has closed the connection", within_ms=3_000)
 
-    def _change_assignors(self) -> None:
+    def _toggle_server_assignor(self) -> None:
         """Let a random worker use the assignor of the coordinator, or no longer use it, and restart it."""
         name = self._rng.choice(self._services)
         self._restart_with_settings(
@@ -125,7 +125,9 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
             self._group_configs[key] = str(self._rng.choice(choices[key]))
         configs = dict(self._group_configs)
         self._world.add_record(RecordKind.GROUP_CONFIGURED, *(f"{one}={value}" for one, value in configs.items()))
-        self._ask(lambda: SetGroupConfigs(reply_to=self._cluster.coordinator.fresh_reply_to(), configs=configs))
+        self._send_operator_request(
+            lambda: SetGroupConfigs(reply_to=self._cluster.coordinator.fresh_reply_to(), configs=configs)
+        )
 
     def _remove_random_member(self) -> None:
         """Let an operator remove the member of a random process."""
@@ -133,9 +135,11 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         if process is not None:
             member_id = process.member_id
             self._world.add_record(RecordKind.MEMBER_REMOVED, member_id)
-            self._ask(lambda: RemoveMember(reply_to=self._cluster.coordinator.fresh_reply_to(), member_id=member_id))
+            self._send_operator_request(
+                lambda: RemoveMember(reply_to=self._cluster.coordinator.fresh_reply_to(), member_id=member_id)
+            )
 
-    def _ask(self, make_request: Callable[[], Request]) -> None:
+    def _send_operator_request(self, make_request: Callable[[], Request]) -> None:
         """Send an operator's request to the coordinator, if it runs."""
         if self._cluster.coordinator.is_up:
             self._cluster.coordinator.serve("operator", make_request(), lambda response: None)

@@ -36,13 +36,13 @@ class ResponseChecker:
         """Check a response that is being sent."""
         match request, response:
             case Heartbeat(), HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
-                self._on_heartbeat(request, response)
+                self._check_heartbeat_response(request, response)
             case _, PrepareAssignmentResponse(snapshot=snapshot) if snapshot is not None:
-                self._on_prepared(snapshot)
+                self._check_prepared_snapshot(snapshot)
             case _:
                 pass
 
-    def _on_heartbeat(self, request: Heartbeat, response: HeartbeatResponse) -> None:
+    def _check_heartbeat_response(self, request: Heartbeat, response: HeartbeatResponse) -> None:
         """Check the response to an accepted heartbeat.
 
         :raises Violation: MEMBER_EPOCH_KEPT, EPOCH_GIVEN_ONCE, JOB_EPOCH_OWNER, VALID_JOB_EPOCH.
@@ -61,13 +61,13 @@ class ResponseChecker:
             self._member_epochs[member_id] = max(epoch, last_epoch)
             self._highest_epoch = max(self._highest_epoch, epoch)
         if response.leader is not None:
-            self._on_leader(response.leader)
+            self._check_leader_epoch(response.leader)
         if response.assignment is None:
             return
         self._highest_epoch = max(self._highest_epoch, response.assignment.assignment_epoch)
         owner = self._instance_ids.get(member_id, member_id)
         jobs_with_epoch = set[Job]()
-        for job_epoch, jobs in response.assignment.job_epochs.items():
+        for job_epoch, jobs in response.assignment.jobs_by_epoch.items():
             if not 0 < job_epoch <= response.assignment.assignment_epoch:
                 raise Violation(
                     Invariant.VALID_JOB_EPOCH,
@@ -84,7 +84,7 @@ class ResponseChecker:
         if jobs_with_epoch != set(response.assignment.jobs):
             raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} receives jobs without job epochs, or vice versa")
 
-    def _on_leader(self, leader: LeaderOfGroup) -> None:
+    def _check_leader_epoch(self, leader: LeaderOfGroup) -> None:
         """Check that each leader epoch has one leader ever.
 
         :raises Violation: EPOCH_GIVEN_ONCE.
@@ -98,7 +98,7 @@ class ResponseChecker:
                 f"the leader epoch {leader.leader_epoch} is of {known_leader} and of {leader.member_id}",
             )
 
-    def _on_prepared(self, snapshot: GroupSnapshot) -> None:
+    def _check_prepared_snapshot(self, snapshot: GroupSnapshot) -> None:
         """Check that each group epoch has one state of the metadata ever.
 
         :raises Violation: EPOCH_GIVEN_ONCE.

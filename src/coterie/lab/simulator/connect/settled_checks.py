@@ -30,7 +30,7 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         return True
 
     @property
-    def _has_claims(self) -> bool:
+    def _transmits_claims(self) -> bool:
         return True
 
     def _unsettled_member_reason(self, process: ConnectWorker) -> str | None:
@@ -49,7 +49,7 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
     def _unsettled_group_reason(self) -> str | None:
         coordinator, processes = self._cluster.coordinator, self._processes
         if not coordinator.is_stable and processes:
-            return f"the group is {coordinator.group.state()}"
+            return f"the group is {coordinator.group.group_state()}"
         if {process.member_id for process in processes} != coordinator.group.members.keys():
             members = sorted(coordinator.group.members)
             return f"members are {members}, workers are {[process.name for process in processes]}"
@@ -79,15 +79,15 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         new_connectors = [name for name in BURST_CONNECTORS if name not in self._cluster.config_log.connector_names()]
         changes: list[tuple[str, Callable[[], None], int, Callable[[], int | None]]] = [
             # The leader reports each connector and its tasks.
-            ("burst", partial(self._create_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),
+            ("burst", partial(self._create_connector_burst, new_connectors), 2 * len(new_connectors) + 2, lambda: 0),
             ("delete", faults.users.delete_random_connector, 2, lambda: None),
-            ("join", faults.start_additional_worker, 1, self._tasks_of_newcomer),
+            ("join", faults.start_additional_worker, 1, self._task_count_of_newcomer),
             ("drain", faults.operators.drain_random_worker, 2, lambda: None),
             # A session or a connection ends; a delay passes.
-            ("die", faults.kill_permanently, 3, lambda: None),
+            ("die", faults.kill_random_process_permanently, 3, lambda: None),
         ]
         # A worker that takes longer for a stop than its rebalance timeout is removed, stops all tasks, and joins again.
-        are_stops_in_time = all(one.setup.rebalance_timeout_ms > STOP_GRACE_MS for one in self._processes)
+        are_stops_in_time = all(one.worker_setup.rebalance_timeout_ms > STOP_GRACE_MS for one in self._processes)
         name, change, computations_max, stops_max = self._world.rng.choice(changes)
         running_before = {task for process in self._processes for task in process.running_tasks}
         stops_before = len(self._cluster.checker.stopped_tasks)
@@ -113,11 +113,11 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
                 Invariant.ONLY_WHAT_MUST_MOVE, f"{stop_count} tasks stop, at most {stop_count_max} need to ({name})"
             )
 
-    def _tasks_of_newcomer(self) -> int:
+    def _task_count_of_newcomer(self) -> int:
         """The number of tasks that the worker that has joined last may run: each has moved there."""
         return sum(len(process.assigned_jobs.tasks) for process in self._processes if process.service == "one-more")
 
-    def _create_burst(self, connectors: list[str]) -> None:
+    def _create_connector_burst(self, connectors: list[str]) -> None:
         """Create several connectors within a short time."""
         for number, name in enumerate(connectors):
             self._world.call_after(

@@ -4,21 +4,21 @@ and no member waits for a job that is free."""
 from collections.abc import Iterable
 
 from coterie.groups.connect.messages import (
-    ComputeTimer,
     ConnectionClosed,
-    ConnectionTimer,
-    DelayTimer,
+    ConnectionGraceTimer,
     GroupLoaded,
     GroupState,
     Heartbeat,
+    HeldJobsTimer,
     InstallAssignment,
     MemberMetadata,
-    ReleaseTimer,
+    NextComputationTimer,
+    RebalanceDelayTimer,
     RevocationTimer,
     SessionTimer,
     TargetComputed,
 )
-from coterie.groups.connect.soft_state import Chosen, ComputesHere, Prepared
+from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosen, MemberComputing
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.connect.coordinator import ConnectStep
@@ -26,7 +26,7 @@ from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.world import World
 from coterie.nouns.connect_error_codes import ConnectErrorCode
-from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, Reason
+from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, AssignorChangeReason
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
@@ -62,38 +62,38 @@ class StepChecker:
         self._closings.clear()
         self._held_owned.clear()
         self._pending_since_ms.clear()
-        self._note_pending(group)
+        self._note_pending_jobs(group)
 
     def on_step(self, step: ConnectStep) -> None:
         """Check one step: the jobs that it releases, the epochs, targets and assignments that it writes, its refusals,
         and the members whose heartbeats wait."""
         self._check_releases(step)
-        self._note_event(step)
+        self._note_heartbeat_or_closing(step)
         after = step.group
         if step.output.records:
-            self._check_members_gone(step)
-            self._check_bump(step)
+            self._check_session_removal(step)
+            self._check_epoch_changes(step)
             self._check_target(step)
-            self._check_members(after)
-            self._note_pending(after)
-        self._check_pending(step)
-        self._check_refusals(step)
-        self._check_computation(after)
+            self._check_member_and_job_epochs(after)
+            self._note_pending_jobs(after)
+        self._check_revocation_timers(step)
+        self._check_instance_id_refusals(step)
+        self._check_computation_is_needed(after)
         if step.output.records or isinstance(step.event, Heartbeat):
-            self._check_waiting(step)
+            self._check_waiting_members(step)
         self._held_owned = {
-            member_id: session.held.owned
+            member_id: session.held_heartbeat.owned
             for member_id, session in after.sessions.items()
-            if session.held is not None and session.held.owned is not None
+            if session.held_heartbeat is not None and session.held_heartbeat.owned is not None
         }
 
-    def _note_event(self, step: ConnectStep) -> None:
+    def _note_heartbeat_or_closing(self, step: ConnectStep) -> None:
         """Store when and on which connection the coordinator has accepted a heartbeat of a member, or that this
         connection was closed."""
         event = step.event
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
             self._accepted_ms[event.member_id] = self._world.now_ms
-            self._connection[event.member_id] = event.connection
+            self._connection[event.member_id] = event.connection_number
             if event.resumes:  # the end of the connection has no effect
                 del self._connection[event.member_id]
             self._grace_ends_ms.pop(event.member_id, None)
@@ -101,12 +101,14 @@ class StepChecker:
             self._connection.pop(event.member_id, None)
         elif isinstance(event, ConnectionClosed):
             for member_id in event.member_ids:
-                metadata = step.before.members.get(member_id)
-                if metadata is None or self._connection.get(member_id) != event.connection:
+                metadata = step.hard_state_before.members.get(member_id)
+                if metadata is None or self._connection.get(member_id) != event.connection_number:
                     continue
                 grace_ms = min(metadata.connection_grace_ms, step.group.settings.connection_grace_ms)
                 if grace_ms:
-                    self._closings.append((self._world.now_ms, member_id, grace_ms, len(step.before.members)))
+                    self._closings.append(
+                        (self._world.now_ms, member_id, grace_ms, len(step.hard_state_before.members))
+                    )
                     self._grace_ends_ms[member_id] = self._world.now_ms + grace_ms
 
     # -- released as ruled ------------------------------------------------------------------------------------------
@@ -120,11 +122,11 @@ class StepChecker:
         if not step.output.records:
             return
         released: dict[MemberId, list[Job]] = {}
-        for job, holder in step.before.holder.items():
+        for job, holder in step.hard_state_before.holder_by_job.items():
             if step.group.holder.get(job) != holder:
                 released.setdefault(holder, []).append(job)
         for holder, jobs in sorted(released.items()):
-            unexplained = [job for job in jobs if not self._is_released(step, holder, job)]
+            unexplained = [job for job in jobs if not self._is_release_explained(step, holder, job)]
             if unexplained:
                 text = job_list_text(Jobs.of(unexplained))
                 raise Violation(
@@ -132,27 +134,27 @@ class StepChecker:
                     f"{holder} no longer holds {text}: not acknowledged, and no session or connection has ended",
                 )
 
-    def _is_released(self, step: ConnectStep, holder: MemberId, job: Job) -> bool:
+    def _is_release_explained(self, step: ConnectStep, holder: MemberId, job: Job) -> bool:
         """Whether the event of ``step``, or the held heartbeat of the member ``holder``, releases ``job``."""
         if holder in self._held_owned and job not in self._held_owned[holder]:
             return True
         match step.event:
             case Heartbeat(member_id=member_id) as heartbeat if member_id == holder and step.is_accepted_heartbeat:
                 return heartbeat.member_epoch <= JOIN or (heartbeat.owned is not None and job not in heartbeat.owned)
-            case TimerFired(key=SessionTimer(member_id=member_id) | ReleaseTimer(member_id=member_id)):
-                return member_id == holder and self._has_session_ended(step.before, holder)
-            case TimerFired(key=ConnectionTimer(member_id=member_id)):
+            case TimerFired(key=SessionTimer(member_id=member_id) | HeldJobsTimer(member_id=member_id)):
+                return member_id == holder and self._has_session_ended(step.hard_state_before, holder)
+            case TimerFired(key=ConnectionGraceTimer(member_id=member_id)):
                 has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
-                return member_id == holder and has_grace_ended and not self._was_closed_with_others(holder)
+                return member_id == holder and has_grace_ended and not self._closed_with_other_connections(holder)
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
-                before = step.before
-                count = sum(holder in some for some in (before.members, before.targets, before.currents))
-                return count in (1, 2) or (count == 3 and holder in before.departed)
+                before = step.hard_state_before
+                count = sum(holder in some for some in (before.members, before.targets, before.current_assignments))
+                return count in (1, 2) or (count == 3 and holder in before.departed_members)
             case _:
                 return False
 
-    def _was_closed_with_others(self, member_id: MemberId) -> bool:
+    def _closed_with_other_connections(self, member_id: MemberId) -> bool:
         """Whether the connection of the member was closed within one grace with those of other members, and they were
         half of the group or more: a proxy may have ended."""
         at_ms, grace_ms, size = next(
@@ -163,27 +165,29 @@ class StepChecker:
 
     def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:
         """Whether a session timeout has passed since the coordinator last accepted a heartbeat of the member."""
-        departed = before.departed.get(member_id)
+        departed = before.departed_members.get(member_id)
         if departed is not None:
             return self._world.now_ms >= departed.held_until_ms
         metadata = before.members[member_id]
         return self._world.now_ms >= self._accepted_ms[member_id] + metadata.session_timeout_ms
 
-    def _check_members_gone(self, step: ConnectStep) -> None:
+    def _check_session_removal(self, step: ConnectStep) -> None:
         """A member that the end of its session removes was silent for a session timeout.
 
         :raises Violation: PATIENT.
         """
         match step.event:
             case TimerFired(key=SessionTimer(member_id=member_id)):
-                if member_id not in step.group.members and not self._has_session_ended(step.before, member_id):
+                if member_id not in step.group.members and not self._has_session_ended(
+                    step.hard_state_before, member_id
+                ):
                     raise Violation(Invariant.PATIENT, f"{member_id} is removed before the end of its session")
             case _:
                 pass
 
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
-    def _note_pending(self, group: Group) -> None:
+    def _note_pending_jobs(self, group: Group) -> None:
         """Store since when each member has had to give back each job."""
         self._pending_since_ms = {
             (member_id, job): self._pending_since_ms.get((member_id, job), self._world.now_ms)
@@ -191,7 +195,7 @@ class StepChecker:
             for job in current.pending
         }
 
-    def _check_pending(self, step: ConnectStep) -> None:
+    def _check_revocation_timers(self, step: ConnectStep) -> None:
         """Each member that has jobs to give back has a timer, which removes it a rebalance timeout after the revocation
         of the job that it has had to give back for the longest time.
 
@@ -211,7 +215,7 @@ class StepChecker:
                     f"timer is set to {deadline_ms}",
                 )
 
-    def _check_refusals(self, step: ConnectStep) -> None:
+    def _check_instance_id_refusals(self, step: ConnectStep) -> None:
         """No heartbeat is refused with UNRELEASED_INSTANCE_ID when its sender is the member with this instance id.
 
         :raises Violation: RETRY_IS_NO_RIVAL.
@@ -223,20 +227,20 @@ class StepChecker:
             isinstance(effect, Reply) and effect.response.error is ConnectErrorCode.UNRELEASED_INSTANCE_ID
             for effect in step.output.effects
         )
-        if is_refused and step.group.static_member(event.instance_id) == event.member_id:
+        if is_refused and step.group.static_member_id(event.instance_id) == event.member_id:
             raise Violation(
                 Invariant.RETRY_IS_NO_RIVAL, f"{event.member_id} is refused, although it has the instance id itself"
             )
 
     # -- computed for a cause ---------------------------------------------------------------------------------------
 
-    def _check_bump(self, step: ConnectStep) -> None:
-        """The group epoch rises only for a cause (:func:`_has_cause`), and by one at most, except at a load. The
-        assignment epoch changes only at the end of a computation, and rises to at most the group epoch.
+    def _check_epoch_changes(self, step: ConnectStep) -> None:
+        """The group epoch rises only for a cause (:func:`_may_raise_group_epoch`), and by one at most, except at a
+        load. The assignment epoch changes only at the end of a computation, and rises to at most the group epoch.
 
         :raises Violation: COMPUTED_FOR_A_CAUSE, EPOCH_GIVEN_ONCE.
         """
-        before, after = step.before, step.group
+        before, after = step.hard_state_before, step.group
         raised_by = after.group_epoch - before.group_epoch
         if after.metadata is None:
             return
@@ -244,7 +248,7 @@ class StepChecker:
             raise Violation(
                 Invariant.EPOCH_GIVEN_ONCE, f"the group epoch changes from {before.group_epoch} to {after.group_epoch}"
             )
-        if raised_by and not _has_cause(step):
+        if raised_by and not _may_raise_group_epoch(step):
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
                 f"the group epoch rises to {after.group_epoch} at {type(step.event).__name__}, and nothing has changed",
@@ -259,12 +263,12 @@ class StepChecker:
                 f"{type(step.event).__name__}",
             )
 
-    def _check_computation(self, group: Group) -> None:
+    def _check_computation_is_needed(self, group: Group) -> None:
         """A computation is in progress only while the target is older than the metadata.
 
         :raises Violation: COMPUTED_FOR_A_CAUSE.
         """
-        is_in_progress = isinstance(group.computation, Chosen | Prepared | ComputesHere)
+        is_in_progress = isinstance(group.computation, MemberChosen | MemberComputing | CoordinatorComputing)
         if is_in_progress and group.group_epoch <= group.assignment_epoch:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
@@ -284,7 +288,7 @@ class StepChecker:
         placed: list[Job] = [job for written in group.targets.values() for job in written.target.jobs]
         if len(placed) != len(set(placed)):
             raise Violation(Invariant.LEGAL_TARGET, f"jobs are in two targets: {sorted(map(str, placed))}")
-        if group.metadata is None or step.before.assignment_epoch == group.assignment_epoch:
+        if group.metadata is None or step.hard_state_before.assignment_epoch == group.assignment_epoch:
             return
         if (epoch := getattr(step.event, "group_epoch", None)) != group.assignment_epoch:
             raise Violation(
@@ -306,21 +310,21 @@ class StepChecker:
                     f"{job_list_text(group.configured_jobs)}",
                 )
 
-    def _check_members(self, group: Group) -> None:
+    def _check_member_and_job_epochs(self, group: Group) -> None:
         """A member at the epoch of its target holds only jobs of its target, and no member's epoch is above the
         assignment epoch. Each held job has one job epoch, above 0 and at most the assignment epoch. In a STABLE group
         every member, except one that has left for a short time, has exactly its target and nothing to give back.
 
         :raises Violation: VALID_MEMBER_EPOCH, VALID_JOB_EPOCH, VALID_STABLE_STATE.
         """
-        is_stable = group.state() is GroupState.STABLE
+        is_stable = group.group_state() is GroupState.STABLE
         for member_id, current in group.currents.items():
             target, epoch = group.targets[member_id].target.jobs, group.target_epoch(member_id)
             member_epoch = GroupEpoch(current.member_epoch)
-            if member_epoch == epoch and current.member_epoch > JOIN and not current.held <= target:
+            if member_epoch == epoch and current.member_epoch > JOIN and not current.held_jobs <= target:
                 raise Violation(
                     Invariant.VALID_MEMBER_EPOCH,
-                    f"{member_id} is at the epoch {epoch} and holds {job_list_text(current.held - target)}",
+                    f"{member_id} is at the epoch {epoch} and holds {job_list_text(current.held_jobs - target)}",
                 )
             if member_epoch > group.assignment_epoch:
                 raise Violation(
@@ -328,7 +332,7 @@ class StepChecker:
                     f"{member_id} is at the epoch {current.member_epoch}, the target at {group.assignment_epoch}",
                 )
             with_epoch = [job for jobs in current.job_epochs.values() for job in jobs]
-            if set(with_epoch) != set(current.held) or len(with_epoch) != len(set(with_epoch)):
+            if set(with_epoch) != set(current.held_jobs) or len(with_epoch) != len(set(with_epoch)):
                 raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} holds jobs without one job epoch each")
             if any(not 0 < job_epoch <= group.assignment_epoch for job_epoch in current.job_epochs):
                 raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} has job epochs {sorted(current.job_epochs)}")
@@ -341,7 +345,7 @@ class StepChecker:
 
     # -- nothing waits for what is free -----------------------------------------------------------------------------
 
-    def _check_waiting(self, step: ConnectStep) -> None:
+    def _check_waiting_members(self, step: ConnectStep) -> None:
         """A member whose heartbeat is held, or is answered by the step, has all jobs of its target that no other member
         holds, and no job outside its target without the order to give it back. Not checked for a member that has jobs
         to give back, if its heartbeat is not held, another member waits for these jobs, or a new target is needed.
@@ -349,7 +353,7 @@ class StepChecker:
         :raises Violation: NOTHING_WAITS_FOR_FREE.
         """
         group = step.group
-        held = {member_id for member_id, session in group.sessions.items() if session.held is not None}
+        held = {member_id for member_id, session in group.sessions.items() if session.held_heartbeat is not None}
         event = step.event
         answered = set[MemberId]()
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
@@ -378,15 +382,17 @@ class StepChecker:
                 )
 
 
-def _has_cause(step: ConnectStep) -> bool:
+def _may_raise_group_epoch(step: ConnectStep) -> bool:
     """Whether ``step`` may raise the group epoch: it has changed the members, the configured jobs, or what a member
     reports for the computation of targets; a member has joined again; an assignor requests a new target; a delay has
     ended or can have ended; the time that the last target set for the next computation has come; or the group was
     loaded."""
-    before, after = step.before, step.group
+    before, after = step.hard_state_before, step.group
     if before.members.keys() != after.members.keys() or isinstance(step.event, GroupLoaded):
         return True
-    configured_before = before.configured.configured.jobs if before.configured is not None else NO_JOBS
+    configured_before = (
+        before.configured_jobs_record.configured.jobs if before.configured_jobs_record is not None else NO_JOBS
+    )
     if configured_before != after.configured_jobs:
         return True
     if any(
@@ -394,24 +400,24 @@ def _has_cause(step: ConnectStep) -> bool:
     ):
         return True
     match step.event:
-        case TimerFired(key=DelayTimer()):
+        case TimerFired(key=RebalanceDelayTimer()):
             return True
-        case TimerFired(key=ComputeTimer()):
+        case TimerFired(key=NextComputationTimer()):
             due_ms = before.metadata.next_at_ms if before.metadata is not None else None
             return due_ms is not None
         case InstallAssignment() | TargetComputed():
             # A delay that has ended while the target was computed.
             return any(one.deadline_ms is not None for one in after.departed.values())
         case Heartbeat(member_id=member_id, member_epoch=epoch, client_assignors=assignors):
-            has_joined_again = epoch == JOIN and before.currents[member_id].member_epoch != JOIN
-            return has_joined_again or _has_reason(assignors or ())
+            has_joined_again = epoch == JOIN and before.current_assignments[member_id].member_epoch != JOIN
+            return has_joined_again or _requests_new_target(assignors or ())
         case _:
             return False
 
 
-def _has_reason(assignors: Iterable[object]) -> bool:
+def _requests_new_target(assignors: Iterable[object]) -> bool:
     """Whether a member's assignor requests a new target assignment."""
-    return any(getattr(one, "reason", Reason.NONE) != Reason.NONE for one in assignors)
+    return any(getattr(one, "reason", AssignorChangeReason.NONE) != AssignorChangeReason.NONE for one in assignors)
 
 
 def _target_inputs(metadata: MemberMetadata) -> tuple[object, ...]:

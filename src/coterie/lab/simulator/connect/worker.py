@@ -18,7 +18,7 @@ from coterie.lab.simulator.workers.settings import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     STOP_GRACE_MS,
-    url_of,
+    url_of_worker,
 )
 from coterie.lab.simulator.world import SimTimers
 from coterie.member import events
@@ -45,7 +45,7 @@ from coterie.nouns.membership import (
     TargetRequested,
 )
 
-_OFFERED_ASSIGNOR = OfferedAssignor(name=ASSIGNOR_NAME, minimum_version=0, maximum_version=3, version=3)
+_OFFERED_ASSIGNOR = OfferedAssignor(name=ASSIGNOR_NAME, minimum_version=0, maximum_version=3, metadata_version=3)
 
 
 class ConnectWorker(ConnectProcess):
@@ -63,18 +63,18 @@ class ConnectWorker(ConnectProcess):
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
         setup = cluster.worker_setups[service]
-        url = url_of(service)
+        url = url_of_worker(service)
         herder_state = Herder(
             HerderSettings(
                 worker_id=WorkerId(service),
                 url=url,
-                version="0",
+                plugin_version="0",
                 group_protocol=GroupProtocolName.CONNECT,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
                 instance_id=setup.instance_id,
-                policy=cluster.policy,
-                session_keys=cluster.session_keys,
+                rebalance_policy=cluster.policy,
+                session_key_settings=cluster.session_keys,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
             ),
             handover,
@@ -91,7 +91,7 @@ class ConnectWorker(ConnectProcess):
                 rebalance_timeout_ms=setup.rebalance_timeout_ms,
                 config_topic_id=bytes(16),
                 connection_grace_ms=setup.connection_grace_ms,
-                max_wait_ms=setup.max_wait_ms,
+                allowed_response_hold_ms=setup.max_wait_ms,
             ),
             handover,
         )
@@ -105,9 +105,9 @@ class ConnectWorker(ConnectProcess):
         self.connection: SimConnection | None = None
         """The connection to the coordinator that the process uses or used last."""
         self.member_timers = SimTimers[member_messages.Timer](
-            self.world, lambda timer: self.deliver(lambda: self.feed_member(events.TimerFired(timer=timer)))
+            self.world, lambda timer: self.deliver_callback(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
-        self._record(
+        self._add_process_record(
             RecordKind.STARTS if handover is None else RecordKind.CONTINUES,
             self.member_id,
             "server" if setup.uses_server_assignor else "client",
@@ -115,7 +115,7 @@ class ConnectWorker(ConnectProcess):
             f"claims {jobs_text(setup.claims)}" if setup.claims is not None else None,
         )
         self.feed_member(events.MemberStarted())
-        self._open_herder()
+        self._start_herder()
 
     def kill(self, kind: RecordKind, *values: RecordValue) -> None:
         super().kill(kind, *values)
@@ -126,15 +126,15 @@ class ConnectWorker(ConnectProcess):
 
     # -- orders of the herder ----------------------------------------------------------------------------------------
 
-    def _order_member(self, order: MembershipOrder) -> None:
+    def _pass_order_to_member(self, order: MembershipOrder) -> None:
         match order:
             case SetConfiguredJobs(config_offset=config_offset, jobs=jobs):
-                self._record(RecordKind.CONFIGURES, config_offset, jobs_text(jobs))
-                self.cluster.checker.on_configured(self, config_offset)
+                self._add_process_record(RecordKind.CONFIGURES, config_offset, jobs_text(jobs))
+                self.cluster.checker.on_configured_jobs_reported(self, config_offset)
             case InstallTarget(target=target):
-                self._record(RecordKind.INSTALLS, target is not None)
+                self._add_process_record(RecordKind.INSTALLS, target is not None)
             case SuspendMembership():
-                self._record(RecordKind.SUSPENDS)
+                self._add_process_record(RecordKind.SUSPENDS)
             case Rejoin() | SendAssignments():
                 raise AssertionError(
                     f"a herder in a connect group sends {type(order).__name__}, which only classic groups have"
@@ -144,8 +144,8 @@ class ConnectWorker(ConnectProcess):
         self.feed_member(order)
 
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
-        duration_ms, target = self.cluster.assignor.compute(chore.snapshot)
-        self._record(RecordKind.COMPUTES, chore.snapshot.group_epoch, target is not None)
+        duration_ms, target = self.cluster.assignor.compute_target(chore.snapshot)
+        self._add_process_record(RecordKind.COMPUTES, chore.snapshot.group_epoch, target is not None)
         computed = herder.TargetComputed(
             token=chore.token, target=target, error="" if target is not None else "the assignor failed"
         )
@@ -168,14 +168,14 @@ class ConnectWorker(ConnectProcess):
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
         effects of the present step have been performed. Nothing happens after the process has died."""
-        self._feed(lambda: super(ConnectWorker, self).feed_herder(event))
+        self._run_step_in_order(lambda: super(ConnectWorker, self).feed_herder(event))
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
         effects of the present step have been performed. Nothing happens after the process has died."""
-        self._feed(lambda: self._step_member(event))
+        self._run_step_in_order(lambda: self._step_member(event))
 
-    def _feed(self, take_step: Callable[[], None]) -> None:
+    def _run_step_in_order(self, take_step: Callable[[], None]) -> None:
         """Perform ``take_step`` when all effects of the present step have been performed, or now if no step is in
         progress. Without this order, a heartbeat could be sent before an earlier one, and the numbers of heartbeats
         must rise on a connection."""
@@ -194,9 +194,9 @@ class ConnectWorker(ConnectProcess):
             output = self.cluster.steps.step_connect_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
-                self._perform_member(effect)
+                self._perform_member_effect(effect)
 
-    def _perform_member(self, effect: member_messages.Effect) -> None:
+    def _perform_member_effect(self, effect: member_messages.Effect) -> None:
         """Perform one effect of the member; most are passed to the herder."""
         match effect:
             case events.Send():
@@ -213,24 +213,24 @@ class ConnectWorker(ConnectProcess):
                 self.feed_herder(effect)
             case Assigned():
                 # With the herder's step: until then the herder acts by the assignment before.
-                self._feed(lambda: self._note_assignment(effect))
+                self._run_step_in_order(lambda: self._note_assignment(effect))
                 self.feed_herder(effect)
             case TargetRequested(snapshot=snapshot):
-                self._record(RecordKind.TARGET_WANTED, snapshot.group_epoch, len(snapshot.members))
+                self._add_process_record(RecordKind.TARGET_WANTED, snapshot.group_epoch, len(snapshot.members))
                 self.feed_herder(effect)
             case MembershipLost():
-                self._record(RecordKind.MEMBERSHIP_LOST)
-                self._feed(self._forget_assignment)
+                self._add_process_record(RecordKind.MEMBERSHIP_LOST)
+                self._run_step_in_order(self._forget_assignment)
                 self.feed_herder(effect)
             case MembershipRefused():
-                self._record(RecordKind.MEMBERSHIP_REFUSED)
+                self._add_process_record(RecordKind.MEMBERSHIP_REFUSED)
                 self.is_ending = True
                 self.feed_herder(effect)
             case MembershipSuspended():
-                self._record(RecordKind.SUSPENDED)
+                self._add_process_record(RecordKind.SUSPENDED)
                 self.feed_herder(effect)
             case events.LeaveCompleted():
-                self._record(RecordKind.LEFT)
+                self._add_process_record(RecordKind.LEFT)
                 self.feed_herder(herder.GroupLeft())
             case notification:
                 self.feed_herder(notification)
@@ -241,9 +241,9 @@ class ConnectWorker(ConnectProcess):
 
     def _note_assignment(self, assigned: Assigned) -> None:
         """Record an assignment, check its epoch, and store the jobs that the worker owns with it."""
-        details = assigned.token
+        details = assigned.protocol_details
         assert isinstance(details, AssignmentDetails), "the assignment of a connect group"
-        self._record(
+        self._add_process_record(
             RecordKind.ASSIGNED,
             assigned.epoch,
             details.assignment_epoch,
@@ -258,12 +258,12 @@ class ConnectWorker(ConnectProcess):
         if led_epoch is not None and led_epoch != self.led_epoch:
             self.log_end_when_led = self.cluster.config_log.end_offset
         self.led_epoch = led_epoch
-        self.job_epochs = {job: epoch for epoch, jobs in details.job_epochs.items() for job in jobs}
+        self.job_epochs = {job: epoch for epoch, jobs in details.jobs_by_epoch.items() for job in jobs}
 
     def _send_request(self, send_effect: events.Send[member_messages.Request]) -> None:
         """Send a request of the member to the coordinator, on a new connection if there is none."""
         if not isinstance(send_effect.request, HeartbeatRequest):
-            self._record(RecordKind.SENDS, recorded_name(send_effect.request))
+            self._add_process_record(RecordKind.SENDS, recorded_name(send_effect.request))
         if self.connection is None or not self.connection.is_open:
             self.connection = SimConnection(
                 self.world,
@@ -273,5 +273,5 @@ class ConnectWorker(ConnectProcess):
                 self,
                 self.feed_member,
             )
-            self.cluster.open_connection(self.connection)
-        self.connection.send(send_effect)
+            self.cluster.add_connection(self.connection)
+        self.connection.send_request(send_effect)

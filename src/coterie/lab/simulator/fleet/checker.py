@@ -2,7 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.members import RebalancePolicy
 from coterie.groups.classic.messages import (
     GenerationWritten,
@@ -17,7 +17,7 @@ from coterie.groups.classic.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.fleet.deferral_checks import DeferralChecker
-from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.fleet.rounds import CheckedRound, RoundMember, check_round
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -29,7 +29,7 @@ from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentsRequested, ComputedAssignments
-from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundToken
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundToken
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.errors import ErrorCode
 
@@ -80,9 +80,9 @@ class FleetChecker(WorkersChecker):
             assert isinstance(record, GenerationWritten), "workers commit no offsets, and their group is not deleted"
             for member_id, member in record.members.items():
                 self._identities[member_id] = member.instance_id or member_id
-            self._on_written(record)
+            self._check_written_generation(record)
         if isinstance(step.event, TimerFired) and isinstance(step.event.key, SessionTimer):
-            self._on_expired(step.group_before.members - step.group.members.keys())
+            self._check_removed_members_stopped(step.group_before.members - step.group.members.keys())
 
     def _on_sync(self, request: SyncGroup, step: CoordinatorStep) -> None:
         """Check the members of the leader's SyncGroup, if the step writes its assignments.
@@ -98,7 +98,7 @@ class FleetChecker(WorkersChecker):
                 f"the leader assigns to {sorted(assigned_member_ids)}, members are {sorted(step.group_before.members)}",
             )
 
-    def _on_written(self, record: GenerationWritten) -> None:
+    def _check_written_generation(self, record: GenerationWritten) -> None:
         """Check a generation that the coordinator writes. Without assignments, at the beginning of a round, its number
         must be higher than every generation that members have received. With assignments, it is checked as a round,
         once.
@@ -131,9 +131,9 @@ class FleetChecker(WorkersChecker):
                     Invariant.KNOWN_MEMBERS, f"generation {record.generation} has no assignment for {member_id}"
                 )
             assignment = decode_assignment(member.assignment)[1]
-            if assignment.error is not AssignmentError.NO_ERROR:
+            if assignment.error is not AssignmentErrorCode.NO_ERROR:
                 return
-            members[member_id] = RoundMember.from_bytes(
+            members[member_id] = RoundMember.from_decoded_messages(
                 self._identities[member_id],
                 decode_metadata(member.subscription)[1],
                 assignment,
@@ -145,7 +145,7 @@ class FleetChecker(WorkersChecker):
             generation=record.generation,
             protocol=protocol,
             members=members,
-            configured=configured,
+            configured_jobs=configured,
             delay_ms=delay_ms,
             released_by_draining=self._released_by_draining,
         )
@@ -154,8 +154,8 @@ class FleetChecker(WorkersChecker):
         if protocol is ConnectProtocol.EAGER:
             self._released_by_draining = NO_JOBS  # a leader keeps no state after an eager round
             return
-        released = [round_member.revoked for round_member in members.values() if round_member.draining]
-        self._released_by_draining = (self._released_by_draining - round_.owned) | union(released)
+        released = [round_member.revoked for round_member in members.values() if round_member.is_draining]
+        self._released_by_draining = (self._released_by_draining - round_.owned_jobs) | union_of_jobs(released)
 
     def on_reply(self, request: Request, response: Response) -> None:
         """Check a successful JoinGroup response that is being sent: all members of a generation receive the same leader
@@ -196,7 +196,7 @@ class FleetChecker(WorkersChecker):
             raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
         self._fenced_member_ids -= group.members.keys()  # the crash has lost the records of their successors
 
-    def _on_expired(self, removed_members: AbstractSet[MemberId]) -> None:
+    def _check_removed_members_stopped(self, removed_members: AbstractSet[MemberId]) -> None:
         """Check that the processes of the members ``removed_members``, which were removed because a session has
         expired, run no task.
 
@@ -209,14 +209,14 @@ class FleetChecker(WorkersChecker):
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def on_round_computed(
-        self, process: Process, requested_round: AssignmentsRequested, computed: ComputedAssignments
+        self, process: FleetProcess, requested_round: AssignmentsRequested, computed: ComputedAssignments
     ) -> None:
         """Check the scheduled rebalance delay in the round that the leader ``process`` has computed, also if no member
         will receive its assignments.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
-        token = RoundToken.checked(requested_round.token)
+        token = RoundToken.checked_token(requested_round.token)
         if computed.has_config_mismatch:
             return
         if token.protocol is ConnectProtocol.EAGER:
@@ -231,14 +231,14 @@ class FleetChecker(WorkersChecker):
                 )
                 for member_id, assignment in computed.assignments.items()
             },
-            configured=self._config_log.configured_jobs_at(computed.config_offset),
+            configured_jobs=self._config_log.configured_jobs_at(computed.config_offset),
             delay_ms=computed.delay_ms,
         )
         self._deferral_checker.on_round_computed(
             process, round_, received_generation=process.received_generation, now_ms=self._world.now_ms
         )
 
-    def on_join(self, process: Process) -> None:
+    def on_join(self, process: FleetProcess) -> None:
         """``process`` sends JoinGroup: check that it runs no task if its group is eager.
 
         :raises Violation: EAGER_STOPS_FIRST.
@@ -249,7 +249,7 @@ class FleetChecker(WorkersChecker):
 
     def _are_requests_signed(self, process: WorkerProcess) -> bool:
         return (
-            isinstance(process, Process)
+            isinstance(process, FleetProcess)
             and process.protocol is not None
             and process.protocol >= ConnectProtocol.SESSIONED
         )

@@ -12,7 +12,7 @@ from coterie.lab.simulator.world import World
 from coterie.lab.steps import Steps
 
 
-class Cluster(WorkersCluster):
+class FleetCluster(WorkersCluster):
     """The objects that all workers of one seed share."""
 
     checker: FleetChecker

@@ -4,7 +4,7 @@ jobs of a worker that has left since. Under every leader, jobs may be deferred f
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.fleet.rounds import CheckedRound
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
@@ -18,7 +18,7 @@ class ExpectedDeferral:
 
     deadline_ms: int
     """Before this time no other member may be assigned the job."""
-    identity: MemberIdentity
+    departed_identity: MemberIdentity
     """The member that has left and owned the job."""
 
 
@@ -29,7 +29,7 @@ class LeaderRound:
     generation: Generation
     owned_after: Mapping[MemberIdentity, Jobs]
     """The jobs that each member owned after the round."""
-    draining: frozenset[MemberIdentity]
+    draining_members: frozenset[MemberIdentity]
     """The members that drained: their jobs are not deferred."""
     deferrals: Mapping[Job, ExpectedDeferral]
     """The jobs that the leader had to defer in the round."""
@@ -43,12 +43,12 @@ class DeferralChecker:
         on, so jobs may be deferred for ``max_delay_ms + slack_ms``."""
         self._max_delay_ms = max_delay_ms
         self._slack_ms = slack_ms
-        self._last_round_by_leader: dict[Process, LeaderRound] = {}
+        self._last_round_by_leader: dict[FleetProcess, LeaderRound] = {}
         self._unassigned_since_ms: dict[Job, int] = {}
         self._latest_generation = Generation(-1)
 
     def on_round_computed(
-        self, leader: Process, round_: CheckedRound, *, received_generation: Generation | None, now_ms: int
+        self, leader: FleetProcess, round_: CheckedRound, *, received_generation: Generation | None, now_ms: int
     ) -> None:
         """Check the round that the process ``leader`` has computed. ``received_generation`` is the last generation
         whose assignment this process has received in its present membership.
@@ -63,26 +63,27 @@ class DeferralChecker:
                 early_jobs = [
                     job
                     for job in member.assigned
-                    if job in expected_deferrals and expected_deferrals[job].identity != member.identity
+                    if job in expected_deferrals and expected_deferrals[job].departed_identity != member.identity
                 ]
                 if early_jobs:
                     first_deferral = expected_deferrals[early_jobs[0]]
                     raise Violation(
                         Invariant.LOST_WAITS,
                         f"generation {round_.generation} assigns {member_id} {job_list_text(Jobs.of(early_jobs))}, "
-                        f"deferred for {first_deferral.identity} for {first_deferral.deadline_ms - now_ms} ms more",
+                        f"deferred for {first_deferral.departed_identity} for "
+                        f"{first_deferral.deadline_ms - now_ms} ms more",
                     )
         self._last_round_by_leader[leader] = LeaderRound(
             generation=round_.generation,
             owned_after={part.identity: part.owned_after for part in round_.members.values()},
-            draining=frozenset(part.identity for part in round_.members.values() if part.draining),
+            draining_members=frozenset(part.identity for part in round_.members.values() if part.is_draining),
             deferrals=expected_deferrals,
         )
         if round_.generation > self._latest_generation:
             self._latest_generation = round_.generation
-            self._check_unassigned(round_, now_ms)
+            self._check_unassigned_time(round_, now_ms)
 
-    def on_eager_round_computed(self, leader: Process) -> None:
+    def on_eager_round_computed(self, leader: FleetProcess) -> None:
         """Forget the last round of ``leader``: it has computed an eager round, for which all members stop all jobs and
         no job is deferred."""
         self._last_round_by_leader.pop(leader, None)
@@ -96,8 +97,8 @@ class DeferralChecker:
         if not self._max_delay_ms:
             return {}
         deferral_by_job = dict(previous_round.deferrals)
-        for identity in sorted(previous_round.owned_after.keys() - present - previous_round.draining):
-            new_deferral = ExpectedDeferral(deadline_ms=now_ms + self._max_delay_ms, identity=identity)
+        for identity in sorted(previous_round.owned_after.keys() - present - previous_round.draining_members):
+            new_deferral = ExpectedDeferral(deadline_ms=now_ms + self._max_delay_ms, departed_identity=identity)
             deferral_by_job.update(
                 {job: new_deferral for job in previous_round.owned_after[identity] if job not in deferral_by_job}
             )
@@ -105,21 +106,21 @@ class DeferralChecker:
             job: deferral
             for job, deferral in deferral_by_job.items()
             if deferral.deadline_ms > now_ms
-            and deferral.identity not in present
-            and job in round_.configured
-            and job not in round_.owned
+            and deferral.departed_identity not in present
+            and job in round_.configured_jobs
+            and job not in round_.owned_jobs
         }
 
-    def _check_unassigned(self, round_: CheckedRound, now_ms: int) -> None:
+    def _check_unassigned_time(self, round_: CheckedRound, now_ms: int) -> None:
         """Check that no job that a member may run has been unassigned for the longest delay and the slack.
 
         :raises Violation: DELAY_ENDS.
         """
-        unassigned = set(round_.unassigned)
+        unassigned = set(round_.unassigned_jobs)
         self._unassigned_since_ms = {
             job: self._unassigned_since_ms.get(job, now_ms)
             for job in sorted(unassigned, key=str)
-            if job in round_.assignable
+            if job in round_.assignable_jobs
         }
         for job, since_ms in self._unassigned_since_ms.items():
             if now_ms - since_ms >= self._max_delay_ms + self._slack_ms:

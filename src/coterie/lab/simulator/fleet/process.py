@@ -14,7 +14,7 @@ from coterie.nouns.membership import AssignmentsRequested, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-class Process(Worker):
+class FleetProcess(Worker):
     """One process of a worker. Its subclass `FleetWorker` writes these fields."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Process(Worker):
         return self.last_answered_sent_at_ms + SESSION_TIMEOUT_MS
 
     @property
-    def leadership(self) -> int:
+    def leadership_number(self) -> int:
         return self.herder.place.epoch
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.cluster import FleetCluster
 from coterie.lab.simulator.fleet.settings import FleetSetup
 from coterie.lab.simulator.fleet.worker import FleetWorker
 from coterie.lab.simulator.records import RecordKind
@@ -17,9 +17,9 @@ from coterie.wire.connect import ConnectProtocol
 class FleetFaults(WorkersFaults[FleetWorker]):
     """Injects the faults of one seed, and sends its requests of users and operators."""
 
-    _cluster: Cluster
+    _cluster: FleetCluster
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: FleetCluster) -> None:
         super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
         self._set_worker_faults({self._change_protocol: 2})
@@ -38,7 +38,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
                 claims=self._random_claims() if self._rng.random() < claims_probability else None,
             )
 
-    def _change_setup(self, name: str, **settings: Any) -> None:
+    def _change_worker_setup(self, name: str, **settings: Any) -> None:
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
@@ -48,7 +48,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
     def _prepare_last_start(self, name: str) -> None:
         # After a load the coordinator has only the group's last elected protocol, and no older one (as in Kafka): it
         # refuses a worker without that protocol until there has been a round.
-        self._change_setup(name, protocol=ConnectProtocol.STATIC)
+        self._change_worker_setup(name, protocol=ConnectProtocol.STATIC)
 
     def _ends_if_replaced(self, process: FleetWorker) -> bool:
         return process.instance_id is not None  # KIP-345 fences the former member.

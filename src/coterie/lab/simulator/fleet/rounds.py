@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice, product
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.assignors.members import RebalancePolicy
 from coterie.lab.simulator.fleet.fewest import fewest_stops
 from coterie.lab.simulator.identities import MemberIdentity
@@ -30,7 +30,7 @@ class RoundMember:
     """The jobs that the member owned before the round."""
     claims: Jobs | None
     """None: the member may run all jobs that no member claims."""
-    draining: bool
+    is_draining: bool
     assigned: Jobs
     revoked: Jobs
     """The jobs that the member must release in this round."""
@@ -48,7 +48,7 @@ class RoundMember:
         return (self.owned - self.revoked) | self.assigned
 
     @classmethod
-    def from_bytes(
+    def from_decoded_messages(
         cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment, *, revoked_before: Jobs
     ) -> "RoundMember":
         """The member with its metadata and its assignment as decoded from their bytes. ``revoked_before``: the jobs
@@ -60,7 +60,7 @@ class RoundMember:
             identity=identity,
             owned=metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS,
             claims=claims,
-            draining=metadata.draining,
+            is_draining=metadata.draining,
             assigned=assignment.assigned,
             revoked=assignment.revoked,
             revoked_before=revoked_before,
@@ -73,7 +73,7 @@ class RoundMember:
             identity=identity,
             owned=report.owned,
             claims=report.claims,
-            draining=report.draining,
+            is_draining=report.draining,
             assigned=assignment.assigned,
             revoked=assignment.revoked,
         )
@@ -87,7 +87,7 @@ class CheckedRound:
     protocol: ConnectProtocol
     members: Mapping[MemberId, RoundMember]
     """The members by member id."""
-    configured: Jobs
+    configured_jobs: Jobs
     """The jobs that were configured at the config offset up to which the leader had read."""
     delay_ms: int
     """The scheduled rebalance delay that the round announces; 0 if no jobs are deferred."""
@@ -95,39 +95,43 @@ class CheckedRound:
     """Jobs that draining members have released and that no member has owned since."""
 
     @cached_property
-    def claimed(self) -> Jobs:
+    def claimed_jobs(self) -> Jobs:
         """The jobs that members claim. The claims of draining members do not count."""
-        return union(
-            [member.claims for member in self.members.values() if member.claims is not None and not member.draining]
+        return union_of_jobs(
+            [member.claims for member in self.members.values() if member.claims is not None and not member.is_draining]
         )
 
     @cached_property
     def wildcard_members(self) -> Sequence[RoundMember]:
         """The members that claim no jobs and do not drain: each may run all jobs that no member claims."""
-        return [member for member in self.members.values() if member.claims is None and not member.draining]
+        return [member for member in self.members.values() if member.claims is None and not member.is_draining]
 
     @cached_property
-    def assignable(self) -> Jobs:
+    def assignable_jobs(self) -> Jobs:
         """The configured jobs that some member may run. Draining members do not count."""
-        return self.configured if self.wildcard_members else self.configured & self.claimed
+        return self.configured_jobs if self.wildcard_members else self.configured_jobs & self.claimed_jobs
 
     @cached_property
-    def owned(self) -> Jobs:
+    def owned_jobs(self) -> Jobs:
         """The jobs that the members owned before the round."""
-        return union([member.owned for member in self.members.values()])
+        return union_of_jobs([member.owned for member in self.members.values()])
 
     @cached_property
-    def unassigned(self) -> Jobs:
+    def unassigned_jobs(self) -> Jobs:
         """The jobs that some member may run, and that no member owned before the round or is assigned."""
-        return self.assignable - self.owned - union([member.assigned for member in self.members.values()])
+        return (
+            self.assignable_jobs
+            - self.owned_jobs
+            - union_of_jobs([member.assigned for member in self.members.values()])
+        )
 
     def eligible_jobs(self, member: RoundMember, jobs: Jobs) -> Jobs:
         """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no other
         member may run, and that it owns or that a draining member has released."""
-        if member.draining:
-            keepable = (jobs & (member.owned | self.released_by_draining)) - self.assignable
+        if member.is_draining:
+            keepable = (jobs & (member.owned | self.released_by_draining)) - self.assignable_jobs
             return keepable if member.claims is None else keepable & (member.owned | member.claims)
-        return jobs - self.claimed if member.claims is None else jobs & member.claims
+        return jobs - self.claimed_jobs if member.claims is None else jobs & member.claims
 
 
 def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
@@ -141,14 +145,14 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
             raise _round_violation(
                 Invariant.DISJOINT, round_, f"{member_id}, {other_id} both own {job_list_text(shared_jobs)} after it"
             )
-    owned_after = union([member.owned_after for member in round_.members.values()])
-    if surplus := owned_after - round_.configured:
+    owned_after = union_of_jobs([member.owned_after for member in round_.members.values()])
+    if surplus := owned_after - round_.configured_jobs:
         raise _round_violation(Invariant.ACCOUNTED, round_, f"keeps deleted jobs: {job_list_text(surplus)}")
     if round_.protocol is ConnectProtocol.EAGER:
-        _check_eager(round_, owned_after)
+        _check_eager_round(round_, owned_after)
         return
-    if round_.unassigned and round_.delay_ms == 0:
-        raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(round_.unassigned)}")
+    if round_.unassigned_jobs and round_.delay_ms == 0:
+        raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(round_.unassigned_jobs)}")
     for member_id, member in sorted(round_.members.items()):
         _check_claims(round_, policy, member_id, member)
         _check_quota(round_, member_id, member)
@@ -170,13 +174,13 @@ def _check_releases(round_: CheckedRound) -> None:
                 )
 
 
-def _check_eager(round_: CheckedRound, owned_after: Jobs) -> None:
+def _check_eager_round(round_: CheckedRound, owned_after: Jobs) -> None:
     """An eager round assigns all configured jobs or, while members may still run the jobs of their former cooperative
     group, none (KIP-415, downgrades).
 
     :raises Violation: ACCOUNTED.
     """
-    if owned_after and (unassigned := round_.configured - owned_after):
+    if owned_after and (unassigned := round_.configured_jobs - owned_after):
         raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(unassigned)}")
 
 
@@ -187,18 +191,20 @@ def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: Memb
     :raises Violation: DRAINED, CLAIMED_ONLY.
     """
     if ineligible_assigned := member.assigned - round_.eligible_jobs(member, member.assigned):
-        invariant = Invariant.DRAINED if member.draining else Invariant.CLAIMED_ONLY
+        invariant = Invariant.DRAINED if member.is_draining else Invariant.CLAIMED_ONLY
         raise _round_violation(
             invariant, round_, f"assigns {member_id} {job_list_text(ineligible_assigned)}, which it may not run"
         )
-    ineligible_kept = (member.owned & round_.configured) - member.revoked - round_.eligible_jobs(member, member.owned)
-    if member.draining:
-        ineligible_kept &= round_.assignable
-    if ineligible_kept and member.draining and policy.moves_per_round_max is None and not _has_deferred_jobs(round_):
+    ineligible_kept = (
+        (member.owned & round_.configured_jobs) - member.revoked - round_.eligible_jobs(member, member.owned)
+    )
+    if member.is_draining:
+        ineligible_kept &= round_.assignable_jobs
+    if ineligible_kept and member.is_draining and policy.moves_per_round_max is None and not _has_deferred_jobs(round_):
         raise _round_violation(
             Invariant.DRAINED, round_, f"leaves {job_list_text(ineligible_kept)} with {member_id}, which is draining"
         )
-    if ineligible_kept and not member.draining:
+    if ineligible_kept and not member.is_draining:
         raise _round_violation(
             Invariant.CLAIMED_ONLY,
             round_,
@@ -212,9 +218,9 @@ def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember)
 
     :raises Violation: FAIR_SHARE.
     """
-    if member.claims is not None or member.draining or member.identity != member_id:
+    if member.claims is not None or member.is_draining or member.identity != member_id:
         return
-    wildcard, owned_after = round_.configured - round_.claimed, member.owned_after - round_.claimed
+    wildcard, owned_after = round_.configured_jobs - round_.claimed_jobs, member.owned_after - round_.claimed_jobs
     for kind, assigned, owned, configured in (
         ("connectors", member.assigned.connectors, owned_after.connectors, wildcard.connectors),
         ("tasks", member.assigned.tasks, owned_after.tasks, wildcard.tasks),
@@ -234,7 +240,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
     """
     owners_by_job: dict[Job, list[RoundMember]] = {}
     for owner in round_.members.values():
-        for job in (owner.owned - owner.still_stopping) & round_.configured:
+        for job in (owner.owned - owner.still_stopping) & round_.configured_jobs:
             owners_by_job.setdefault(job, []).append(owner)
     owners_by_stopped_job = {
         job: owners for job, owners in owners_by_job.items() if all(job in part.revoked for part in owners)
@@ -245,7 +251,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
         if all(job not in round_.eligible_jobs(part, part.owned) for part in parts)
     }
     stopped_for_balance = {job: parts for job, parts in owners_by_stopped_job.items() if job not in ineligible_stops}
-    if claimed_stops := [job for job in stopped_for_balance if job in round_.claimed]:
+    if claimed_stops := [job for job in stopped_for_balance if job in round_.claimed_jobs]:
         raise _round_violation(
             Invariant.ONLY_WHAT_MUST_MOVE,
             round_,
@@ -257,7 +263,7 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
             round_,
             f"stops {job_list_text(Jobs.of(stopped_for_balance))} while jobs are deferred",
         )
-    drained_stops = [job for job in ineligible_stops if all(part.draining for part in owners_by_stopped_job[job])]
+    drained_stops = [job for job in ineligible_stops if all(part.is_draining for part in owners_by_stopped_job[job])]
     if (
         policy.moves_per_round_max is not None
         and len(stopped_for_balance) + len(drained_stops) > policy.moves_per_round_max
@@ -311,9 +317,9 @@ def _fewest_stops(
             owner_by_job[job] = keeping_owner or chosen_owner_by_job[job]
     owner_by_job.update({job: part for part in round_.members.values() for job in part.assigned})
     for job, part in owner_by_job.items():
-        if job not in round_.claimed:
+        if job not in round_.claimed_jobs:
             (tasks if isinstance(job, ConnectorTaskId) else connectors)[part.identity] += 1
-    wildcard = round_.configured - round_.claimed
+    wildcard = round_.configured_jobs - round_.claimed_jobs
     return fewest_stops(
         [(connectors[part.identity], tasks[part.identity]) for part in round_.wildcard_members],
         connector_count=len(wildcard.connectors),
@@ -326,7 +332,7 @@ def _fewest_stops(
 
 def _has_deferred_jobs(round_: CheckedRound) -> bool:
     """Whether jobs are deferred because a member has left."""
-    return bool(round_.unassigned) and round_.delay_ms > 0
+    return bool(round_.unassigned_jobs) and round_.delay_ms > 0
 
 
 def _round_violation(invariant: Invariant, round_: CheckedRound, description: str) -> Violation:

@@ -6,7 +6,7 @@ from coterie.groups.classic.state import Limits
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.fleet.checker import FleetChecker
-from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.cluster import FleetCluster
 from coterie.lab.simulator.fleet.process_faults import FleetFaults
 from coterie.lab.simulator.fleet.settled_checks import SettledChecks
 from coterie.lab.simulator.network import Network
@@ -40,7 +40,7 @@ def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 
     checker = FleetChecker(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
     coordinator = SimCoordinator(world, checker, group_id=GROUP_ID, limits=COORDINATOR_LIMITS, steps=steps)
-    cluster = Cluster(world, checker, network, coordinator, config_log, policy, session_keys, steps)
+    cluster = FleetCluster(world, checker, network, coordinator, config_log, policy, session_keys, steps)
 
     def run_faults_and_checks() -> None:
         faults = FleetFaults(cluster)

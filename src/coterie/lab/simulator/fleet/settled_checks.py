@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.cluster import FleetCluster
+from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.fleet.process_faults import FleetFaults
 from coterie.lab.simulator.fleet.worker import FleetWorker
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -17,7 +17,7 @@ from coterie.wire.connect import ConnectProtocol
 class SettledChecks(WorkersSettledChecks[FleetWorker]):
     """The checks of one seed after its last fault. The methods advance the simulated time."""
 
-    _cluster: Cluster
+    _cluster: FleetCluster
     _faults: FleetFaults
 
     @property
@@ -34,10 +34,10 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         return self._protocol not in (ConnectProtocol.EAGER.wire_name, ConnectProtocol.COMPATIBLE.wire_name)
 
     @property
-    def _has_claims(self) -> bool:
+    def _transmits_claims(self) -> bool:
         return self._protocol == ConnectProtocol.STATIC.wire_name
 
-    def _unsettled_member_reason(self, process: Process) -> str | None:
+    def _unsettled_member_reason(self, process: FleetProcess) -> str | None:
         generation = self._cluster.coordinator.group.generation
         if not process.herder.place.is_settled or process.herder.place.epoch != generation:
             return f"{process.name} is in generation {process.herder.place.epoch}, the group in {generation}"
@@ -73,13 +73,13 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         is_stale = bool(self._cluster.config_log.connectors_without_published_tasks())
         # Name, change, number of rounds that it takes, and whether tasks may stop for it.
         changes: list[tuple[str, Callable[[], None], int, bool]] = [
-            ("burst", self._create_burst, 4, False),
-            ("lag", self._create_during_leader_lag, 5, False),
+            ("burst", self._create_connector_burst, 4, False),
+            ("lag", self._create_connector_during_lag, 5, False),
             ("delete", faults.users.delete_random_connector, 2, True),
             ("join", faults.start_additional_worker, 4 if is_stale else 2, True),
             ("drain", faults.operators.drain_random_worker, 3, True),
             # A session expires; a delay passes; the worker's jobs are assigned; other workers may release jobs.
-            ("die", faults.kill_permanently, 4, True),
+            ("die", faults.kill_random_process_permanently, 4, True),
         ]
         checker = self._cluster.checker
         generation, stops_before, undelivered_before, releases_before = (
@@ -109,7 +109,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         if stop_count and not may_stop and self._protocol != ConnectProtocol.EAGER.wire_name:
             raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stop_count} tasks stop, none needs to")
 
-    def _create_burst(self) -> None:
+    def _create_connector_burst(self) -> None:
         """Create several connectors within a short time."""
         for number, name in enumerate(BURST_CONNECTORS):
             if name not in self._cluster.config_log.connector_names():
@@ -117,7 +117,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
                     20 * number, partial(self._faults.users.put_connector, name, self._world.rng.randint(1, 2))
                 )
 
-    def _create_during_leader_lag(self) -> None:
+    def _create_connector_during_lag(self) -> None:
         """Create a connector while the leader reads the config log late."""
         self._faults.delay_leader_config_reads()
         self._faults.users.put_connector("late", self._world.rng.randint(1, 2))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from coterie.herder import messages as herder
 from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
 from coterie.herder.state import Herder, HerderSettings
-from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.cluster import FleetCluster
+from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
 from coterie.lab.simulator.workers.settings import (
@@ -17,7 +17,7 @@ from coterie.lab.simulator.workers.settings import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     STOP_GRACE_MS,
-    url_of,
+    url_of_worker,
 )
 from coterie.lab.simulator.world import SimTimers
 from coterie.lab.translation import to_group_request, to_member_response
@@ -53,18 +53,18 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
     SuspendMembership,
 )
-from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
+from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.errors import ErrorCode
 
 
-class FleetWorker(Process):
+class FleetWorker(FleetProcess):
     """One process of a worker in a classic group: its herder and its member."""
 
-    cluster: Cluster
+    cluster: FleetCluster
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: FleetCluster,
         live_processes: "dict[str, FleetWorker]",
         service: str,
         handover: PlaceHandover | None = None,
@@ -72,17 +72,17 @@ class FleetWorker(Process):
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
         setup = cluster.worker_setups[service]
-        url = url_of(service)
+        url = url_of_worker(service)
         herder_state = Herder(
             HerderSettings(
                 worker_id=WorkerId(service),
                 url=url,
-                version="0",
+                plugin_version="0",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
                 instance_id=setup.instance_id,
-                policy=cluster.policy,
-                session_keys=cluster.session_keys,
+                rebalance_policy=cluster.policy,
+                session_key_settings=cluster.session_keys,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
             ),
             handover,
@@ -102,9 +102,9 @@ class FleetWorker(Process):
         )
         super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
         self.member_timers = SimTimers[member_messages.Timer](
-            self.world, lambda timer: self.deliver(lambda: self.feed_member(events.TimerFired(timer=timer)))
+            self.world, lambda timer: self.deliver_callback(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
-        self._record(
+        self._add_process_record(
             RecordKind.STARTS if handover is None else RecordKind.CONTINUES,
             setup.protocol.setting,
             setup.instance_id,
@@ -112,7 +112,7 @@ class FleetWorker(Process):
         )
         if handover is not None:
             self.feed_member(events.MemberStarted())
-        self._open_herder()
+        self._start_herder()
 
     def kill(self, kind: RecordKind, *values: RecordValue) -> None:
         super().kill(kind, *values)
@@ -120,13 +120,15 @@ class FleetWorker(Process):
 
     # -- orders of the herder ----------------------------------------------------------------------------------------
 
-    def _order_member(self, order: MembershipOrder) -> None:
+    def _pass_order_to_member(self, order: MembershipOrder) -> None:
         match order:
             case Rejoin(reason=reason):
-                self._record(RecordKind.REJOINS)
+                self._add_process_record(RecordKind.REJOINS)
                 self.cluster.checker.release_count += reason in (RELEASED, RELEASED_IN_PART)
             case SendAssignments(token=token, computed=computed):
-                self._record(RecordKind.DEALS, RoundToken.checked(token).generation, *_round_values(computed))
+                self._add_process_record(
+                    RecordKind.DEALS, RoundToken.checked_token(token).generation, *_recorded_values_of_round(computed)
+                )
                 if self.requested_round is not None and self.requested_round.token == token:
                     self.cluster.checker.on_round_computed(self, self.requested_round, computed)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
@@ -148,12 +150,12 @@ class FleetWorker(Process):
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event``, and perform its effects."""
         with MachineCheck("member"):
-            output = self.cluster.steps.step_member(self.member, event, now_ms=self.world.now_ms)
+            output = self.cluster.steps.step_classic_member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.is_alive:
-                self._perform_member(effect)
+                self._perform_member_effect(effect)
 
-    def _perform_member(self, effect: member_messages.Effect) -> None:
+    def _perform_member_effect(self, effect: member_messages.Effect) -> None:
         """Perform one effect of the member; most are passed to the herder."""
         match effect:
             case events.Send():
@@ -168,41 +170,43 @@ class FleetWorker(Process):
                 self._note_assignment(effect)
                 self.feed_herder(effect)
             case AssignmentsRequested(token=token, members=members):
-                round_ = RoundToken.checked(token)
-                self._record(RecordKind.ASSIGNMENT_WANTED, round_.generation, round_.protocol.setting, *sorted(members))
+                round_ = RoundToken.checked_token(token)
+                self._add_process_record(
+                    RecordKind.ASSIGNMENT_WANTED, round_.generation, round_.protocol.setting, *sorted(members)
+                )
                 self.requested_round = effect
                 self.feed_herder(effect)
             case MemberStateChanged(state=MemberState.PREPARING_REBALANCE) | StopAllBeforeJoin():
                 all_tasks_stop = isinstance(effect, StopAllBeforeJoin)
-                self._record(RecordKind.REBALANCE_STARTED, all_tasks_stop)
+                self._add_process_record(RecordKind.REBALANCE_STARTED, all_tasks_stop)
                 if all_tasks_stop and self.elected_protocol == ConnectProtocol.EAGER.wire_name:
                     self.assigned_jobs = NO_JOBS
                 self.feed_herder(effect)
             case MembershipLost():
-                self._record(RecordKind.MEMBERSHIP_LOST)
+                self._add_process_record(RecordKind.MEMBERSHIP_LOST)
                 self.assigned_jobs, self.received_generation = NO_JOBS, None
                 self.feed_herder(effect)
             case MembershipRefused():
-                self._record(RecordKind.MEMBERSHIP_REFUSED)
+                self._add_process_record(RecordKind.MEMBERSHIP_REFUSED)
                 self.is_ending = True
                 self.feed_herder(effect)
             case events.LeaveCompleted():
-                self._record(RecordKind.LEFT)
+                self._add_process_record(RecordKind.LEFT)
                 self.feed_herder(herder.GroupLeft())
             case notification:
                 self.feed_herder(notification)
 
     def _note_assignment(self, assigned: Assigned) -> None:
         """Record an assignment, and store the jobs that the worker owns with it."""
-        result = RoundResult.checked(assigned.token)
+        result = RoundResult.checked_token(assigned.protocol_details)
         assignment = AssignmentChange(assigned=assigned.jobs, revoked=assigned.revoked)
-        self._record(
+        self._add_process_record(
             RecordKind.ASSIGNED,
             assigned.epoch,
-            *_assignment_values(result.error, assigned.config_offset, assignment, result.delay_ms),
+            *_recorded_values_of_assignment(result.error, assigned.config_offset, assignment, result.delay_ms),
         )
         self.received_generation, self.protocol = Generation(assigned.epoch), result.protocol
-        if result.error is AssignmentError.NO_ERROR:
+        if result.error is AssignmentErrorCode.NO_ERROR:
             kept_jobs = NO_JOBS if result.protocol is ConnectProtocol.EAGER else self.assigned_jobs - assigned.revoked
             self.assigned_jobs = kept_jobs | assigned.jobs
 
@@ -210,15 +214,17 @@ class FleetWorker(Process):
         """Send a request of the member to the coordinator; the member receives the response or the failure."""
         sent_at_ms = self.world.now_ms
         if not isinstance(send_effect.request, HeartbeatRequest):
-            self._record(RecordKind.SENDS, recorded_name(send_effect.request))
+            self._add_process_record(RecordKind.SENDS, recorded_name(send_effect.request))
         if isinstance(send_effect.request, JoinRequest):
             self.cluster.checker.on_join(self)
 
         def on_response(response: object) -> None:
-            self.deliver(lambda: self._handle_response(send_effect.id, to_member_response(response), sent_at_ms))
+            self.deliver_callback(
+                lambda: self._handle_response(send_effect.id, to_member_response(response), sent_at_ms)
+            )
 
         def on_failure(reason: str) -> None:
-            self.deliver(lambda: self.feed_member(events.RequestFailed(id=send_effect.id, reason=reason)))
+            self.deliver_callback(lambda: self.feed_member(events.RequestFailed(id=send_effect.id, reason=reason)))
 
         coordinator = self.cluster.coordinator
         # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not
@@ -242,7 +248,7 @@ class FleetWorker(Process):
         """Pass a response to the member. Also store what the response shows: that the coordinator had this member at
         ``sent_at_ms``, or which protocol the group has."""
         if not isinstance(response, HeartbeatResponse) or response.error is not ErrorCode.none:
-            self._record(RecordKind.HEARS, recorded_name(response), response.error.name)
+            self._add_process_record(RecordKind.HEARS, recorded_name(response), response.error.name)
         is_membership_confirmed = (
             isinstance(response, HeartbeatResponse) and response.error is ErrorCode.rebalance_in_progress
         )
@@ -257,16 +263,16 @@ class FleetWorker(Process):
         self.feed_member(events.ResponseReceived(id=id_, response=response))
 
 
-def _round_values(computed: ComputedAssignments) -> Iterator[RecordValue]:
+def _recorded_values_of_round(computed: ComputedAssignments) -> Iterator[RecordValue]:
     """The values of a computed round in a record."""
-    error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
+    error = AssignmentErrorCode.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentErrorCode.NO_ERROR
     for member_id, assignment in sorted(computed.assignments.items()):
         yield member_id
-        yield from _assignment_values(error, computed.config_offset, assignment, computed.delay_ms)
+        yield from _recorded_values_of_assignment(error, computed.config_offset, assignment, computed.delay_ms)
 
 
-def _assignment_values(
-    error: AssignmentError, config_offset: ConfigOffset, assignment: AssignmentChange, delay_ms: int
+def _recorded_values_of_assignment(
+    error: AssignmentErrorCode, config_offset: ConfigOffset, assignment: AssignmentChange, delay_ms: int
 ) -> tuple[RecordValue, ...]:
     """The values of one assignment in a record."""
     return (error.name, config_offset, jobs_text(assignment.assigned), jobs_text(assignment.revoked), delay_ms)

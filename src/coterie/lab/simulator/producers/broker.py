@@ -42,7 +42,7 @@ _RETRY_DELAY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Produced:
+class ProduceResponse:
     """The response to a batch. ``base_offset`` is the offset of its first record; -1 with an error."""
 
     error: ErrorCode = ErrorCode.none
@@ -90,8 +90,8 @@ class SimBroker:
         producer = ProducerIdAndEpoch(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
         written = TransactionWritten(
             producer=producer,
-            previous=NO_PRODUCER,
-            timeout_ms=1,
+            previous_producer=NO_PRODUCER,
+            transaction_timeout_ms=1,
             state=TransactionState.EMPTY,
             partitions=frozenset(),
             started_at_ms=-1,
@@ -115,7 +115,7 @@ class SimBroker:
                 self._timers.set(transactional_id, due_ms)
         self.is_up = True
         self._world.add_record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.topic.partitions))
-        self._checker.on_loaded()
+        self._checker.on_broker_started()
 
     def crash(self) -> None:
         """Crash: open calls fail. The write in progress is durable or lost; those after it are lost."""
@@ -127,11 +127,13 @@ class SimBroker:
             self._commit_writes(self._writes_in_progress)
         self._writes_in_progress, self._queued_writes = [], []
         for call in self._open_calls:
-            call.fail("the connection was reset", within_ms=200)
+            call.fail_later("the connection was reset", within_ms=200)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def serve_event(self, call: Call, sender: str, transactional_id: str, make_event: Callable[[int], Event]) -> None:
+    def serve_transaction_event(
+        self, call: Call, sender: str, transactional_id: str, make_event: Callable[[int], Event]
+    ) -> None:
         """Pass the event that ``make_event`` builds from a fresh producer id to the coordinator of
         ``transactional_id``. The response is the coordinator's `Reply`; KAFKA_STORAGE_ERROR if the write fails."""
         received_at_ms = self._world.now_ms
@@ -155,17 +157,17 @@ class SimBroker:
         )
 
     def serve_batch(self, call: Call, sender: str, batch: NewBatch) -> None:
-        """Append a batch that the process ``sender`` has sent. The response is a `Produced`."""
+        """Append a batch that the process ``sender`` has sent. The response is a `ProduceResponse`."""
         received_at_ms = self._world.now_ms
 
         def respond(outcome: WriteResult | CoterieError) -> None:
             match outcome:
                 case WriteResult():
-                    call.respond(Produced(base_offset=outcome.base_offset))
+                    call.respond(ProduceResponse(base_offset=outcome.base_offset))
                 case KafkaRefusal():
-                    call.respond(Produced(error=outcome.error))
+                    call.respond(ProduceResponse(error=outcome.error))
                 case _:
-                    call.respond(Produced(error=ErrorCode.kafka_storage_error))
+                    call.respond(ProduceResponse(error=ErrorCode.kafka_storage_error))
 
         self._queue_request(
             call,
@@ -179,7 +181,7 @@ class SimBroker:
             ),
         )
 
-    def open_transactions(self) -> list[str]:
+    def ids_of_open_transactions(self) -> list[str]:
         """The transactional ids that have an open transaction."""
         return [
             transactional_id
@@ -198,7 +200,7 @@ class SimBroker:
     def _queue_request(self, call: Call, write: _Write) -> None:
         """Queue the write of a request; the call fails if the broker is down."""
         if not self.is_up:
-            call.fail("connection refused", within_ms=20)
+            call.fail_later("connection refused", within_ms=20)
             return
         self._open_calls[call] = None
         self._queue_write(write)
@@ -230,9 +232,9 @@ class SimBroker:
         """Queue ``write``, and begin to write unless a write is in progress."""
         self._queued_writes.append(write)
         if not self._writes_in_progress:
-            self._write_queued()
+            self._begin_queued_writes()
 
-    def _write_queued(self) -> None:
+    def _begin_queued_writes(self) -> None:
         """Write all queued writes together and deliver their results; then write those that were queued meanwhile."""
         self._writes_in_progress, self._queued_writes = self._queued_writes, []
         writes = self._writes_in_progress
@@ -246,7 +248,7 @@ class SimBroker:
                 self._deliver_outcome(write, outcome)
             self._checker.on_partitions_updated()
             if self._queued_writes:
-                self._write_queued()
+                self._begin_queued_writes()
 
         self._world.call_after(self.disk.draw_write_duration_ms(self._world.rng), on_written)
 
@@ -257,7 +259,7 @@ class SimBroker:
         durable_writes, outcomes = self._execute_writes(writes)
         self._store.commit()
         for durable_write, (_, outcome) in zip(durable_writes, outcomes, strict=True):
-            values = _recorded_values(durable_write, outcome)
+            values = _recorded_values_of_write(durable_write, outcome)
             self._world.add_record(
                 RecordKind.STEP,
                 durable_write.transactional_id,
@@ -265,7 +267,7 @@ class SimBroker:
                 durable_write.sender,
                 *values,
             )
-        self._checker.on_durable(durable_writes)
+        self._checker.on_writes_durable(durable_writes)
         return outcomes
 
     def _roll_back_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
@@ -286,13 +288,13 @@ class SimBroker:
         outcomes: list[tuple[_Write, WriteResult | CoterieError]] = []
         for write in writes:
             state_before = read_transaction(self._store.database, write.transactional_id)
-            changes = self._store.changes
+            changes = self._store.changed_row_count
             outcome: WriteResult | CoterieError
             with MachineCheck("broker"):
                 try:
                     outcome = write.execute(self._store)
                 except CoterieError as refusal:
-                    assert self._store.changes == changes, "refuse before the first write"
+                    assert self._store.changed_row_count == changes, "refuse before the first write"
                     outcome = refusal
             state_after = read_transaction(self._store.database, write.transactional_id)
             durable_writes.append(
@@ -306,7 +308,7 @@ class SimBroker:
     def _deliver_outcome(self, write: _Write, outcome: WriteResult | CoterieError) -> None:
         """Update partitions and timers with the result of ``write``, then respond to its request."""
         if isinstance(outcome, WriteResult):
-            for partition_change in outcome.partitions:
+            for partition_change in outcome.partition_offsets:
                 partition = self.topic.partitions[partition_change.topic_partition.partition]
                 partition.first_unstable_offset = partition_change.first_unstable_offset
                 partition.advance_end_offset(partition_change.end_offset)
@@ -321,13 +323,15 @@ class SimBroker:
         write.on_outcome(outcome)
 
 
-def _recorded_values(durable_write: DurableWrite, outcome: WriteResult | CoterieError) -> tuple[RecordValue, ...]:
+def _recorded_values_of_write(
+    durable_write: DurableWrite, outcome: WriteResult | CoterieError
+) -> tuple[RecordValue, ...]:
     """The values of one write in a record."""
     match outcome:
         case WriteResult():
             end_offsets = (
                 f"{partition_change.topic_partition.partition}:{partition_change.end_offset}"
-                for partition_change in outcome.partitions
+                for partition_change in outcome.partition_offsets
             )
             return (
                 outcome.base_offset,

@@ -20,8 +20,8 @@ from coterie.lab.simulator.producers.sim_topic import PARTITION_COUNT, SimTopic
 from coterie.lab.simulator.producers.transaction_contents import (
     LogBatch,
     TransactionContents,
-    filter_committed,
-    read_log_batch,
+    decode_log_batch,
+    read_committed_labels,
 )
 from coterie.lab.simulator.records import RecordKind, recorded_name
 from coterie.lab.simulator.world import World
@@ -47,9 +47,9 @@ class _PartitionLog:
     """One partition: its log as far as it was read, its open batches and its reader."""
 
     batches: list[LogBatch] = field(default_factory=list)
-    open_batches: dict[int, list[LogBatch]] = field(default_factory=dict)
+    open_batches_by_producer_id: dict[int, list[LogBatch]] = field(default_factory=dict)
     """By producer id, the batches that no commit or abort marker has followed."""
-    next_offset: int = 0
+    next_unchecked_offset: int = 0
     """The offset of the next batch that the checks will read."""
     reader_offset: int = 0
     """The offset of the next batch that the read_committed reader will fetch."""
@@ -58,7 +58,7 @@ class _PartitionLog:
     def first_open_offset(self) -> int | None:
         """The lowest first offset of the batches of open transactions; None if no transaction is open in the
         partition."""
-        return min((entries[0].base_offset for entries in self.open_batches.values()), default=None)
+        return min((entries[0].base_offset for entries in self.open_batches_by_producer_id.values()), default=None)
 
 
 class ProducersChecker:
@@ -96,11 +96,11 @@ class ProducersChecker:
 
     # -- producers' requests and responses ----------------------------------------------------------------------------
 
-    def on_label(self, transaction: TransactionContents, label: bytes) -> None:
+    def note_batch_label(self, transaction: TransactionContents, label: bytes) -> None:
         """Store that ``label`` is the label of a batch of ``transaction``."""
         self._transaction_by_label[label] = transaction
 
-    def on_identity(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
+    def on_identity_received(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
         """Check that no other process has received the producer id and epoch that ``process`` receives.
 
         :raises Violation: ONE_PRODUCER.
@@ -113,7 +113,7 @@ class ProducersChecker:
             self._received_identities.get(transactional_id, producer), producer
         )
 
-    def on_written(self, partition: int, label: bytes, base_offset: int) -> None:
+    def on_batch_acknowledged(self, partition: int, label: bytes, base_offset: int) -> None:
         """Check the offset that a producer receives for its batch.
 
         :raises Violation: EXACTLY_ONCE.
@@ -122,7 +122,7 @@ class ProducersChecker:
         if written != acknowledged:
             raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is acknowledged at {acknowledged}, and is at {written}")
 
-    def on_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
+    def on_batch_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
         """Check that a batch may be refused as out of order: when it was sent, an earlier batch had no response
         (``had_earlier``).
 
@@ -131,7 +131,7 @@ class ProducersChecker:
         if not had_earlier:
             raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is refused as out of order")
 
-    def on_refused(self, process: str, error: ErrorCode) -> None:
+    def on_request_refused(self, process: str, error: ErrorCode) -> None:
         """Check that a request of ``process`` may be refused.
 
         :raises Violation: FENCED_FOR_A_REASON.
@@ -139,7 +139,7 @@ class ProducersChecker:
         if process not in self._may_be_refused:
             raise Violation(Invariant.FENCED_FOR_A_REASON, f"{process} is refused with {error.name}")
 
-    def on_ended(self, transaction: TransactionContents, *, is_commit: bool) -> None:
+    def on_transaction_end_acknowledged(self, transaction: TransactionContents, *, is_commit: bool) -> None:
         """Check the success of the commit or abort of ``transaction`` that its producer receives.
 
         :raises Violation: TOLD_IS_DONE.
@@ -160,7 +160,7 @@ class ProducersChecker:
 
     # -- the broker's writes ------------------------------------------------------------------------------------------
 
-    def on_durable(self, writes: Sequence[DurableWrite]) -> None:
+    def on_writes_durable(self, writes: Sequence[DurableWrite]) -> None:
         """Check the writes of one transaction of the store, which are durable now, and the batches that they have added
         to the logs.
 
@@ -175,7 +175,7 @@ class ProducersChecker:
             for number, log in enumerate(self._partition_logs):
                 if any(
                     self._transaction_of(batch) is transaction
-                    for batches in log.open_batches.values()
+                    for batches in log.open_batches_by_producer_id.values()
                     for batch in batches
                 ):
                     raise Violation(
@@ -197,18 +197,20 @@ class ProducersChecker:
                     f"{first_open_offset}",
                 )
 
-    def on_loaded(self) -> None:
+    def on_broker_started(self) -> None:
         """Check after a start of the broker that the logs contain the same batches as before.
 
         :raises Violation: NOTHING_LOST, STABLE.
         """
         for partition, log in zip(self._topic.partitions, self._partition_logs, strict=True):
-            batches = [read_log_batch(data) for data in self._topic.read_batches(partition, 0, log.next_offset)]
+            batches = [
+                decode_log_batch(data) for data in self._topic.read_batches(partition, 0, log.next_unchecked_offset)
+            ]
             if batches != log.batches:
                 raise Violation(Invariant.NOTHING_LOST, f"partition {partition.number} has a changed log after a crash")
         self.on_partitions_updated()
 
-    def on_read(self, number: int, *, batches_max: int = -1) -> None:
+    def read_and_check_batches(self, number: int, *, batches_max: int = -1) -> None:
         """Let the read_committed consumer fetch the next batches of partition ``number``, ``batches_max`` at most (-1:
         all), and check what it receives.
 
@@ -217,7 +219,7 @@ class ProducersChecker:
         log, partition = self._partition_logs[number], self._topic.partitions[number]
         offset = log.reader_offset
         batches = [
-            read_log_batch(data)
+            decode_log_batch(data)
             for data in self._topic.read_batches(
                 partition, offset, partition.last_stable_offset, batches_max=batches_max
             )
@@ -225,7 +227,7 @@ class ProducersChecker:
         if not batches:
             return
         end_offset = batches[-1].last_offset + 1
-        received_labels = filter_committed(
+        received_labels = read_committed_labels(
             batches, [aborted[:2] for aborted in self._topic.aborted_transactions(partition, offset, end_offset)]
         )
         committed_labels = [batch.label for batch in batches if batch.label in self._committed_labels]
@@ -242,16 +244,16 @@ class ProducersChecker:
         for log in self._partition_logs:
             log.reader_offset = 0
 
-    def read_to_end(self) -> str | None:
+    def reason_not_at_end_after_reading(self) -> str | None:
         """Let the read_committed consumer read on. Returns the reason why it has not reached the end of all logs; None
         when it has.
 
         :raises Violation: COMMITTED_ONLY.
         """
         for number, log in enumerate(self._partition_logs):
-            self.on_read(number)
-            if log.reader_offset != log.next_offset:
-                return f"partition {number} is read up to {log.reader_offset} and ends at {log.next_offset}"
+            self.read_and_check_batches(number)
+            if log.reader_offset != log.next_unchecked_offset:
+                return f"partition {number} is read up to {log.reader_offset} and ends at {log.next_unchecked_offset}"
         return None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -310,19 +312,19 @@ class ProducersChecker:
             self._topic.partitions[number],
             list[TransactionContents](),
         )
-        for batch in map(read_log_batch, self._topic.read_batches(partition, log.next_offset, 2**63 - 1)):
-            if batch.base_offset != log.next_offset:
+        for batch in map(decode_log_batch, self._topic.read_batches(partition, log.next_unchecked_offset, 2**63 - 1)):
+            if batch.base_offset != log.next_unchecked_offset:
                 raise Violation(
                     Invariant.NOTHING_LOST,
-                    f"partition {number} continues at {batch.base_offset}, not at {log.next_offset}",
+                    f"partition {number} continues at {batch.base_offset}, not at {log.next_unchecked_offset}",
                 )
             log.batches.append(batch)
-            log.next_offset = batch.last_offset + 1
+            log.next_unchecked_offset = batch.last_offset + 1
             if batch.label is not None:
                 self._check_data_batch(number, batch)
-                log.open_batches.setdefault(batch.producer.producer_id, []).append(batch)
-            elif batches := log.open_batches.pop(batch.producer.producer_id, []):
-                ended_transactions.append(self._check_marker(number, batches, is_commit=batch.is_commit))
+                log.open_batches_by_producer_id.setdefault(batch.producer.producer_id, []).append(batch)
+            elif batches := log.open_batches_by_producer_id.pop(batch.producer.producer_id, []):
+                ended_transactions.append(self._check_marker(number, batches, is_commit=batch.is_commit_marker))
         return ended_transactions
 
     def _check_data_batch(self, number: int, batch: LogBatch) -> None:

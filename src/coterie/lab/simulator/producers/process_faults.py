@@ -37,7 +37,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
             {
                 self._pause_random_process: 4,
                 self._kill_random_process: 4,
-                self.kill_permanently: 1,
+                self.kill_random_process_permanently: 1,
                 self._start_second_process: 3,
                 self._change_protocol_version: 1,
                 self._fail_disk: 1,
@@ -71,7 +71,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         seed."""
         if self._play.broker.is_up:
             for number in range(PARTITION_COUNT):
-                self._play.checker.on_read(number, batches_max=self._rng.choice((1, 3, -1)))
+                self._play.checker.read_and_check_batches(number, batches_max=self._rng.choice((1, 3, -1)))
         self._world.call_after(self._rng.randint(100, 1_000), self._read_committed_batches)
 
     # -- producers ----------------------------------------------------------------------------------------------------

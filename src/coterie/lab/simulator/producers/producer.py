@@ -16,7 +16,7 @@ from coterie.groups.transaction_messages import (
     Reply,
 )
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.producers.broker import Produced
+from coterie.lab.simulator.producers.broker import ProduceResponse
 from coterie.lab.simulator.producers.play import (
     DELIVERY_TIMEOUT_MS,
     IN_FLIGHT_MAX,
@@ -42,7 +42,7 @@ class _Batch:
     data: bytes
     made_at_ms: int
     """When the batch was encoded and first sent."""
-    is_written: bool = False
+    has_acknowledgement: bool = False
     """Whether the broker has acknowledged the batch."""
 
 
@@ -82,27 +82,27 @@ class ProducerProcess(SimProcess):
 
         def make_event(fresh_producer_id: int) -> Event:
             return InitProducerId(
-                timeout_ms=self.play.timeout_ms,
-                timeout_max_ms=self.play.timeout_ms,
+                transaction_timeout_ms=self.play.timeout_ms,
+                transaction_timeout_max_ms=self.play.timeout_ms,
                 expected_producer=expected_producer,
                 fresh_producer_id=fresh_producer_id,
             )
 
         def on_reply(reply: Reply) -> None:
             self._use_identity(reply.producer)
-            self._begin_after_pause()
+            self._begin_transaction_after_pause()
 
-        self._send_until_answered(make_event, on_reply)
+        self._send_request_until_answered(make_event, on_reply)
 
     def _use_identity(self, producer: ProducerIdAndEpoch) -> None:
         """Use ``producer`` from now on. If it is new, batches are numbered from 0 again."""
         if producer != self._identity:
             self.play.world.add_record(RecordKind.BECOMES, self.name, *producer)
-            self.play.checker.on_identity(self.name, self.transactional_id, producer)
+            self.play.checker.on_identity_received(self.name, self.transactional_id, producer)
             self._identity = producer
             self._sequences, self._acknowledged_partitions = {}, set()
 
-    def _begin_after_pause(self) -> None:
+    def _begin_transaction_after_pause(self) -> None:
         """Begin the next transaction after up to 600 ms. It is the last one if the faults have ended."""
         is_last = self.play.is_ending
         self.call_after(self._rng.randint(0, 600), lambda: self._begin_transaction(is_last=is_last))
@@ -152,7 +152,9 @@ class ProducerProcess(SimProcess):
     def _in_flight_span(self, partition_number: int) -> int:
         """Number of this transaction's batches in partition ``partition_number``, counted from the first one
         without a response. The broker keeps the last `IN_FLIGHT_MAX` batches to detect duplicates."""
-        is_written_by_batch = [batch.is_written for batch in self._batches if batch.partition == partition_number]
+        is_written_by_batch = [
+            batch.has_acknowledgement for batch in self._batches if batch.partition == partition_number
+        ]
         return len(is_written_by_batch) - is_written_by_batch.index(False) if False in is_written_by_batch else 0
 
     def _add_partition(self, partition_number: int) -> None:
@@ -166,12 +168,12 @@ class ProducerProcess(SimProcess):
             self._send_next_batch()
 
         self._pending_callback_count += 1
-        self._send_until_answered(lambda _: request, on_reply)
+        self._send_request_until_answered(lambda _: request, on_reply)
 
     def _make_batch(self, partition_number: int) -> _Batch:
         """Make the next batch for partition ``partition_number``."""
-        label = self._transaction.add_label(partition_number)
-        self.play.checker.on_label(self._transaction, label)
+        label = self._transaction.add_batch_label(partition_number)
+        self.play.checker.note_batch_label(self._transaction, label)
         sequence, record_count = self._sequences.get(partition_number, 0), self._rng.randint(1, 3)
         self._sequences[partition_number] = sequence + record_count
         data = encode_batch(
@@ -187,11 +189,12 @@ class ProducerProcess(SimProcess):
         return batch
 
     def _send_batch(self, batch: _Batch) -> None:
-        """Send ``batch``. :meth:`_on_produced` processes the response; without a response :meth:`_send_again` sends the
-        batch again, or aborts the transaction after `DELIVERY_TIMEOUT_MS`."""
+        """Send ``batch``. :meth:`_on_produced` processes the response; without a response :meth:`_send_batch_again`
+        sends the batch again, or aborts the transaction after `DELIVERY_TIMEOUT_MS`."""
         earlier = self._batches[: self._batches.index(batch)]
         had_earlier = any(
-            earlier_batch.partition == batch.partition and not earlier_batch.is_written for earlier_batch in earlier
+            earlier_batch.partition == batch.partition and not earlier_batch.has_acknowledgement
+            for earlier_batch in earlier
         )
         new_batch = NewBatch(
             topic_partition=topic_partition(batch.partition),
@@ -205,23 +208,23 @@ class ProducerProcess(SimProcess):
         self._pending_callback_count += 1
 
         def on_response(response: object) -> None:
-            assert isinstance(response, Produced)
+            assert isinstance(response, ProduceResponse)
             self._pending_callback_count -= 1
             self._on_produced(batch, response, had_earlier=had_earlier)
 
         def on_failure(_: str) -> None:
             self._pending_callback_count -= 1
-            self._send_again(batch)
+            self._send_batch_again(batch)
 
         self.play.network.send_request(
             self.transactional_id,
             lambda call: self.play.broker.serve_batch(call, self.name, new_batch),
-            on_response=lambda answer: self.deliver(lambda: on_response(answer)),
-            on_failure=lambda reason: self.deliver(lambda: on_failure(reason)),
+            on_response=lambda answer: self.deliver_callback(lambda: on_response(answer)),
+            on_failure=lambda reason: self.deliver_callback(lambda: on_failure(reason)),
             late_max_ms=REQUEST_DELAY_MAX_MS,
         )
 
-    def _on_produced(self, batch: _Batch, response: Produced, *, had_earlier: bool) -> None:
+    def _on_produced(self, batch: _Batch, response: ProduceResponse, *, had_earlier: bool) -> None:
         """Process the broker's response to ``batch``. ``had_earlier``: when it was sent, an earlier batch of its
         partition had no response."""
         self.play.world.add_record(
@@ -229,22 +232,22 @@ class ProducerProcess(SimProcess):
         )
         match response.error:
             case ErrorCode.none:
-                batch.is_written = True
+                batch.has_acknowledgement = True
                 self._acknowledged_partitions.add(batch.partition)
-                self.play.checker.on_written(batch.partition, batch.label, response.base_offset)
+                self.play.checker.on_batch_acknowledged(batch.partition, batch.label, response.base_offset)
                 self._end_transaction_if_idle()
             case ErrorCode.kafka_storage_error:
-                self._send_again(batch)
+                self._send_batch_again(batch)
             case ErrorCode.out_of_order_sequence_number:
                 # The batch before this one has not arrived yet.
-                self.play.checker.on_out_of_order(batch.label, had_earlier=had_earlier)
-                self._send_again(batch)
+                self.play.checker.on_batch_out_of_order(batch.label, had_earlier=had_earlier)
+                self._send_batch_again(batch)
             case error:
-                self.play.checker.on_refused(self.name, error)
+                self.play.checker.on_request_refused(self.name, error)
                 self._is_aborting = True
                 self._end_transaction_if_idle()
 
-    def _send_again(self, batch: _Batch) -> None:
+    def _send_batch_again(self, batch: _Batch) -> None:
         """Send ``batch`` again soon. After `DELIVERY_TIMEOUT_MS` abort the transaction instead."""
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
             self.play.world.add_record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
@@ -272,7 +275,7 @@ class ProducerProcess(SimProcess):
             return
         if self._is_aborting:
             self._end_transaction(is_commit=False)
-        elif not self._planned_partitions and all(batch.is_written for batch in self._batches):
+        elif not self._planned_partitions and all(batch.has_acknowledgement for batch in self._batches):
             self._end_transaction(is_commit=self._wants_commit)
 
     def _end_transaction(self, *, is_commit: bool) -> None:
@@ -280,7 +283,9 @@ class ProducerProcess(SimProcess):
         epoch, so that these batches cannot enter the next transaction."""
         transaction, producer = self._transaction, self._identity
         transaction.is_commit_requested = is_commit
-        needs_new_epoch = not self.protocol.bumps_epoch and not all(batch.is_written for batch in self._batches)
+        needs_new_epoch = not self.protocol.bumps_epoch and not all(
+            batch.has_acknowledgement for batch in self._batches
+        )
         if needs_new_epoch and self.play.world.draw_bool(0.5):
             # InitProducerId with the present epoch aborts the open transaction and returns the next epoch (KIP-360).
             self._request_producer_id(producer)
@@ -296,7 +301,7 @@ class ProducerProcess(SimProcess):
 
         def on_reply(reply: Reply) -> None:
             self.play.world.add_record(RecordKind.COMMITTED if is_commit else RecordKind.ABORTED, self.name)
-            self.play.checker.on_ended(transaction, is_commit=is_commit)
+            self.play.checker.on_transaction_end_acknowledged(transaction, is_commit=is_commit)
             if self._is_last and is_commit:
                 self.is_done = True
                 self.play.world.add_record(RecordKind.DONE, self.name)
@@ -304,13 +309,15 @@ class ProducerProcess(SimProcess):
                 self.call_after(self._rng.choice((0, 2_000)), lambda: self._request_producer_id(producer))
             else:
                 self._use_identity(reply.producer)
-                self._begin_after_pause()
+                self._begin_transaction_after_pause()
 
-        self._send_until_answered(make_event, on_reply)
+        self._send_request_until_answered(make_event, on_reply)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _send_until_answered(self, make_event: Callable[[int], Event], on_success: Callable[[Reply], None]) -> None:
+    def _send_request_until_answered(
+        self, make_event: Callable[[int], Event], on_success: Callable[[Reply], None]
+    ) -> None:
         """Send the request that ``make_event`` builds from a fresh producer id, and call ``on_success`` with the
         response. The request is sent again until it has a response other than a storage error. A refusal ends the
         process."""
@@ -320,10 +327,12 @@ class ProducerProcess(SimProcess):
 
         def serve(call: Call) -> None:
             if may_arrive_late or not call.has_ended:
-                self.play.broker.serve_event(call, self.name, self.transactional_id, make_event)
+                self.play.broker.serve_transaction_event(call, self.name, self.transactional_id, make_event)
 
         def retry() -> None:
-            self.call_after(self._rng.randint(20, 300), lambda: self._send_until_answered(make_event, on_success))
+            self.call_after(
+                self._rng.randint(20, 300), lambda: self._send_request_until_answered(make_event, on_success)
+            )
 
         def on_response(reply: object) -> None:
             assert isinstance(reply, Reply)
@@ -332,13 +341,13 @@ class ProducerProcess(SimProcess):
             elif reply.error is ErrorCode.kafka_storage_error:
                 retry()
             else:
-                self.play.checker.on_refused(self.name, reply.error)
+                self.play.checker.on_request_refused(self.name, reply.error)
                 self.kill(RecordKind.REFUSED, reply.error.name)
 
         self.play.network.send_request(
             self.transactional_id,
             serve,
-            on_response=lambda answer: self.deliver(partial(on_response, answer)),
-            on_failure=lambda _: self.deliver(retry),
+            on_response=lambda answer: self.deliver_callback(partial(on_response, answer)),
+            on_failure=lambda _: self.deliver_callback(retry),
             late_max_ms=REQUEST_DELAY_MAX_MS if may_arrive_late else 0,
         )

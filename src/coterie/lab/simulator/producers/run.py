@@ -75,9 +75,9 @@ def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -
 def unsettled_reason(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
     """The reason why the producers have not settled; None when every transaction has ended, every producer has
     committed its last one, and the read_committed reader has read all logs to their end."""
-    if open_ids := play.broker.open_transactions():
+    if open_ids := play.broker.ids_of_open_transactions():
         return f"the transactions of {open_ids} are open"
     for producer in producers:
         if not producer.is_done:
             return f"{producer.name} has not committed its last transaction"
-    return play.checker.read_to_end()
+    return play.checker.reason_not_at_end_after_reading()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
-from coterie.wire.batches import decode_records, encode_marker, read_batch_header
+from coterie.wire.batches import decode_records, encode_transaction_marker, read_batch_header
 
 _COVERED_BY_CRC = slice(21, None)
 """The bytes of a batch that its checksum covers: all that follow the checksum."""
@@ -27,7 +27,7 @@ class TransactionContents:
         self.is_commit_requested = False
         """Whether the producer has requested the commit."""
 
-    def add_label(self, partition: int) -> bytes:
+    def add_batch_label(self, partition: int) -> bytes:
         """Make a unique label for one more batch in ``partition``, and add it to ``labels``."""
         labels = self.labels.setdefault(partition, [])
         labels.append(f"{self.name} batch {len(labels) + 1} of {partition}".encode())
@@ -42,17 +42,17 @@ class LogBatch:
     last_offset: int
     producer: ProducerIdAndEpoch
     label: bytes | None
-    is_commit: bool = False
+    is_commit_marker: bool = False
     """Whether this is a commit marker."""
 
 
 @lru_cache(maxsize=4_096)  # a log is read from its start many times
-def read_log_batch(data: bytes) -> LogBatch:
+def decode_log_batch(data: bytes) -> LogBatch:
     """Decode one batch of a log."""
     header = read_batch_header(data)
     is_commit, label = False, None
     if header.is_control:
-        commit_marker = encode_marker(
+        commit_marker = encode_transaction_marker(
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             is_commit=True,
@@ -66,11 +66,11 @@ def read_log_batch(data: bytes) -> LogBatch:
         last_offset=header.last_offset,
         producer=ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
         label=label,
-        is_commit=is_commit,
+        is_commit_marker=is_commit,
     )
 
 
-def filter_committed(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
+def read_committed_labels(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
     """The labels that a read_committed consumer receives of the fetched ``batches``. As in Kafka's consumer, an aborted
     transaction hides the batches of its producer from the transaction's first offset to the producer's next abort
     marker.
@@ -83,7 +83,7 @@ def filter_committed(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, i
         while pending_aborts and pending_aborts[0][1] <= batch.last_offset:
             hidden_producer_ids.add(pending_aborts.pop(0)[0])
         if batch.label is None:
-            if not batch.is_commit:
+            if not batch.is_commit_marker:
                 hidden_producer_ids.discard(batch.producer.producer_id)
         elif batch.producer.producer_id not in hidden_producer_ids:
             labels.append(batch.label)

@@ -32,7 +32,7 @@ class WorkersChecker:
         self.processes: Mapping[str, WorkerProcess] = {}
         """The processes that have not ended, by name."""
 
-    def on_forged(self, process: WorkerProcess, answer: Answer) -> None:
+    def on_forged_configs_answered(self, process: WorkerProcess, answer: Answer) -> None:
         """Check the response of the leader ``process`` to forged task configs.
 
         :raises Violation: SIGNED.
@@ -44,7 +44,7 @@ class WorkersChecker:
         """Whether ``process`` must refuse task configs without a valid signature."""
         return True
 
-    def on_exit(self, process: WorkerProcess, code: int) -> None:
+    def on_process_exit(self, process: WorkerProcess, code: int) -> None:
         """Check that ``process``, if its worker was ordered to drain and the process was not ordered to end, exits with
         ``code`` 0 and without jobs and tasks.
 
@@ -56,7 +56,7 @@ class WorkersChecker:
                 f"{process.name} exits with {code}, and still owns {job_list_text(process.assigned_jobs)}",
             )
 
-    def on_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
+    def on_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
         """Count and check a stop that the herder orders. ``spec`` is the running task; None if no such task runs.
 
         :raises Violation: STOPPED_FOR_A_REASON.
@@ -99,7 +99,7 @@ class WorkersChecker:
             Invariant.TOLD_IS_WRITTEN, f"{process.name} reports that {key} is written, but has not read it in the log"
         )
 
-    def on_config_lines(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
+    def on_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
         """Check ``lines``, which ``process`` is about to append to the config log: if only the leader may append one of
         them, the last such line in the log is not of another process that became the leader later. ``leadership`` is
         that of ``process`` when it ordered the append.
@@ -117,7 +117,7 @@ class WorkersChecker:
             )
         self._last_leader = (leadership, process.name)
 
-    def on_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
+    def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
         """Check that no other process that runs without a pause and may still be a member runs ``task``, which
         ``process`` is about to start. Not checked if ``process`` was replaced.
 
@@ -133,7 +133,7 @@ class WorkersChecker:
             ):
                 raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} runs")
 
-    def on_restart(self, process: WorkerProcess, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
+    def on_task_restart(self, process: WorkerProcess, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Check the restart of ``task`` by ``process`` after its query has died. ``holds_checkpoint``: whether the
         process still holds the task's checkpoint.
 
@@ -148,9 +148,9 @@ class WorkersChecker:
             raise Violation(
                 Invariant.RESTARTED_IN_PLACE, f"{process.name} restarts {task} {late_ms} ms after the end of its lease"
             )
-        self.on_start(process, task)
+        self.on_task_start(process, task)
 
-    def on_resumed(self, process: WorkerProcess) -> None:
+    def on_process_resume(self, process: WorkerProcess) -> None:
         """Check ``process``, which is about to resume: if it may still be a member, as after a short pause, no other
         worker runs its tasks.
 
@@ -164,7 +164,7 @@ class WorkersChecker:
                         Invariant.ONE_OWNER, f"{process.name} resumes {shared_tasks}, which {other_process.name} runs"
                     )
 
-    def check_every_second(self) -> None:
+    def check_expired_processes_stopped(self) -> None:
         """Check that each process without a response for a session timeout has stopped its tasks. Called every second.
 
         :raises Violation: STOPPED_WHEN_EXPIRED.

@@ -50,22 +50,22 @@ class ConfigClient:
             on_response=lambda _: (
                 process.call_after(read_delay_ms, self.read_new_lines)
                 if read_delay_ms
-                else process.deliver(self.read_new_lines)
+                else process.deliver_callback(self.read_new_lines)
             ),
             on_failure=lambda _: process.call_after(500, self.poll_config_log),
         )
 
-    def begin_chore(self, chore: herder.FindConfigEnd | herder.OpenLeaderLog | herder.AppendConfig) -> None:
+    def begin_chore(self, chore: herder.FindConfigEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
         """Begin a chore of the herder at the config log; the herder receives the result later."""
         match chore:
             case herder.FindConfigEnd():
-                self.find_end(chore)
+                self.find_log_end(chore)
             case herder.OpenLeaderLog():
                 self.open_leader_log(chore)
-            case herder.AppendConfig():
+            case herder.AppendConfigLines():
                 self.append_lines(chore)
 
-    def find_end(self, chore: herder.FindConfigEnd) -> None:
+    def find_log_end(self, chore: herder.FindConfigEnd) -> None:
         """Pass the log's end offset to the herder; None if the request failed."""
         self._call_broker(
             lambda: self._cluster.config_log.end_offset,
@@ -82,30 +82,35 @@ class ConfigClient:
 
         def on_opened(opening: LogPosition) -> None:
             self._opening = opening
-            self._feed_herder(herder.LeaderLogOpened(number=chore.number))
+            self._feed_herder(herder.LeaderLogOpened(opening_number=chore.opening_number))
 
         self._call_broker(
             open_log,
             on_opened,
-            lambda reason: self._feed_herder(herder.LeaderLogOpenFailed(number=chore.number, reason=reason)),
+            lambda reason: self._feed_herder(
+                herder.LeaderLogOpenFailed(opening_number=chore.opening_number, reason=reason)
+            ),
         )
 
-    def append_lines(self, chore: herder.AppendConfig) -> None:
+    def append_lines(self, chore: herder.AppendConfigLines) -> None:
         """Append lines, and pass the log's end offset or the failure to the herder. After a failure the lines may have
         been appended, unless another worker has opened the leader's log since."""
-        opening = None if chore.leader_log is None else self._opening
-        leadership = self._process.leadership
+        opening = None if chore.leader_log_opening is None else self._opening
+        leadership = self._process.leadership_number
 
         def append() -> LogPosition:
             if opening is not None and opening != self._cluster.config_log.leader_openings:
                 return FENCED
-            self._cluster.checker.on_config_lines(self._process, leadership, chore.lines)
+            self._cluster.checker.on_config_append(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
 
         def on_failure(reason: str, *, is_fenced: bool = False) -> None:
             self._feed_herder(
-                herder.ConfigAppendFailed(
-                    purpose=chore.purpose, reason=reason, leader_log=chore.leader_log, is_fenced=is_fenced
+                herder.ConfigLinesAppendFailed(
+                    purpose=chore.purpose,
+                    reason=reason,
+                    leader_log_opening=chore.leader_log_opening,
+                    is_fenced=is_fenced,
                 )
             )
 
@@ -113,7 +118,7 @@ class ConfigClient:
             if end == FENCED:
                 on_failure("another worker has opened the leader's log", is_fenced=True)
             else:
-                self._feed_herder(herder.ConfigAppended(purpose=chore.purpose, end_offset=end))
+                self._feed_herder(herder.ConfigLinesAppended(purpose=chore.purpose, end_offset=end))
 
         self._call_broker(append, on_appended, on_failure)
 
@@ -142,11 +147,11 @@ class ConfigClient:
 
         def on_response(end_offset: object) -> None:
             assert isinstance(end_offset, int)
-            self._process.deliver(lambda: on_end_offset(LogPosition(end_offset)))
+            self._process.deliver_callback(lambda: on_end_offset(LogPosition(end_offset)))
 
         self._cluster.network.send_request(
             self._process.service,
             serve_and_wake_readers,
             on_response=on_response,
-            on_failure=lambda reason: self._process.deliver(lambda: on_failure(reason)),
+            on_failure=lambda reason: self._process.deliver_callback(lambda: on_failure(reason)),
         )

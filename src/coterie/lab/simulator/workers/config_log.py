@@ -42,13 +42,13 @@ class ConfigLog:
     def _runnable_tasks(self) -> Mapping[ConnectorTaskId, TaskSpec]:
         """The tasks of the connectors whose target state is STARTED, with their configs."""
         runnable_tasks = {}
-        for name in self._state.names():
+        for name in self._state.connector_names():
             connector = self._state.connector(name)
             if connector is None or self._state.target_state(name) is not TargetState.STARTED:
                 continue
             for number, config in enumerate(connector.task_configs):
                 task = ConnectorTaskId(name, number)
-                runnable_tasks[task] = TaskSpec(task=task, incarnation=connector.incarnation, config=config)
+                runnable_tasks[task] = TaskSpec(task=task, connector_incarnation=connector.incarnation, config=config)
         return runnable_tasks
 
     def configured_jobs_at(self, offset: ConfigOffset | LogPosition) -> Jobs:
@@ -62,9 +62,9 @@ class ConfigLog:
 
     def connector_names(self) -> list[ConnectorName]:
         """The names of all configured connectors."""
-        return self._state.names()
+        return self._state.connector_names()
 
-    def incarnation(self, name: ConnectorName) -> Incarnation | None:
+    def connector_incarnation(self, name: ConnectorName) -> Incarnation | None:
         """The present incarnation of the connector; None if it does not exist."""
         connector = self._state.connector(name)
         return connector.incarnation if connector is not None else None
@@ -74,11 +74,11 @@ class ConfigLog:
         as many as ``tasks.max``."""
         return [
             name
-            for name in self._state.names()
+            for name in self._state.connector_names()
             if (connector := self._state.connector(name)) is not None
             and self._state.target_state(name) is TargetState.STARTED
             and (
-                connector.applied_config != connector.config
+                connector.config_at_last_commit != connector.config
                 or len(connector.task_configs) != int(connector.config["tasks.max"])
             )
         ]

@@ -61,14 +61,14 @@ class Operators:
             elif is_done:
                 process.is_draining = False
 
-        process.deliver(lambda: process.rest.send_to_herder(order(worker=process.service), on_answer))
+        process.deliver_callback(lambda: process.rest.send_to_herder(order(worker=process.service), on_answer))
 
     def forge_task_configs(self) -> None:
         """Send forged task configs for a random connector to the leader."""
         names, leader = self._cluster.config_log.connector_names(), self._find_signing_leader()
         if names and leader is not None:
             signature = self._rng.choice(self._forged_signatures(leader))
-            self._send_forged(leader, self._rng.choice(names), signature)
+            self._send_forged_configs(leader, self._rng.choice(names), signature)
 
     def forge_all_task_configs(self) -> None:
         """Send forged task configs for every connector, with every kind of forged signature."""
@@ -77,7 +77,7 @@ class Operators:
             return
         for name in self._cluster.config_log.connector_names():
             for signature in self._forged_signatures(leader):
-                self._send_forged(leader, name, signature)
+                self._send_forged_configs(leader, name, signature)
 
     def _find_signing_leader(self) -> Worker | None:
         """The leader, if it runs without a pause, has its assignment, and the group's protocol signs requests;
@@ -104,10 +104,10 @@ class Operators:
             replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
         )
 
-    def _send_forged(self, leader: Worker, name: ConnectorName, signature: Signature | None) -> None:
+    def _send_forged_configs(self, leader: Worker, name: ConnectorName, signature: Signature | None) -> None:
         """Send task configs with ``signature`` to the leader; the checker receives the response."""
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
-        leader.rest.send_to_herder(request, partial(self._cluster.checker.on_forged, leader))
+        leader.rest.send_to_herder(request, partial(self._cluster.checker.on_forged_configs_answered, leader))
 
     def _running_processes(self) -> list[Worker]:
         """The processes that are neither paused nor ending."""

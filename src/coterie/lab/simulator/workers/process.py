@@ -23,7 +23,7 @@ class WorkerProcess(SimProcess, ABC):
             name += "'"
         super().__init__(world, name, service, live_processes)
         self.herder = herder
-        self.setup = setup
+        self.worker_setup = setup
         self.running_tasks: dict[ConnectorTaskId, TaskSpec] = {}
         """The running tasks: each from the order to start it until its query has died or its stop has ended."""
         self.is_ending = False
@@ -54,16 +54,16 @@ class WorkerProcess(SimProcess, ABC):
 
     @property
     @abstractmethod
-    def leadership(self) -> int:
+    def leadership_number(self) -> int:
         """The number that orders the leaderships of the group: of two workers that consider themselves the leader, the
         one that became it earlier has the lower number. 0 when the worker is not in the group."""
 
     @property
     def instance_id(self) -> InstanceId | None:
         """The worker's instance id; None if it is a dynamic member."""
-        return self.setup.instance_id
+        return self.worker_setup.instance_id
 
     @property
     def claims(self) -> Jobs | None:
         """The jobs that the worker claims; None: it may run all jobs that no worker claims."""
-        return self.setup.claims
+        return self.worker_setup.claims

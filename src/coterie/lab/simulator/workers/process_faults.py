@@ -50,8 +50,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._kill_random_process: 4,
             self._kill_several: 1,
             self._kill_leader: 2,
-            self._shut_down: 2,
-            self.kill_permanently: 1,
+            self._shut_down_random_worker: 2,
+            self.kill_random_process_permanently: 1,
             self._start_second_process: 2,
             self._start_next_worker: 3,
             self._delay_random_config_reads: 2,
@@ -63,8 +63,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self.operators.restart_random_worker: 2,
             self.operators.forge_task_configs: 1,
             self.users.put_random_connector: 3,
-            self.users.put_burst: 1,
-            self.users.delete_burst: 1,
+            self.users.put_connector_burst: 1,
+            self.users.delete_connector_burst: 1,
             self.users.delete_random_connector: 1,
             self.users.set_random_target_state: 2,
         }
@@ -75,7 +75,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         )
 
     @abstractmethod
-    def _change_setup(self, name: str, **settings: Any) -> None:
+    def _change_worker_setup(self, name: str, **settings: Any) -> None:
         """Change ``settings`` of the worker ``name``; its next process uses them."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
 
     def _check_every_second(self) -> None:
         """Run the checks of every second now, and again in one second."""
-        self._cluster.checker.check_every_second()
+        self._cluster.checker.check_expired_processes_stopped()
         self._world.call_after(1_000, self._check_every_second)
 
     def end_faults(self) -> None:
@@ -151,7 +151,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         it is killed soon."""
         if not (process.is_alive and process.is_paused):
             return
-        self._cluster.checker.on_resumed(process)
+        self._cluster.checker.on_process_resume(process)
         super()._resume_process(process)
         if newest_process(self.live_processes, process.service) is not process and not self._ends_if_replaced(process):
             # It was replaced while it was paused; the operator ends it as soon as it can be reached again.
@@ -215,7 +215,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
                 self._schedule_restart(process.service)
                 return
 
-    def _shut_down(self) -> None:
+    def _shut_down_random_worker(self) -> None:
         """Shut a random worker down cleanly; it starts again some time later."""
         process = self._random_process()
         if process is not None and not process.is_paused:
@@ -273,7 +273,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         nothing after the faults have ended."""
         if self._have_faults_ended:
             return
-        self._change_setup(name, **settings)
+        self._change_worker_setup(name, **settings)
         process = newest_process(self.live_processes, name)
         if process is not None and not process.is_paused:
             process.shut_down()

@@ -48,19 +48,19 @@ class RestEndpoints:
         """Pass a response of the herder to the sender of its request."""
         self._answer_callbacks.pop(reply.id)(reply.answer)
 
-    def publish(self, chore: herder.PublishTaskConfigs) -> None:
+    def publish_task_configs(self, chore: herder.PublishTaskConfigs) -> None:
         """Send task configs to the leader's internal endpoint, over the leader's link, which may be faulty. The herder
         receives the result."""
         process = self._process
 
         def report_result(refusal: str | None, *, forbidden: bool = False) -> None:
-            task_configs_published = herder.TaskConfigsPublished(
+            task_configs_published = herder.TaskConfigsPublicationEnded(
                 connector=chore.connector,
                 config_line_offset=chore.config_line_offset,
                 refusal=refusal,
-                forbidden=forbidden,
+                is_signature_refused=forbidden,
             )
-            process.deliver(lambda: self._feed_herder(task_configs_published))
+            process.deliver_callback(lambda: self._feed_herder(task_configs_published))
 
         leader = self._endpoints_of(chore.leader_url)
         if leader is None:
@@ -71,7 +71,7 @@ class RestEndpoints:
             body = repr(chore.configs).encode()
             signature = chore.signing_key.signature(body) if chore.signing_key is not None else None
             request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
-            leader._process.deliver(lambda: leader.send_to_herder(request, call.respond))
+            leader._process.deliver_callback(lambda: leader.send_to_herder(request, call.respond))
 
         def on_response(answer: object) -> None:
             assert isinstance(answer, Done | RequestRefused)

@@ -66,17 +66,17 @@ class SimTaskRuntime:
         self._record_task(RecordKind.TASK_STARTS, spec.task)
         self._specs_with_checkpoint[spec.task] = spec
         self._death_count_by_task[spec.task] = 0
-        self._checker.on_start(self._process, spec.task)
+        self._checker.on_task_start(self._process, spec.task)
         self._run_query(spec)
 
     def _restart_task(self, task: ConnectorTaskId) -> None:
         self._record_task(RecordKind.TASK_RESTARTS, task)
-        self._checker.on_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
+        self._checker.on_task_restart(self._process, task, holds_checkpoint=task in self._specs_with_checkpoint)
         self._run_query(self._specs_with_checkpoint[task])
 
     def _stop_task(self, task: ConnectorTaskId, grace_ms: int) -> None:
         self._process.world.add_record(RecordKind.TASK_STOPS, self._process.name, str(task), grace_ms)
-        self._checker.on_stop(self._process, self._process.running_tasks.get(task))
+        self._checker.on_task_stop(self._process, self._process.running_tasks.get(task))
         self._stopping_tasks.add(task)
         self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._report_stopped, task))
 

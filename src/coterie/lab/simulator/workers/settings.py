@@ -29,7 +29,7 @@ class WorkerSetup:
     """None: the worker may run all jobs that no worker claims."""
 
 
-def url_of(worker_name: str) -> WorkerUrl:
+def url_of_worker(worker_name: str) -> WorkerUrl:
     """The URL of the worker's REST endpoints."""
     return WorkerUrl(f"http://{worker_name}/")
 

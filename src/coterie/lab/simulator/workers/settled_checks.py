@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic
 
-from coterie.assignors.assignor_state import union
+from coterie.assignors.assignor_state import union_of_jobs
 from coterie.herder.connectors import RETRY_MAX_MS
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.records import RecordKind
@@ -60,7 +60,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     @property
     @abstractmethod
-    def _has_claims(self) -> bool:
+    def _transmits_claims(self) -> bool:
         """Whether the group's protocol transmits claims and drains."""
 
     @abstractmethod
@@ -169,7 +169,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     def _processes_for_unclaimed_jobs(self) -> Sequence[WorkerT]:
         """The processes that may run all jobs that no worker claims."""
-        if not self._has_claims:
+        if not self._transmits_claims:
             return self._processes
         return [
             process
@@ -180,14 +180,16 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     def _claimed_jobs(self) -> Jobs:
         """The jobs that workers claim, without the claims of draining workers."""
         claims = [process.claims for process in self._processes if not process.herder.lifecycle.is_draining]
-        return union([claimed for claimed in claims if claimed is not None]) if self._has_claims else Jobs()
+        return (
+            union_of_jobs([claimed for claimed in claims if claimed is not None]) if self._transmits_claims else Jobs()
+        )
 
     def _assignable_jobs(self, configured: Jobs) -> Jobs:
         """The jobs of ``configured`` that some worker may run, or that a draining worker keeps because no other worker
         may run them."""
         if self._processes_for_unclaimed_jobs():
             return configured
-        jobs_of_draining = union(
+        jobs_of_draining = union_of_jobs(
             [process.assigned_jobs for process in self._processes if process.herder.lifecycle.is_draining]
         )
         return configured & (self._claimed_jobs() | jobs_of_draining)
@@ -199,7 +201,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         """
         claimed = self._claimed_jobs()
         for process in self._processes:
-            if not self._has_claims or process.herder.lifecycle.is_draining:
+            if not self._transmits_claims or process.herder.lifecycle.is_draining:
                 continue
             ineligible = (
                 process.assigned_jobs & claimed if process.claims is None else process.assigned_jobs - process.claims

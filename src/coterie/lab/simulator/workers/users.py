@@ -45,7 +45,7 @@ class ConnectorUsers:
         config_version = str(self._config_count) if self._rng.random() < 0.5 else "any"
         config = {"connector.class": "Simulated", "tasks.max": str(tasks_max), "of": config_version}
         self._send_to_random_worker(
-            PutConnector(connector=ConnectorName(name), config=config, replace=True, initial_state=state)
+            PutConnector(connector=ConnectorName(name), config=config, may_replace=True, initial_state=state)
         )
 
     def delete_random_connector(self) -> None:
@@ -59,13 +59,13 @@ class ConnectorUsers:
             state = self._rng.choice((TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED))
             self._send_to_random_worker(SetTargetState(connector=self._rng.choice(names), target_state=state))
 
-    def put_burst(self) -> None:
+    def put_connector_burst(self) -> None:
         """Create the first few connectors of `BURST_CONNECTORS` within a short time, or change their configs."""
         for number, name in enumerate(BURST_CONNECTORS[: self._rng.randint(2, len(BURST_CONNECTORS))]):
             tasks_max, ms = self._rng.randint(1, 2), number * self._rng.choice((0, 20, 200))
             self._world.call_after(ms, partial(self.put_connector, name, tasks_max))
 
-    def delete_burst(self) -> None:
+    def delete_connector_burst(self) -> None:
         """Delete all connectors of `BURST_CONNECTORS`."""
         for name in self._cluster.config_log.connector_names():
             if name in BURST_CONNECTORS:
@@ -94,11 +94,11 @@ class ConnectorUsers:
             else:
                 self._world.add_to_trace(f"{process.name} refuses a user's request: {answer.message}")
 
-        self._world.add_record(RecordKind.REQUESTED, process.name, *_recorded_values(request))
+        self._world.add_record(RecordKind.REQUESTED, process.name, *_recorded_values_of_request(request))
         process.call_after(self._rng.randint(0, 10), lambda: process.rest.send_to_herder(request, on_answer))
 
 
-def _recorded_values(request: Write) -> tuple[RecordValue, ...]:
+def _recorded_values_of_request(request: Write) -> tuple[RecordValue, ...]:
     """The values of ``request`` in a record."""
     match request:
         case PutConnector(connector=name, config=config, initial_state=state):

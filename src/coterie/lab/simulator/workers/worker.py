@@ -53,22 +53,23 @@ class Worker(WorkerProcess):
     ) -> None:
         super().__init__(cluster.world, live_processes, service, herder_state, setup)
         self.cluster = cluster
-        self.rest = RestEndpoints(self, cluster, self.feed_herder, self._rest_of_url)
+        self.rest = RestEndpoints(self, cluster, self.feed_herder, self._endpoints_of_url)
         self.runtime = SimTaskRuntime(self, cluster.checker, self.feed_herder)
-        self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_readers)
+        self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_config_log_readers)
         self.herder_timers = SimTimers[Timer](
-            self.world, lambda timer: self.deliver(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
+            self.world, lambda timer: self.deliver_callback(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
         )
 
-    def _open_herder(self) -> None:
+    def _start_herder(self) -> None:
         """Let the herder read the config log, and open its runtime some time later."""
         self.config_client.read_new_lines()
         self.call_after(
-            self.world.rng.randint(50, 1_500), lambda: self.feed_herder(herder.RuntimeOpened(wall_ms=self.world.now_ms))
+            self.world.rng.randint(50, 1_500),
+            lambda: self.feed_herder(herder.RuntimeOpened(wall_clock_ms=self.world.now_ms)),
         )
 
     @abstractmethod
-    def _order_member(self, order: MembershipOrder) -> None:
+    def _pass_order_to_member(self, order: MembershipOrder) -> None:
         """Pass an order of the herder to the member."""
 
     @abstractmethod
@@ -79,7 +80,7 @@ class Worker(WorkerProcess):
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
         """Called when the herder announces to its listeners jobs that were started or have stopped."""
 
-    def _record(self, kind: RecordKind, *values: RecordValue) -> None:
+    def _add_process_record(self, kind: RecordKind, *values: RecordValue) -> None:
         """Add a record with the process's name as its first value."""
         self.world.add_record(kind, self.name, *values)
 
@@ -100,17 +101,17 @@ class Worker(WorkerProcess):
     def shut_down(self) -> None:
         """Order a clean shutdown, as SIGTERM does."""
         self.is_ending = True
-        self._record(RecordKind.SHUT_DOWN)
-        self.deliver(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
+        self._add_process_record(RecordKind.SHUT_DOWN)
+        self.deliver_callback(lambda: self.feed_herder(herder.ShutdownOrdered(reason="SIGTERM")))
 
     # -- other workers ------------------------------------------------------------------------------------------------
 
-    def _rest_of_url(self, url: WorkerUrl) -> RestEndpoints | None:
+    def _endpoints_of_url(self, url: WorkerUrl) -> RestEndpoints | None:
         """The REST endpoints of the worker with this URL; None if it does not run."""
         process = newest_process(self._live_processes, worker_name_of(url))
         return process.rest if process is not None else None
 
-    def _wake_readers(self) -> None:
+    def _wake_config_log_readers(self) -> None:
         """Let every process poll the config log, which has new lines."""
         for process in sorted_by_name(self._live_processes):
             process.config_client.poll_config_log()
@@ -133,28 +134,30 @@ class Worker(WorkerProcess):
                 | herder.CancelTimer()
                 | herder.WriteLogMessage()
                 | herder.StopConnector()
-                | herder.EndStart()
+                | herder.EndTaskStart()
                 | herder.SetLoggerLevel()
             ):
                 self._perform_instant_effect(effect)
             case herder.Reply(id=id_, answer=answer):
-                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
+                self._add_process_record(
+                    RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done"
+                )
                 self.rest.deliver_answer(effect)
             case SetWorkerState(config_offset=config_offset, owned=owned, draining=draining):
-                self._record(RecordKind.SUBSCRIBES, config_offset, jobs_text(owned), draining)
-                self._order_member(effect)
+                self._add_process_record(RecordKind.SUBSCRIBES, config_offset, jobs_text(owned), draining)
+                self._pass_order_to_member(effect)
             case LeaveAndRejoin():
-                self._record(RecordKind.ABANDONS)
-                self._order_member(effect)
+                self._add_process_record(RecordKind.ABANDONS)
+                self._pass_order_to_member(effect)
             case Leave(is_permanent=is_permanent):
-                self._record(RecordKind.LEAVES, is_permanent)
-                self._order_member(effect)
+                self._add_process_record(RecordKind.LEAVES, is_permanent)
+                self._pass_order_to_member(effect)
             case Rejoin() | SendAssignments():
-                self._order_member(effect)
+                self._pass_order_to_member(effect)
             case (
                 SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership() | ConfirmLeadership()
             ):
-                self._order_member(effect)
+                self._pass_order_to_member(effect)
             case herder.NotifyListeners():
                 self._notify_listeners(effect)
             case herder.Exit():
@@ -168,7 +171,7 @@ class Worker(WorkerProcess):
         | herder.CancelTimer
         | herder.WriteLogMessage
         | herder.StopConnector
-        | herder.EndStart
+        | herder.EndTaskStart
         | herder.SetLoggerLevel,
     ) -> None:
         """Perform an effect that takes no time and is not recorded."""
@@ -179,24 +182,24 @@ class Worker(WorkerProcess):
                 self.herder_timers.cancel(timer)
             case herder.WriteLogMessage(text=text):
                 self.world.add_to_trace(f"{self.name}: {text}")
-            case herder.StopConnector() | herder.EndStart():
+            case herder.StopConnector() | herder.EndTaskStart():
                 pass  # In this simulation a split keeps no state, and every start ends soon.
             case herder.SetLoggerLevel():
                 pass  # All simulated workers share one process's loggers.
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
         """End the process as the herder orders. A process that relaunches itself is followed by another one."""
-        self.cluster.checker.on_exit(self, exit_order.code)
-        self.kill(RecordKind.EXITS, exit_order.code, exit_order.relaunches)
+        self.cluster.checker.on_process_exit(self, exit_order.exit_code)
+        self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
         self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
         if exit_order.relaunches:
             handover = exit_order.handover
             self.world.call_after(
                 self.world.rng.randint(1, 1_500), lambda: self.cluster.relaunch(self.service, handover)
             )
-        elif self.is_draining and not exit_order.code:
+        elif self.is_draining and not exit_order.exit_code:
             self.cluster.on_worker_drained(self.service)
-        elif exit_order.code:
+        elif exit_order.exit_code:
             self.cluster.on_process_failed(self.service)
 
     def _begin_chore(self, chore: herder.Chore) -> None:
@@ -206,36 +209,36 @@ class Worker(WorkerProcess):
             case herder.StartTask() | herder.RestartTask() | herder.StopTask():
                 self.runtime.begin_chore(chore)
             case herder.SplitConnector(connector=connector, config=config, config_line_offset=config_line_offset):
-                self._record(RecordKind.SPLITS, connector, config_line_offset)
+                self._add_process_record(RecordKind.SPLITS, connector, config_line_offset)
                 task_configs = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
                 connector_split = herder.ConnectorSplit(
-                    connector=connector, config_line_offset=config_line_offset, configs=task_configs
+                    connector=connector, config_line_offset=config_line_offset, task_configs=task_configs
                 )
                 self.call_after(rng.randint(5, 300), lambda: self.feed_herder(connector_split))
             case herder.ValidateConfig(id=request_id):
-                valid = ConfigInfos(name="", configs=())
+                valid = ConfigInfos(connector_class="", configs=())
                 self.call_after(
                     rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, infos=valid))
                 )
             case herder.PublishTaskConfigs(
                 connector=connector, leader_url=url, configs=configs, signing_key=signing_key
             ):
-                self._record(RecordKind.PUBLISHES, connector, url, len(configs), signing_key is not None)
-                self.rest.publish(chore)
+                self._add_process_record(RecordKind.PUBLISHES, connector, url, len(configs), signing_key is not None)
+                self.rest.publish_task_configs(chore)
             case herder.MakeSessionKey(size_bytes=size_bytes):
-                self._record(RecordKind.SESSION_KEY, size_bytes)
+                self._add_process_record(RecordKind.SESSION_KEY, size_bytes)
                 key = rng.randbytes(size_bytes)
                 self.call_after(
                     rng.randint(1, 20),
-                    lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
+                    lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_clock_ms=self.world.now_ms)),
                 )
-            case herder.FindConfigEnd() | herder.OpenLeaderLog() | herder.AppendConfig():
+            case herder.FindConfigEnd() | herder.OpenLeaderLog() | herder.AppendConfigLines():
                 self.config_client.begin_chore(chore)
             case herder.AppendStatuses(lines=lines):
-                self._record(RecordKind.STATUSES, *map(_status_text, lines))
-                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusesAppended()))
-            case herder.CloseIntake() | herder.CloseRuntime():
-                self._close(chore)
+                self._add_process_record(RecordKind.STATUSES, *map(_status_text, lines))
+                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusAppendEnded()))
+            case herder.CloseRequestIntake() | herder.CloseRuntime():
+                self._close_intake_or_runtime(chore)
             case herder.ComputeTarget():
                 self._compute_target(chore)
             case (
@@ -250,16 +253,16 @@ class Worker(WorkerProcess):
                     "simulation no checkpoint generation is closed and no user asks for plug-ins or offsets"
                 )
 
-    def _close(self, chore: herder.CloseIntake | herder.CloseRuntime) -> None:
+    def _close_intake_or_runtime(self, chore: herder.CloseRequestIntake | herder.CloseRuntime) -> None:
         """Begin to close the intake of requests or the runtime, at the end of this process. The herder receives the
         result later."""
         rng = self.world.rng
         match chore:
-            case herder.CloseIntake():
-                self._record(RecordKind.CLOSES_INTAKE)
-                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.IntakeClosed()))
+            case herder.CloseRequestIntake():
+                self._add_process_record(RecordKind.CLOSES_INTAKE)
+                self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.RequestIntakeClosed()))
             case herder.CloseRuntime():
-                self._record(RecordKind.CLOSES_RUNTIME)
+                self._add_process_record(RecordKind.CLOSES_RUNTIME)
                 self.runtime.close()
                 self.call_after(rng.randint(1, 500), lambda: self.feed_herder(herder.RuntimeClosed()))
 
