@@ -109,7 +109,7 @@ def crash_at_end_of_transaction(moment: str) -> None:
                 crash()
             return await super().ask(transactional_id, make_event)
 
-        def _on_durable(self, transactional_id: str, written: WriteResult) -> None:
+        def _on_write_durable(self, transactional_id: str, written: WriteResult) -> None:
             if written.markers:
                 crash()
             super()._on_write_durable(transactional_id, written)
