@@ -15,7 +15,7 @@ def test_unreachable_brokers_are_logged_at_once_and_repeatedly_until_they_can_be
     now_s = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     log = ClientLog("reading topic configs")
-    on_error = log.handle_settings()["error_cb"]
+    on_error = log.callback_settings()["error_cb"]
     with caplog.at_level(logging.INFO, logger="coterie.kafka"):
         for _ in range(7):
             on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))

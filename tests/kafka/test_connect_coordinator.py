@@ -293,9 +293,7 @@ async def test_the_description_of_a_group_has_each_field() -> None:
                 awaited_jobs_by_holder={OTHER: MORE},
             ),
         ),
-        departed_members=(
-            DescribedDepartedMember(departed_member=departed, delay_left_ms=None, jobs_may_run_for_ms=3),
-        ),
+        departed_members=(DescribedDepartedMember(departed_member=departed, delay_left_ms=None, held_jobs_left_ms=3),),
         unplaceable=(UnplaceableJobs(jobs=MORE, reason="no worker"),),
         effective_configs={"connect.session.timeout.ms": "10000"},
     )

@@ -29,11 +29,11 @@ from coterie.wire.message_check import TooManyElementsError, checked_message
 from coterie.wire.schemas import (
     CONNECT_GROUP_APIS,
     UnknownApiError,
+    annotation_without_none,
     header_version,
     is_nullable,
     request_schema,
     response_schema,
-    without_none,
 )
 from tests.wire.connect_group_definitions import (
     DEFINITIONS,
@@ -123,7 +123,7 @@ def field_of_definition(definition: Mapping[str, Any], field: Mapping[str, Any])
 
 
 def field_of_class(field: Field[Any]) -> DescribedField:
-    type_ = without_none(field.type)
+    type_ = annotation_without_none(field.type)
     is_array = get_origin(type_) is tuple
     element: Any = get_args(type_)[0] if is_array else type_
     nullable = is_nullable(field.type)
@@ -132,7 +132,7 @@ def field_of_class(field: Field[Any]) -> DescribedField:
         (value,) = fields(element)  # type: ignore[arg-type]
         assert not nullable, "the marker would be there twice"
         assert default == element(), "an absent field is null"
-        element, nullable, default = without_none(value.type), is_nullable(value.type), value.default
+        element, nullable, default = annotation_without_none(value.type), is_nullable(value.type), value.default
     if element is uuid.UUID:
         nullable, default = False, str(default or uuid.UUID(int=0))  # kio reads the zero uuid as None
     return DescribedField(
@@ -148,9 +148,9 @@ def field_of_class(field: Field[Any]) -> DescribedField:
 
 def struct_of_class(field: Field[Any]) -> Any:
     """The class of a field's struct, or of the structs in its array."""
-    type_ = without_none(field.type)
+    type_ = annotation_without_none(field.type)
     element: Any = get_args(type_)[0] if get_origin(type_) is tuple else type_
-    return without_none(fields(element)[0].type) if issubclass(element, NullableStruct) else element
+    return annotation_without_none(fields(element)[0].type) if issubclass(element, NullableStruct) else element
 
 
 def differences(definition: Mapping[str, Any], schema: Any) -> Iterator[str]:

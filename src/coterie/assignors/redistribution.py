@@ -48,7 +48,7 @@ MINUS_INFINITY = -(1 << 60)
 def redistribute_tasks(task_counts: TaskCounts, unowned_tasks: Mapping[ConnectorName, int], quotas: Quotas) -> Deltas:
     """Return the changes that bring every worker to its quota of tasks.
 
-    This sets in ``quotas.has_task_extra`` which workers have a task extra.
+    This sets in ``quotas.has_task_extra_by_worker`` which workers have a task extra.
 
     :param task_counts: for each worker, the number of tasks that it runs, by connector.
     :param unowned_tasks: the number of tasks that no worker runs, by connector.

@@ -216,8 +216,9 @@ def _duration_bounds(settings: BrokerSettings, duration: _DurationConfig) -> tup
     if not duration.bounds_field_prefix:
         return duration.least_ms, 2**31 - 1
     bounds = settings.connect_group_config_bounds
-    return getattr(bounds, f"{duration.bounds_field_prefix}_min_ms"), getattr(
-        bounds, f"{duration.bounds_field_prefix}_max_ms"
+    return (
+        getattr(bounds, f"{duration.bounds_field_prefix}_min_ms"),
+        getattr(bounds, f"{duration.bounds_field_prefix}_max_ms"),
     )
 
 

@@ -172,7 +172,7 @@ class Connection:
         """Log ``error``, a violation of the protocol: as a warning at most once a minute for each peer address and
         error, else at debug level. A client may retry in a loop, for instance a client that does not log in."""
         now_s = asyncio.get_running_loop().time()
-        suppressed = self._broker.security.protocol_error_rate_limit.suppressed_count_if_allowed(
+        suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
             f"{self.peer_host} {error}", now_s=now_s
         )
         if suppressed is None:

@@ -140,7 +140,7 @@ async def running_broker(
                 *(tasks.create_task(watched.run()) for watched in security.reloaded_files),
             ]
             connections = _Connections(settings, tasks)
-            with _raise_bind_error_with_advice(settings):
+            with _bind_errors_with_advice(settings):
                 server = await _bind(settings, connections)
                 host, port = server.sockets[0].getsockname()[:2]
                 connections.context = BrokerContext(
@@ -300,7 +300,7 @@ async def _stop_listening(server: asyncio.Server) -> None:
 
 
 @contextmanager
-def _raise_bind_error_with_advice(settings: BrokerSettings) -> Iterator[None]:
+def _bind_errors_with_advice(settings: BrokerSettings) -> Iterator[None]:
     """Raise an OSError of the block as a WorldError that contains the address, the port and what to do.
 
     :raises WorldError: when the broker cannot listen on its address.

@@ -192,7 +192,8 @@ WritePhase: TypeAlias = (
 
 
 class PendingWrite:
-    """A write to the config log that is not yet answered."""
+    """A write to the config log, or a change of a connector's offsets, that is not yet complete, refused or dropped.
+    Its client may already have received the response that the request timed out (``has_timed_out``)."""
 
     def __init__(self, id_: WriteId, kind: WriteKind, attempt: WriteAttempt | None = None) -> None:
         self.id = id_

@@ -24,7 +24,7 @@ class ClientLog:
         self._unreachable_since_s = self._logged_at_s = 0.0
         self._is_rejection_logged = False
 
-    def handle_settings(self) -> dict[str, Any]:
+    def callback_settings(self) -> dict[str, Any]:
         """The settings with which the handle calls this log. Without them librdkafka writes each failure to standard
         error."""
         return {"logger": self, "error_cb": self._on_error}

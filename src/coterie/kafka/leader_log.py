@@ -113,7 +113,7 @@ class LeaderTopicLog:
         producer = Producer(
             {
                 **self._client_config,
-                **self._log.handle_settings(),
+                **self._log.callback_settings(),
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": transaction_timeout_ms,
                 "linger.ms": 0,

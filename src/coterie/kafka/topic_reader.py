@@ -34,7 +34,7 @@ class TopicReader:
         self._consumer = Consumer(
             {
                 **client_config,
-                **self._log.handle_settings(),
+                **self._log.callback_settings(),
                 # A consumer must set a group id. This consumer joins no group: its partitions are assigned explicitly,
                 # and it commits nothing.
                 "group.id": f"{client_config['client.id']}-follower",

@@ -81,7 +81,7 @@ class Topics:
         self._producer = Producer(
             {
                 **self._client_config,
-                **self._log.handle_settings(),
+                **self._log.callback_settings(),
                 "acks": "all",
                 # As in Connect. One request in flight keeps the order of the records when one has to be sent again.
                 "enable.idempotence": False,

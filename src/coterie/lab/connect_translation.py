@@ -112,7 +112,7 @@ def _to_group_description(response: groups.DescribeGroupResponse) -> GroupDescri
                 url=one.departed_member.url,
                 jobs=one.departed_member.jobs,
                 delay_left_ms=one.delay_left_ms,
-                held_left_ms=one.jobs_may_run_for_ms,
+                held_left_ms=one.held_jobs_left_ms,
             )
             for one in response.departed_members
         ),

@@ -19,6 +19,6 @@ class LeadershipCheck:
     ordered_at_request_id: RequestId
     """An id that no request has: exactly the requests that were sent after the order have greater ids."""
 
-    def was_sent_after_order(self, request_id: RequestId) -> bool:
+    def precedes_request(self, request_id: RequestId) -> bool:
         """Whether the request ``request_id`` was sent after the herder had ordered this check."""
         return request_id > self.ordered_at_request_id

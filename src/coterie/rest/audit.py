@@ -124,7 +124,8 @@ def keep_replaced_config(request: Request, answer: Answer) -> None:
 
 
 def _parse_masked_json(body: bytes) -> Mapping[str, Any]:
-    """The JSON object in ``body``, without its secret values; empty when there is none."""
+    """The JSON object in ``body``, with :data:`.MASK` in place of each secret string value, at every depth; empty if
+    ``body`` is not JSON or not an object."""
     try:
         document = json.loads(body, object_hook=_mask_fields)
     except (ValueError, RecursionError):

@@ -60,10 +60,13 @@ class HerderRequests:
     ) -> Response:
         """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
         the herder responds that only the leader or another worker can serve the request, forward ``request`` with
-        ``body`` to that worker, and return its response. A client's write is sent again if necessary.
+        ``body`` to that worker, and return its response. A client's write is repeated until its time limit while the
+        leader cannot be reached, responds 503 or sends no response (:func:`perform_write`).
 
-        :raises ProblemRefusal: when the herder refused the request, or the request was already forwarded twice.
-        :raises WorldError: when that worker cannot be reached.
+        :raises ProblemRefusal: when the request was refused, was already forwarded twice, or is a client's write whose
+            time limit is over.
+        :raises WorldError: when that worker cannot be reached or does not respond; for a client's write, only when the
+            leader's URL is invalid.
         """
         if isinstance(herder_request, Write) and not isinstance(herder_request, PutTaskConfigs):
 

@@ -54,7 +54,7 @@ class WorkerSnapshot:
     connector_statuses: Mapping[ConnectorName, Status]
     """The last status of each connector in ``connector_types`` that has a status."""
     task_statuses: Mapping[ConnectorTaskId, Status]
-    """The last status of each task in ``worker.tasks`` that has one."""
+    """The last status of each task in ``worker_view.tasks`` that has one."""
 
 
 def encode_metrics(snapshot: WorkerSnapshot) -> bytes:

@@ -96,9 +96,9 @@ class TaskQuery:
         :raises OSError: when a file or folder of the checkpoint or of a sink cannot be read or written.
         :raises PySparkException, Py4JError: when Spark does not start the query.
         """
-        self._start_or_close_sinks(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
+        self._start_closing_sinks_on_error(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
-    def _start_or_close_sinks(self, **trigger: Any) -> StreamingQuery:
+    def _start_closing_sinks_on_error(self, **trigger: Any) -> StreamingQuery:
         """Start the query. ``trigger``: the keyword argument for Spark's ``DataStreamWriter.trigger``, which determines
         when Spark runs batches. Close the sinks if the start fails. Raises the exceptions of :meth:`start`."""
         self.is_server_unreachable = False
@@ -111,8 +111,8 @@ class TaskQuery:
             raise
 
     def _start_with_trigger(self, trigger: dict[str, Any]) -> StreamingQuery:
-        """Start the query with the trigger ``trigger``, as :meth:`_start_or_close_sinks`; but do not close the sinks
-        if the start fails."""
+        """Start the query with the trigger ``trigger``, as :meth:`_start_closing_sinks_on_error`; but do not close the
+        sinks if the start fails."""
         pipeline = self._pipeline
         # The query's own thread inherits this property from the thread that starts it. Spark has a pool for each name.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
@@ -152,7 +152,7 @@ class TaskQuery:
         :raises WorldError: when the query has not ended within ``timeout_s`` seconds; it continues.
         :raises PySparkException: when a batch fails. Also raises the exceptions of :meth:`start`.
         """
-        if not self._start_or_close_sinks(availableNow=True).awaitTermination(timeout_s):
+        if not self._start_closing_sinks_on_error(availableNow=True).awaitTermination(timeout_s):
             raise WorldError(f"the query of {self.task} has not ended within {timeout_s} s")
 
     def run_batch_in_flight(self) -> None:
@@ -164,7 +164,7 @@ class TaskQuery:
             later start of the task has taken over in the sink.
         """
         try:
-            query = self._start_or_close_sinks(once=True)
+            query = self._start_closing_sinks_on_error(once=True)
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.fence.is_closed:
                     raise FencedError
@@ -319,7 +319,7 @@ class TaskQuery:
             return
         log.debug("Task %s: running the batch that Spark planned during the stop", self.task)
         ended_query.stop()
-        query = self._start_or_close_sinks(once=True)
+        query = self._start_closing_sinks_on_error(once=True)
         while not self._is_grace_over(deadline_s) and not query.awaitTermination(POLL_INTERVAL_S):
             pass
 

@@ -137,8 +137,9 @@ class Splitter:
                 resolved_task_configs = [
                     self._config.config_providers.resolve_where_possible(task) for task in checkpointed_task_configs
                 ]
-                if errors := source_change_errors(source, resolved_task_configs) | sink_change_errors(
-                    source, resolved_task_configs
+                if errors := (
+                    source_change_errors(source, resolved_task_configs)
+                    | sink_change_errors(source, resolved_task_configs)
                 ):
                     raise ConfigError(errors)
             listed_at_s, max_age_ms = (

@@ -185,7 +185,7 @@ class Predicate:
     is_negated: bool
     """Whether the transform is applied to the rows that do not match the predicate."""
 
-    def applies_to_row_column(self, rows: DataFrame) -> Column:
+    def condition_column(self, rows: DataFrame) -> Column:
         """A boolean column, never null: whether the transform is applied to the row, with the negation considered.
 
         :raises ConfigError: when the predicate does not fit the rows' columns; the error names the key.
@@ -233,7 +233,7 @@ class Transform:
         try:
             if self.predicate is None:
                 return self.transform_type.apply(rows, self.record_side, self.settings)
-            return self._apply_to_matching_rows(rows, self.predicate.applies_to_row_column(rows))
+            return self._apply_to_matching_rows(rows, self.predicate.condition_column(rows))
         except (PySparkException, ValueError) as error:
             message = invalid_value_message(
                 self.key_named_in_errors, self.value_of_key_named_in_errors, first_message_line(error)

@@ -6,7 +6,7 @@ from typing import Any, get_args, get_origin
 
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
-from coterie.wire.schemas import is_nullable, response_schema, without_none
+from coterie.wire.schemas import annotation_without_none, is_nullable, response_schema
 
 
 def response_with_empty_values(api_key: int, version: int, values: Values) -> Values:
@@ -31,7 +31,7 @@ def with_empty_values(schema: Any, values: Values) -> Values:
 
 def _value_with_empty_values(annotation: Any, value: Any) -> Any:
     """``value`` of the type ``annotation``, with empty values added if it is a struct or an array of structs."""
-    type_without_none = without_none(annotation)
+    type_without_none = annotation_without_none(annotation)
     if get_origin(type_without_none) is tuple and value is not None:
         element_type = get_args(type_without_none)[0]
         return [_value_with_empty_values(element_type, item) for item in value]

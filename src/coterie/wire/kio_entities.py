@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, get_args, get_origin
 
-from coterie.wire.schemas import is_nullable, request_schema, response_schema, without_none
+from coterie.wire.schemas import annotation_without_none, is_nullable, request_schema, response_schema
 
 Values = Mapping[str, Any]
 """Values by kio's field name. The value of a struct is again such a mapping, that of an array is a sequence."""
@@ -65,7 +65,7 @@ def _converters_by_field_name(schema: Any) -> tuple[tuple[str, Any], ...]:
 def _value_converter(annotation: Any, kafka_type: str | None) -> Any:
     """The function that converts a value of `Values` to the type that kio requires in a field with this annotation and
     ``kafka_type``."""
-    type_without_none = without_none(annotation)
+    type_without_none = annotation_without_none(annotation)
     if get_origin(type_without_none) is tuple:
         convert_element = _value_converter(get_args(type_without_none)[0], kafka_type)
         return lambda values: None if values is None else tuple(convert_element(value) for value in values)

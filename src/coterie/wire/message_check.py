@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import STRING_SIZE_MAX, Writer
-from coterie.wire.schemas import is_nullable, without_none
+from coterie.wire.schemas import annotation_without_none, is_nullable
 
 ELEMENTS_MAX = 500_000
 """The maximum number of array elements and tagged fields in one message, nested ones included.
@@ -197,10 +197,10 @@ def _join_fixed_size_walks(type_walks: list[_TypeWalk]) -> list[_WalkFunction]:
 def _make_field_walk(field: Field[Any], *, is_flexible: bool, may_be_null: bool) -> _TypeWalk:
     """The :class:`_TypeWalk` that checks the values of one field. With ``may_be_null``, a struct follows a byte that is
     -1 for null; null arrays are accepted if the type of the field allows them."""
-    value_type: Any = without_none(field.type)
+    value_type: Any = annotation_without_none(field.type)
     is_array = get_origin(value_type) is tuple
     if is_array:
-        value_type = without_none(get_args(value_type)[0])
+        value_type = annotation_without_none(get_args(value_type)[0])
     is_entity = is_dataclass(value_type)
     element_walk = (
         _make_entity_walk(value_type)

@@ -99,7 +99,7 @@ def is_nullable(annotation: Any) -> bool:
     return NoneType in get_args(annotation)
 
 
-def without_none(annotation: Any) -> Any:
+def annotation_without_none(annotation: Any) -> Any:
     """The type ``X`` of the annotation ``X | None``; any other annotation unchanged."""
     return (
         next(argument for argument in get_args(annotation) if argument is not NoneType)

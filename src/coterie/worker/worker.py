@@ -438,7 +438,7 @@ class Worker:
             case WriteLogMessage(text=text, is_error=is_error, warns=warns):
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case StopConnector() | EndTaskStart():
-                self._end_split_or_start(effect)
+                self._end_splits_or_task_start(effect)
             case SetLoggerLevel(logger=name, level=level):
                 group.create_task(self._set_logger_level(name, level))
             case NotifyListeners(news=news):
@@ -461,7 +461,7 @@ class Worker:
             case _:
                 group.create_task(self._perform_chore(effect))
 
-    def _end_split_or_start(self, effect: StopConnector | EndTaskStart) -> None:
+    def _end_splits_or_task_start(self, effect: StopConnector | EndTaskStart) -> None:
         """Order the runtime to end the splits of a connector, or the start of a task, which the herder no longer needs.
         Does not wait for their end."""
         match effect:

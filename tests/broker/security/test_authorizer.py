@@ -128,7 +128,7 @@ def test_a_user_who_may_write_any_topic_may_have_a_producer_id(tmp_path: Path) -
         ('allow "User:a read topic:t', "No closing quotation"),
         ('allow "User:a # read topic:t', "No closing quotation"),
         ("allow User:a read topic:t\\", "No escaped character"),
-        ("super User:*", "a super rule needs one principal, as in super User:name"),
+        ("super User:*", "User:* cannot be the principal of a super rule"),
     ],
 )
 def test_a_malformed_line_is_reported_with_file_and_line_number(tmp_path: Path, line: str, reason: str) -> None:

@@ -27,7 +27,7 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.messages import Request as GroupRequest
 from coterie.groups.connect.messages import Response as GroupResponse
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.state import Group, apply, check_all_invariants
+from coterie.groups.connect.state import Group, apply_record, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.connect_translation import to_coordinator_request, to_worker_response
 from coterie.lab.simulator.connect.coordinator import ConnectStep
@@ -261,7 +261,7 @@ class SmallGroup:
         self._requests.clear()
         self.group = Group(GROUP, SETTINGS)
         for record in self._log:
-            apply(self.group, record)
+            apply_record(self.group, record)
         self._responses.on_loaded(self.group)
         self._steps.on_loaded(self.group)
         self._hand_to_group(GroupLoaded())

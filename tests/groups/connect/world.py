@@ -27,7 +27,7 @@ from coterie.groups.connect.messages import (
     TimerKey,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.state import Group, apply, check_all_invariants
+from coterie.groups.connect.state import Group, apply_record, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -120,7 +120,7 @@ class Coordinator:
         """Replay the log into a new group, as after a restart."""
         self.group = Group(GroupId("workers"), self.settings)
         for record in self.log if records is None else records:
-            apply(self.group, record)
+            apply_record(self.group, record)
         self.timers = Timers()
         self.handle(GroupLoaded(), now_ms)
 

@@ -116,7 +116,7 @@ def random_response(request: Request, data: st.DataObject) -> Response:
 def test_any_sequence_of_events_keeps_the_invariants_of_a_member(
     turns: list[object], instance_id: InstanceId | None, data: st.DataObject
 ) -> None:
-    """`check` runs in every step; these are the invariants over several steps."""
+    """`check_invariants` runs in every step; these are the invariants over several steps."""
     worker = MemberDriver(instance_id)
     worker.set_worker_state()
     for turn in turns:

@@ -83,7 +83,8 @@ class EligibleMembers:
         return {member: jobs for member, jobs in found.items() if jobs}
 
     def unplaceable_jobs(self, jobs: Jobs) -> Jobs:
-        """The ``jobs`` that no member may receive now; draining members do not count as receivers."""
+        """Those of ``jobs`` that no member may receive now. Members that are draining or away do not count as
+        receivers."""
         return self.eligibility_without_away.unassignable_jobs(jobs) | (jobs & self.jobs_claimed_only_by_away)
 
 

@@ -107,7 +107,7 @@ async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
     configs = alter(TOPIC_CONFIGS, topic.configs)
-    _raise_if_invalid_config(topic_config_error(configs))
+    _raise_if_error_message(topic_config_error(configs))
     if is_internal_topic(name) and configs != topic.configs:
         raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:
@@ -124,7 +124,7 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
     before = broker.group_configs(name)
     configs = alter(group_config_definition(broker.settings), before)
-    _raise_if_invalid_config(group_config_error(configs, broker.settings))
+    _raise_if_error_message(group_config_error(configs, broker.settings))
     if validate_only:
         return
     await _set_connect_configs(broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs))
@@ -173,7 +173,7 @@ def _check_sets_no_broker_config(name: str, alter: Alter) -> None:
         )
 
 
-def _raise_if_invalid_config(error_message: str | None) -> None:
+def _raise_if_error_message(error_message: str | None) -> None:
     """Refuse the request with INVALID_CONFIG if there is an error message.
 
     :raises KafkaRefusal: when ``error_message`` is not None.

@@ -62,7 +62,7 @@ class ConnectMachine:
 
     refusal_code_while_loading = ErrorCode.coordinator_load_in_progress
     """The error for requests during a load: a request that waited would delay all later requests on its connection."""
-    apply = staticmethod(state.apply)
+    apply = staticmethod(state.apply_record)
     event_summary = staticmethod(summarize_event)
 
     def __init__(self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: HeartbeatGaps) -> None:

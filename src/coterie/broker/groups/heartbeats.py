@@ -24,9 +24,9 @@ class _RequestTimes:
 
 
 class HeartbeatGaps:
-    """The longest time between two requests of each member. The caller reports the Heartbeat, JoinGroup and SyncGroup
-    requests of members only: other senders are not counted, because any client can send any number of names of any
-    length.
+    """For each member, since the start of the broker: the number of Heartbeat requests, and the longest time between
+    two of its requests. The caller reports the Heartbeat, JoinGroup and SyncGroup requests of members only: other
+    senders are not counted, because any client can send any number of names of any length.
 
     After a JoinGroup or SyncGroup the time is counted from its response: while such a request waits in the broker, a
     client of Kafka sends no heartbeats. The time after a LeaveGroup request with the member's id does not count.

@@ -1,9 +1,9 @@
 """Which records a compaction keeps (cleanup.policy=compact, KIP-58, KIP-534): pure decisions over one partition.
 
 A compaction has two phases. The first phase, `index_keys`, reads the batches that no compaction has read yet, and
-stores the newest offset of each key. The second phase, `clean`, goes through all batches in order, from the partition's
-start to where the first phase ended. It drops records that are replaced by a newer record with the same key, records
-without a key, and records of aborted transactions. A tombstone that is its key's newest record stays for
+stores the newest offset of each key. The second phase, `clean_batch`, goes through all batches in order, from the
+partition's start to where the first phase ended. It drops records that are replaced by a newer record with the same
+key, records without a key, and records of aborted transactions. A tombstone that is its key's newest record stays for
 ``delete.retention.ms`` after the compaction that first found it to be the newest: that compaction stores a *horizon*
 for its batch, and the first compaction after the horizon drops the tombstone. So a reader that starts at the beginning
 and reaches the end within that time receives every deletion.

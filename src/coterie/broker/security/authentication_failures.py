@@ -19,7 +19,7 @@ class AuthenticationFailures:
         created less than a minute ago. The message names the user that the peer claimed, unless ``mechanism`` is None,
         and how many logins from ``host`` failed without a message since the last message. ``now_s`` is a monotonic
         time."""
-        suppressed = self._limit.suppressed_count_if_allowed(host, now_s=now_s)
+        suppressed = self._limit.take_suppressed_count_if_allowed(host, now_s=now_s)
         if suppressed is None:
             return None
         message = "authentication failed"

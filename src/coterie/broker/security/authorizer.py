@@ -205,8 +205,8 @@ def _parse_super_user(words: Sequence[str]) -> str:
         raise ValueError("a super rule needs exactly one principal: super User:name")
     if words[1] == "User:*":
         raise ValueError(
-            "a super rule needs one principal, as in super User:name, and not User:*: to allow every user everything,"
-            " start the broker without --acl"
+            "User:* cannot be the principal of a super rule: name one user, as in super User:name; to allow every user"
+            " everything, start the broker without --acl"
         )
     return _parse_principal(words[1])
 

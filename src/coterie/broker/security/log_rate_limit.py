@@ -13,7 +13,7 @@ class LogRateLimit:
     def __init__(self) -> None:
         self._last_logged: dict[str, tuple[float, int]] = {}
 
-    def suppressed_count_if_allowed(self, key: str, *, now_s: float) -> int | None:
+    def take_suppressed_count_if_allowed(self, key: str, *, now_s: float) -> int | None:
         """Decide whether a message of ``key`` may be logged. If so, return how many messages of ``key`` were suppressed
         since the last one that was logged. None: suppress this message; the last one was logged less than a minute
         before ``now_s``, a monotonic time."""

@@ -48,7 +48,7 @@ MembershipFactory: TypeAlias = Callable[[MembershipSpec], Membership]
 
 
 def group_membership(spec: MembershipSpec) -> Membership:
-    """Create a membership with the protocol of ``spec.settings``; see :data:`MembershipFactory`."""
+    """Create a membership with the protocol of ``spec.worker_settings``; see :data:`MembershipFactory`."""
     match spec.worker_settings.group_protocol:
         case GroupProtocolName.CLASSIC:
             assert spec.inherited_handover is None or isinstance(spec.inherited_handover, PlaceHandover), (
@@ -89,7 +89,7 @@ def make_connect_coordinator_client(spec: MembershipSpec) -> KafkaConnectCoordin
 
 
 def connect_member_settings(spec: MembershipSpec) -> ConnectMemberSettings:
-    """The settings of a member of a connect group. Its member id is that of ``spec.place``, or new."""
+    """The settings of a member of a connect group. Its member id is that of ``spec.inherited_handover``, or new."""
     place = spec.inherited_handover
     return ConnectMemberSettings(
         group_id=spec.member_settings.group_id,

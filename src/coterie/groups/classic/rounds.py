@@ -155,7 +155,7 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
     """Remove a member, its timers and its parked requests, which get UNKNOWN_MEMBER_ID. The caller starts the
     rebalance."""
     group = turn.group
-    group.remove_member(member_id)
+    group.remove_from_members(member_id)
     parked_join = group.parked_joins.pop(member_id, None)
     if parked_join is not None:
         turn.reply(parked_join, JoinGroupResponse(error=ErrorCode.unknown_member_id))

@@ -137,8 +137,8 @@ class Group:
         self.leader: MemberId | None = None
         """The member id of the leader; None after the leader was removed, until the join phase ends."""
         self.members: dict[MemberId, Member] = {}
-        """The members by member id. Changed only by `add_member`, `remove_member` and `change_protocols`, which also
-        update ``protocol_support`` and ``static_members``."""
+        """The members by member id. Changed only by `add_member`, `remove_from_members` and `change_protocols`, which
+        also update ``protocol_support`` and ``static_members``."""
         self.protocol_support = ProtocolSupport()
         self.is_unrebalanced_since_load = False
         """Whether the members were loaded from the log and no join phase has ended since then: the members may offer
@@ -167,7 +167,7 @@ class Group:
             self.static_members[member.instance_id] = member_id
         return member
 
-    def remove_member(self, member_id: MemberId) -> Member:
+    def remove_from_members(self, member_id: MemberId) -> Member:
         """Remove the member ``member_id``, and return it. Its timers and parked requests stay."""
         member = self.members.pop(member_id)
         self.protocol_support.uncount_member_protocols(member.protocols)

@@ -88,7 +88,7 @@ def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -
     group = turn.group
     new_id = request.fresh_member_id
     assert new_id not in group.members, "a new member id is unused"
-    group.remove_member(former_id)
+    group.remove_from_members(former_id)
     parked_join = group.parked_joins.pop(former_id, None)
     if parked_join is not None:
         turn.reply(parked_join, JoinGroupResponse(error=ErrorCode.fenced_instance_id, member_id=former_id))

@@ -1,11 +1,11 @@
 """The computation of a target assignment: which member computes it, what the assignor receives, and what is installed
 (K848C, "Assignment Process").
 
-    Idle ── the group epoch has risen ──> Chosen ── Prepare ──> Prepared ── Install ──> Idle
-     ^                                      │                      │
-     └────────── the member has gone, was too slow, or its target is invalid ────────────┘
+    NoComputation ── group epoch has risen ──> MemberChosen ── Prepare ──> MemberComputing ── Install ──> NoComputation
+          ^                                         │                             │
+          └──────── the member has gone, was too slow, or its target is invalid ──┘
 
-With a server-side assignor, ComputesHere takes the place of Chosen and Prepared.
+With a server-side assignor, CoordinatorComputing takes the place of MemberChosen and MemberComputing.
 """
 
 from collections.abc import Sequence

@@ -101,7 +101,7 @@ def describe_departed_members(group: Group, now_ms: int) -> tuple[DescribedDepar
         DescribedDepartedMember(
             departed_member=one,
             delay_left_ms=None if one.deadline_ms is None else max(0, one.deadline_ms - now_ms),
-            jobs_may_run_for_ms=max(0, one.held_until_ms - now_ms) if one.held else 0,
+            held_jobs_left_ms=max(0, one.held_until_ms - now_ms) if one.held else 0,
         )
         for _, one in sorted(group.departed.items())
     )

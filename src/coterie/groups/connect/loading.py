@@ -25,9 +25,8 @@ def on_loaded(turn: Turn) -> None:
     """Remove the remains of an incomplete step, and set the timers. Each member gets a full session, and a full
     rebalance timeout if it has jobs to give back."""
     group = turn.group
-    rebuild_target_owners(
-        group
-    )  # a replayed log may contain targets that were written in part and restored by an earlier load
+    # A replayed log may contain targets that were written in part and restored by an earlier load.
+    rebuild_target_owners(group)
     last_epoch = last_group_epoch(group)
     if is_last_step_incomplete(group):
         remove_incomplete_members(turn)

@@ -440,7 +440,7 @@ class DescribedDepartedMember:
     departed_member: MemberDeparted
     delay_left_ms: int | None
     """The rest of the scheduled rebalance delay; None if no assignor has deferred the member's jobs yet."""
-    jobs_may_run_for_ms: int
+    held_jobs_left_ms: int
     """How long the jobs may still run on the member; 0 if they have stopped."""
 
 

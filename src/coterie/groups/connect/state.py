@@ -1,5 +1,5 @@
-"""The state of a connect group's coordinator, hard and soft; `apply` writes the hard state, `check_invariants` asserts
-invariants.
+"""The state of a connect group's coordinator, hard and soft; `apply_record` writes the hard state, `check_invariants`
+asserts invariants.
 
 Hard state is what was written to the log: the group's epochs, the configured jobs, each member's metadata, target and
 current assignment, and the members that have departed. Soft state is what the members' next requests restore: sessions,
@@ -57,7 +57,7 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 
 class Group:
-    """One connect group. Only `apply` writes the hard state and the indexes that follow from it."""
+    """One connect group. Only `apply_record` writes the hard state and the indexes that follow from it."""
 
     def __init__(self, group_id: GroupId, broker_settings: ConnectGroupSettings) -> None:
         self.group_id = group_id
@@ -221,7 +221,7 @@ class Group:
 # -- hard state --------------------------------------------------------------------------------------------------------
 
 
-def apply(group: Group, record: Record) -> None:
+def apply_record(group: Group, record: Record) -> None:
     """Change the hard state according to ``record``. No other function changes hard state, neither live nor at
     replay."""
     match record:

@@ -11,7 +11,7 @@ from coterie.groups.connect.messages import (
     Response,
     TimerKey,
 )
-from coterie.groups.connect.state import Group, apply
+from coterie.groups.connect.state import Group, apply_record
 from coterie.groups.effects import CancelTimer, Reply, SetTimer
 from coterie.nouns.ids import GroupEpoch, LeaderEpoch, MemberId, ReplyTo
 
@@ -35,7 +35,7 @@ class Turn:
 
     def write(self, record: Record) -> None:
         """Add a record to the step's output and apply it to the group at once."""
-        apply(self.group, record)  # at once: the rest of this step works with the new state
+        apply_record(self.group, record)  # at once: the rest of this step works with the new state
         self.records.append(record)
 
     @property

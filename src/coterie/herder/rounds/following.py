@@ -41,7 +41,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
     rebalance_window.close_window(turn)
     leading.drop_pending_assignment(turn)
     if event.leader != event.member_id:
-        rebalance_window.forget_assigned_jobs(turn)
+        rebalance_window.forget_jobs_of_computed_round(turn)
         leading.forget_last_round(turn)
     turn.emit(WriteLogMessage(text=_round_summary(event)))
     place.apply_round_result(turn, event, has_failed=has_failed)
@@ -95,7 +95,7 @@ def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     rejoin.clear_rejoin_request(turn)
     rejoin.drop_reasons(turn, AfterConfigLogRead, AfterJobsReleased)
     rebalance_window.close_window(turn)
-    rebalance_window.forget_assigned_jobs(turn)
+    rebalance_window.forget_jobs_of_computed_round(turn)
     leading.drop_pending_assignment(turn)
     leading.forget_last_round(turn)
     # A group that its coordinator has lost starts its generations at 1 again: an old memory could pass for a new one.

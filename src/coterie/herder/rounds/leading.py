@@ -200,7 +200,7 @@ def _assign_cooperatively(
     )
     herder.leader_state.assignor_state = round_.assignor_state
     herder.leader_state.moves_at_ms = turn.now_ms + round_.next_moves_in_ms if round_.next_moves_in_ms else None
-    rebalance_window.store_assigned_jobs(turn, herder.config.jobs())
+    rebalance_window.store_jobs_of_computed_round(turn, herder.config.jobs())
     return cooperative_assignments(round_, config_offset=herder.config.offset), round_
 
 
@@ -236,7 +236,7 @@ def _assign_eagerly(
     )
     herder.leader_state.assignor_state = AssignorState()
     configured = herder.config.jobs() if all_stopped else NO_JOBS
-    rebalance_window.store_assigned_jobs(turn, configured)
+    rebalance_window.store_jobs_of_computed_round(turn, configured)
     if not all_stopped:
         turn.emit(
             WriteLogMessage(

@@ -48,12 +48,12 @@ def update_rebalance_window(turn: Turn) -> None:
         rejoin.request_rejoin(turn, f"the set of jobs has changed: {len(more)} more, {len(fewer)} fewer")
 
 
-def store_assigned_jobs(turn: Turn, configured: Jobs) -> None:
+def store_jobs_of_computed_round(turn: Turn, configured: Jobs) -> None:
     """Store ``configured``, the jobs for which this leader has computed a round."""
     turn.herder.rounds.assigned_for = configured
 
 
-def forget_assigned_jobs(turn: Turn) -> None:
+def forget_jobs_of_computed_round(turn: Turn) -> None:
     """Forget the set of jobs of the last round, because another leader computed that round. This worker then uses the
     set of configured jobs when it has read the config log to the offset of the last assignment."""
     turn.herder.rounds.assigned_for = None

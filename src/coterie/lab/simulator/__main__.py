@@ -54,7 +54,7 @@ def summary_line(outcome: Outcome) -> str:
     minutes = outcome.virtual_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
-        f"  {outcome.callback_count:>6} events  {outcome.final_generation:>4} generations"
+        f"  {outcome.callback_count:>6} events  {outcome.generation_count:>4} generations"
     )
 
 

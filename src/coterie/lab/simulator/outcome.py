@@ -19,7 +19,7 @@ class Outcome:
     """The simulated time at the end."""
     callback_count: int
     """Number of callbacks that have run."""
-    final_generation: int
+    generation_count: int
     """The group's generation at the end; for producers the number of transactions that have ended."""
     violation: Violation | None
     trace_text: str
@@ -47,7 +47,7 @@ def run_to_outcome(
         digest=world.digest,
         virtual_ms=world.now_ms,
         callback_count=world.callback_count,
-        final_generation=generation_count(),
+        generation_count=generation_count(),
         violation=violation,
         trace_text=world.trace_text(trace_lines),
     )

@@ -24,8 +24,8 @@ RecordValue: TypeAlias = str | int | None
 
 
 class RecordKind(StrEnum):
-    """The kinds of records. The text of each kind says when it is recorded and which values its records have. Among the
-    values, *name* is the name of a process."""
+    """The kinds of records. The value of a member is the kind's name in the trace. The docstring of a member says when
+    the kind is recorded and which values its records have; *name* among these values is the name of a process."""
 
     # -- processes
     STARTS = "starts"

@@ -45,7 +45,7 @@ class JoinResponse:
     metadata_by_member: Mapping[MemberId, bytes] | None = None
     """The metadata of all members, by member id; empty unless this member is the leader."""
     instance_id_by_member: Mapping[MemberId, InstanceId] = field(default_factory=dict)
-    """The instance ids of those ``metadata_by_member`` that are static."""
+    """The instance ids of those members in ``metadata_by_member`` that are static."""
     skip_assignment: bool = False
     """Whether this leader has rejoined a generation that already has its assignments: then it computes none
     (KIP-814)."""

@@ -133,7 +133,7 @@ def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> No
     assert isinstance(member.place, InGroup)
     if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:
         return
-    if check.was_sent_after_order(in_flight.id):
+    if check.precedes_request(in_flight.id):
         member.leadership_check = None
         turn.emit(LeadershipConfirmed(token=check.order_token))
     else:

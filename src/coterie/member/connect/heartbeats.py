@@ -72,7 +72,7 @@ def send_heartbeat_if_due(turn: Turn) -> None:
         case InGroup(), HeartbeatDue(at_ms=at_ms) if now_ms >= at_ms:
             send_heartbeat(turn)
         case InGroup() as place, HeartbeatDue(is_backoff=False) if must_report_at_once(
-            member, place.reported_data, None
+            member, place.accepted_data, None
         ) or must_confirm_leadership(member):
             send_heartbeat(turn)
         case _, HeartbeatSent(may_be_held=True) as sent if not member.older_heartbeats and (
@@ -174,7 +174,7 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
         place = place_after_response(before, response)
     member.place = replace(
         place,
-        reported_data=remove_accepted_reasons(member, sent.reported_data),
+        accepted_data=remove_accepted_reasons(member, sent.reported_data),
         accepted_owned=sent.reported_data.owned,
         configured_report=sent.configured_report or place.configured_report,
     )
@@ -199,7 +199,7 @@ def confirm_leadership(turn: Turn, sent: HeartbeatSent) -> None:
     """Confirm that this worker is the leader, if the herder has asked for it, the accepted heartbeat was sent after
     that, and its response has not named another leader."""
     member, check = turn.member, turn.member.leadership_check
-    if check is not None and member.is_leader and check.was_sent_after_order(sent.in_flight.id):
+    if check is not None and member.is_leader and check.precedes_request(sent.in_flight.id):
         member.leadership_check = None
         turn.emit(LeadershipConfirmed(token=check.order_token))
 

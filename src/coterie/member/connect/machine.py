@@ -132,7 +132,7 @@ def on_event(turn: Turn, event: Event) -> None:
             member.worker_state = event
             member.assigned_unconfirmed -= event.owned
         case TimerFired():
-            pass  # `lose_membership_if_lease_over` and `advance` run after every event.
+            pass  # `lose_membership_if_lease_over` and `send_heartbeat_if_due` run after every event.
         case SetConfiguredJobs() | ConfirmLeadership():
             on_order_to_leader(member, event)
         case UpdateAssignor():
@@ -155,8 +155,8 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeadership) -> None:
-    """Store an order that only the leader's herder gives, for the next heartbeat, which `advance` sends at once if it
-    can."""
+    """Store an order that only the leader's herder gives, for the next heartbeat, which `send_heartbeat_if_due` sends
+    at once if it can."""
     match order:
         case SetConfiguredJobs():
             member.configured = order
@@ -165,7 +165,8 @@ def on_order_to_leader(member: Member, order: SetConfiguredJobs | ConfirmLeaders
 
 
 def on_update_assignor(member: Member, order: UpdateAssignor) -> None:
-    """Keep the newest metadata of an assignor for the next heartbeat, which `advance` sends at once if it can."""
+    """Keep the newest metadata of an assignor for the next heartbeat, which `send_heartbeat_if_due` sends at once if it
+    can."""
     assert any(one.name == order.name for one in member.assignors), f"this worker does not offer {order.name}"
     member.assignors = tuple(
         replace(

@@ -239,7 +239,7 @@ def schedule_heartbeat_retry(turn: Turn, *, at_once: bool) -> None:
     member = turn.member
     settings = member.settings
     if isinstance(member.place, InGroup):
-        member.place = replace(member.place, reported_data=None)
+        member.place = replace(member.place, accepted_data=None)
     exponent = member.retries - (1 if at_once else 0)
     backoff_ms = (
         0 if exponent < 0 else min(settings.retry_backoff_ms * 2 ** min(exponent, 16), settings.retry_backoff_max_ms)

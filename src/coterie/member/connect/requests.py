@@ -67,16 +67,14 @@ def must_confirm_leadership(member: Member) -> bool:
     check = member.leadership_check
     if check is None or not member.is_leader:
         return False
-    return not (
-        isinstance(member.heartbeat, HeartbeatSent) and check.was_sent_after_order(member.heartbeat.in_flight.id)
-    )
+    return not (isinstance(member.heartbeat, HeartbeatSent) and check.precedes_request(member.heartbeat.in_flight.id))
 
 
 def must_send_all_fields(member: Member) -> bool:
     """Whether the next heartbeat must contain all fields. These heartbeats must: a join, the first one on a connection,
     one after an error, and one that is sent while another one is unanswered."""
     match member.place:
-        case NotInGroup() | InGroup(member_epoch=0) | InGroup(reported_data=None):
+        case NotInGroup() | InGroup(member_epoch=0) | InGroup(accepted_data=None):
             return True
         case InGroup():
             return bool(member.older_heartbeats) or isinstance(member.heartbeat, HeartbeatSent)
@@ -120,7 +118,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
             response_timeout_ms=wait_ms + response_timeout_ms(member),
         )
     assert isinstance(member.place, InGroup)
-    last = member.place.reported_data
+    last = member.place.accepted_data
     assert last is not None
     wait_ms = 0 if must_confirm_leadership(member) else response_hold_max_ms(member)
     return HeartbeatRequest(
@@ -146,7 +144,7 @@ def may_hold_full_heartbeat(member: Member) -> bool:
     place = member.place
     return (
         isinstance(place, InGroup)
-        and place.reported_data is not None
+        and place.accepted_data is not None
         and (place.member_epoch == JOIN or isinstance(member.heartbeat, HeartbeatSent))
     )
 

@@ -157,7 +157,7 @@ class InGroup:
     leader: LeaderOfGroup
     assignment: AssignmentToMember
     """The jobs that this worker may run."""
-    reported_data: ReportedData | None = None
+    accepted_data: ReportedData | None = None
     """The data in this member's last request, which the coordinator has certainly processed; None if that is not
     certain: the next heartbeat then contains all fields."""
     accepted_owned: Jobs = NO_JOBS

@@ -75,8 +75,9 @@ def remove_path(path: Path) -> None:
 
 
 def _replace_without_exchange(path: Path, replaced_path: Path) -> None:
-    """Rename the folder ``path`` to ``replaced_path``, and create a plain file at ``path``. A folder that another
-    worker creates at ``path`` meanwhile is renamed too: repeat this until a plain file is at ``path``."""
+    """Rename the folder ``path`` to ``replaced_path``, and create an empty plain file at ``path``. If another worker
+    creates a folder at ``path`` in between, delete the folder at ``replaced_path`` and repeat, until a plain file is at
+    ``path``. The caller removes what is left at ``replaced_path``."""
     while not path.is_file():
         with contextlib.suppress(FileNotFoundError):
             path.rename(replaced_path)

@@ -547,7 +547,10 @@ def find_ledger_partition(admin: KafkaAdmin, target: KafkaTarget, key: str) -> T
     try:
         partitions = admin.list_partitions([target.ledger_topic])
     except TopicAbsentError as error:
-        raise UnreachableError(f"{target.cluster_description}: {error}; the topic was deleted just now") from error
+        raise UnreachableError(
+            f"{target.cluster_description}: {error}; the ledger topic was deleted just now, and the next attempt "
+            "creates it again"
+        ) from error
     if (policy_error := ledger_policy_error(admin, target)) is not None:
         raise WorldError(policy_error)
     return partitions[zlib.crc32(key.encode()) % len(partitions)]

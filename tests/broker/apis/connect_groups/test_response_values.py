@@ -48,7 +48,7 @@ from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_response, encode_response
 from coterie.wire.kio_entities import Values, build_response
-from coterie.wire.schemas import CONNECT_GROUP_APIS, response_schema, without_none
+from coterie.wire.schemas import CONNECT_GROUP_APIS, annotation_without_none, response_schema
 
 
 def jobs(name: str) -> Jobs:
@@ -167,7 +167,7 @@ DESCRIBE = DescribeGroupResponse(
                 reason="departed reason",
             ),
             delay_left_ms=7,
-            jobs_may_run_for_ms=8,
+            held_jobs_left_ms=8,
         ),
     ),
     unplaceable=(UnplaceableJobs(jobs=jobs("unplaceable"), reason="reason"),),
@@ -299,7 +299,7 @@ def missing(schema: Any, values: Values) -> Iterator[str]:
     names = {field.name: field for field in fields(schema)}
     yield from (f"{schema.__name__}.{name}" for name in set(names) ^ set(values))
     for name in set(names) & set(values):
-        element = without_none(names[name].type)
+        element = annotation_without_none(names[name].type)
         element = getattr(element, "__args__", (element,))[0]
         inner = values[name] if isinstance(values[name], list | tuple) else [values[name]]
         for one in inner if is_dataclass(element) else ():

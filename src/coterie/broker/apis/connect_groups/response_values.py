@@ -194,7 +194,7 @@ def _described_departed_values(described: DescribedDepartedMember) -> Values:
         "instance_id": departed.instance_id,
         "url": departed.url,
         "delay_left_ms": _duration_value(described.delay_left_ms),
-        "held_left_ms": described.jobs_may_run_for_ms,
+        "held_left_ms": described.held_jobs_left_ms,
         **job_arrays(departed.jobs),
         "reason": departed.reason,
     }

@@ -19,7 +19,7 @@ from coterie.groups.connect.messages import (
     TargetWritten,
 )
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.connect.state import Group, apply
+from coterie.groups.connect.state import Group, apply_record
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import (
@@ -137,7 +137,7 @@ def apply_encoded_record(group: Group, line: EncodedRecord) -> None:
     """Apply one record to the hard state of ``group``."""
     decoded = _decode_record_cached(*line)
     assert decoded is not None, "every line is a record of a group"
-    apply(group, decoded[1])
+    apply_record(group, decoded[1])
 
 
 def compact_lines(lines: Sequence[EncodedRecord]) -> list[EncodedRecord]:

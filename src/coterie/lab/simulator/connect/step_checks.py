@@ -145,7 +145,7 @@ class StepChecker:
                 return member_id == holder and self._has_session_ended(step.hard_state_before, holder)
             case TimerFired(key=ConnectionGraceTimer(member_id=member_id)):
                 has_grace_ended = self._world.now_ms >= self._grace_ends_ms.get(holder, self._world.now_ms + 1)
-                return member_id == holder and has_grace_ended and not self._closed_with_other_connections(holder)
+                return member_id == holder and has_grace_ended and not self._was_closed_with_others(holder)
             case GroupLoaded():
                 # A crash has cut a step in which the member left, or joined again with no jobs.
                 before = step.hard_state_before
@@ -154,7 +154,7 @@ class StepChecker:
             case _:
                 return False
 
-    def _closed_with_other_connections(self, member_id: MemberId) -> bool:
+    def _was_closed_with_others(self, member_id: MemberId) -> bool:
         """Whether the connection of the member was closed within one grace with those of other members, and they were
         half of the group or more: a proxy may have ended."""
         at_ms, grace_ms, size = next(

@@ -36,7 +36,9 @@ class LeaderRound:
 
 
 class DeferralChecker:
-    """Checks each computed round for LOST_WAITS and DELAY_ENDS."""
+    """Checks the scheduled rebalance delay in each computed round: before it has passed, a leader that also computed
+    the previous round assigns no job of a departed member to another member (:attr:`.Invariant.LOST_WAITS`); no job
+    that a member may run stays unassigned longer (:attr:`.Invariant.DELAY_ENDS`)."""
 
     def __init__(self, *, max_delay_ms: int, slack_ms: int) -> None:
         """``slack_ms`` is how much later than the leader a worker may receive a delay: it measures the delay from then

@@ -126,8 +126,9 @@ class CheckedRound:
         )
 
     def eligible_jobs(self, member: RoundMember, jobs: Jobs) -> Jobs:
-        """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no other
-        member may run, and that it owns or that a draining member has released."""
+        """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no member without a drain
+        may run, and that it owns or that a draining member has released; if it has claims, a released job must be among
+        them."""
         if member.is_draining:
             keepable = (jobs & (member.owned | self.released_by_draining)) - self.assignable_jobs
             return keepable if member.claims is None else keepable & (member.owned | member.claims)

@@ -244,7 +244,7 @@ class ProducersChecker:
         for log in self._partition_logs:
             log.reader_offset = 0
 
-    def reason_not_at_end_after_reading(self) -> str | None:
+    def read_and_describe_lag(self) -> str | None:
         """Let the read_committed consumer read on. Returns the reason why it has not reached the end of all logs; None
         when it has.
 

@@ -27,8 +27,8 @@ producer."""
 
 def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15) -> Outcome:
     """Simulate producers with one seed. A violated invariant is in the outcome; every other exception is a bug of a
-    machine or of the simulator, and is raised with the end of the trace in a note. The outcome's ``generations`` is the
-    number of transactions that have ended, by a commit or an abort."""
+    machine or of the simulator, and is raised with the end of the trace in a note. The ``generation_count`` of the
+    outcome is the number of transactions that have ended, by a commit or an abort."""
     world = World(seed)
     timeout_ms = world.rng.choice((2_000, 6_000, 15_000))
     store = create_store()
@@ -80,4 +80,4 @@ def unsettled_reason(play: ProducersPlay, producers: Collection[ProducerProcess]
     for producer in producers:
         if not producer.is_done:
             return f"{producer.name} has not committed its last transaction"
-    return play.checker.reason_not_at_end_after_reading()
+    return play.checker.read_and_describe_lag()
