@@ -292,9 +292,12 @@ class Histories(RuleBasedStateMachine):
             departed = self.last.assignments.keys() - self.before.keys()
             self.released_by_draining -= union(self.last.assignments[member].assigned for member in departed)
         self.last = self.outcome_for(self.state, self.members)
-        self.drained = union(
-            one.revoked_by_reason.get(RevocationReason.DRAIN, NO_JOBS) for one in self.last.assignments.values()
+        revoked_for_drain, repeated = (
+            union(one.revoked_by_reason.get(reason, NO_JOBS) for one in self.last.assignments.values())
+            for reason in (RevocationReason.DRAIN, RevocationReason.REPEATED)
         )
+        # A member that still reports a job which was revoked for a drain has it revoked again.
+        self.drained = revoked_for_drain | (self.drained & repeated)
         self.state = self.last.assignor_state
         if delivered:
             self.completed, self.received_delay_ms = self.generation, self.last.delay_ms
