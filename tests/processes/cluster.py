@@ -297,7 +297,7 @@ class Cluster:
         """How often each row occurs in the files that a reader sees, counted without Spark."""
         return counted(self.out / connector, "row")
 
-    def assert_exact(self, connector: str, rows: int, *, within_s: float = 60) -> None:
+    def assert_exact(self, connector: str, rows: int, *, within_s: float = 180) -> None:
         """Wait until all ``rows`` have arrived; then check that none is lost or doubled."""
         until(
             lambda: len(self.rows(connector)) >= rows,
