@@ -29,5 +29,11 @@ def installed_blocking_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def forget_installed_plugins() -> None:
     """Let the installed plug-ins be looked up again. No call into a plug-in may run: it would store those that it has
     found before."""
-    for function in (source_by_name, source_class_key, sink_class_key, common_definition, all_plugins):
+    source_by_name.cache_clear()
+    forget_lists_of_plugins()
+
+
+def forget_lists_of_plugins() -> None:
+    """Let all that lists the sources and sinks be made again from those that are known now."""
+    for function in (source_class_key, sink_class_key, common_definition, all_plugins):
         function.cache_clear()

@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from coterie.spark.connector_keys import common_definition
 from coterie.spark.plugin_calls import PluginTimeoutError
 from coterie.spark.plugin_list import all_plugins
 from coterie.spark.plugins import (
     SINK_BY_CLASS_NAME,
     SINK_BY_NAME,
-    sink_class_key,
     source_by_name,
-    source_class_key,
 )
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
@@ -32,7 +29,7 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark import user_functions
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.spark.gated_plugins import Gate, gated, gated_member
-from tests.spark.installed_plugins import installed_blocking_source
+from tests.spark.installed_plugins import forget_lists_of_plugins, installed_blocking_source
 from tests.spark.rest_worker import RestWorker, rest_worker, until_true
 
 pytestmark = [
@@ -99,8 +96,7 @@ class Gates:
             config["connector.class"] = blocked.class_name
             if blocked.plugin is FileSource:
                 config |= self.file_keys(blocked)
-        for function in (source_class_key, sink_class_key, common_definition, all_plugins):
-            function.cache_clear()
+        forget_lists_of_plugins()
         return config
 
     def folder_of(self, blocked: Blocked) -> Path:

@@ -14,6 +14,10 @@ from pyspark.errors import PySparkException
 from coterie.config.secrets import hide_secrets
 from coterie.nouns.errors import ConfigError, CoterieError
 
+SPARK_NOT_RUNNING_MESSAGE = (
+    "Spark is not running on this worker: it has not started yet, or is being shut down; try again when the worker has "
+    "started"
+)
 _MESSAGE_LENGTH_MAX = 600
 """Number of characters after which a message is cut off."""
 _RAISE_ERROR_PATTERN = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE: P0001", re.DOTALL)

@@ -147,13 +147,18 @@ class TaskQuery:
             return self._query
 
     def run_available_input(self, *, timeout_s: int) -> None:
-        """Process the input that is available now, in one or more batches, and wait until the query has ended.
+        """Process the input that is available now, in one or more batches, and wait until the query has ended. After an
+        error the query is stopped: it creates no further file.
 
-        :raises WorldError: when the query has not ended within ``timeout_s`` seconds; it continues.
+        :raises WorldError: when the query has not ended within ``timeout_s`` seconds.
         :raises PySparkException: when a batch fails. Also raises the exceptions of :meth:`start`.
         """
-        if not self._start_closing_sinks_on_error(availableNow=True).awaitTermination(timeout_s):
-            raise WorldError(f"the query of {self.task} has not ended within {timeout_s} s")
+        try:
+            if not self._start_closing_sinks_on_error(availableNow=True).awaitTermination(timeout_s):
+                raise WorldError(f"the query of {self.task} has not ended within {timeout_s} s")
+        except BaseException:
+            self.stop(grace_ms=0)
+            raise
 
     def run_batch_in_flight(self) -> None:
         """Run the batch in flight (planned and not committed) and no other batch, then close the sinks.

@@ -25,6 +25,7 @@ from coterie.spark import user_code
 from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, check_checkpoint_location
 from coterie.spark.events import EventQueue
+from coterie.spark.failures import SPARK_NOT_RUNNING_MESSAGE
 from coterie.spark.fence import Fence
 from coterie.spark.jar_fetch import fetch_jars, has_pinned_digest
 from coterie.spark.jars import jar_packages, missing_package_messages, spark_settings_for_jars
@@ -350,8 +351,5 @@ class SparkTaskRuntime:
         if self._jvm_exit_reason is not None:
             raise WorldError(self._jvm_exit_reason)
         if self._driver is None or self._closing.is_set():
-            raise WorldError(
-                "Spark is not running on this worker: it has not started yet, or is being shut down; try again when "
-                "the worker has started"
-            )
+            raise WorldError(SPARK_NOT_RUNNING_MESSAGE)
         return self._driver

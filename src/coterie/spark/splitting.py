@@ -237,7 +237,7 @@ class Splitter:
     ) -> None:
         """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes.
         ``fence``: a new fence from :meth:`open_fence`."""
-        with self._fenced_operation(fence, connector):
+        with self._fenced_operation(fence, connector, is_repeated=False):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
             is_movable = not isinstance(source.plugin.position_store, UnmovablePositionStore)
@@ -351,15 +351,21 @@ class Splitter:
                 fence.close_nowait()
 
     @contextmanager
-    def _fenced_operation(self, fence: Fence, connector: ConnectorName) -> Iterator[None]:
+    def _fenced_operation(self, fence: Fence, connector: ConnectorName, *, is_repeated: bool = True) -> Iterator[None]:
         """Context manager: the block is one split, finishes one closed checkpoint generation, or changes the offsets of
         a connector; at its end ``fence`` is removed from the fences of the running calls. Exceptions of the block that
-        are not mentioned below are raised unchanged.
+        are not mentioned below are raised unchanged. ``is_repeated``: the herder tries the operation again if it ends
+        early, as it does with a split.
 
         :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
             the split.
         :raises WorldError: when Spark is not running on this worker.
         """
+        ended_message = (
+            f"The split of connector {connector} was ended on this worker; it is tried again"
+            if is_repeated
+            else f"The change of the offsets of connector {connector} was ended on this worker; request it again"
+        )
         try:
             self._running_driver()
             if fence.is_closed:
@@ -367,15 +373,9 @@ class Splitter:
             yield
         except FencedError as error:
             self._running_driver()
-            raise SplitEndedError(
-                f"Connector {connector}: its running split or change of offsets was ended on this worker. A split "
-                "is tried again; a change of offsets is not, and must be requested again"
-            ) from error
+            raise SplitEndedError(ended_message) from error
         except SupersededError as error:
-            raise SplitEndedError(
-                f"{error}. A split of connector {connector} is tried again; a change of its offsets is not, and must "
-                "be requested again"
-            ) from error
+            raise SplitEndedError(f"{error}. {ended_message}") from error
         finally:
             with self._lock:
                 del self._connector_by_fence[fence]

@@ -154,9 +154,4 @@ def _run_query(spark: SparkSession, folder: Path, name: str, config: Mapping[str
         take_over_checkpoint(checkpoints),
         Fence(),
     )
-    try:
-        query.run_available_input(timeout_s=QUERY_TIMEOUT_S)
-    except BaseException:
-        # A query that goes on would create files in the folder while it is removed.
-        query.stop(grace_ms=0)
-        raise
+    query.run_available_input(timeout_s=QUERY_TIMEOUT_S)

@@ -13,6 +13,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
+from coterie.spark.failures import SPARK_NOT_RUNNING_MESSAGE
 from coterie.spark.jars import missing_package_message
 from coterie.spark.positions import Positions
 from coterie.spark.sources.kafka_positions import TopicIdPartition
@@ -47,10 +48,7 @@ def kafka_jvm() -> Any:
     """
     spark = SparkSession._instantiatedSession
     if spark is None:
-        raise WorldError(
-            "Spark is not running on this worker: it has not started yet, or has stopped; try again when the worker is "
-            "ready"
-        )
+        raise WorldError(SPARK_NOT_RUNNING_MESSAGE)
     if (missing_jars := missing_package_message(spark, "kafka")) is not None:
         raise WorldError(missing_jars)
     return spark._jvm
@@ -94,10 +92,7 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
     try:
         client = clients.AdminClient.create(admin_properties)
     except Py4JJavaError as error:
-        raise WorldError(
-            f"No Kafka client can be created: {message_with_causes(error.java_exception)}. Check bootstrap.servers and "
-            "the other properties of Kafka's client, in the connector's config or else in the worker's"
-        ) from error
+        raise make_client_error(error.java_exception) from error
     try:
         yield KafkaAdmin(java, client, properties)
     finally:
@@ -310,6 +305,15 @@ def is_retriable(error: Any) -> bool:
             java_class = java_class.getSuperclass()
         error = error.getCause()
     return False
+
+
+def make_client_error(error: Any) -> WorldError:
+    """The error to raise for a Java exception that Kafka's client raised when it was created: one of its properties is
+    not valid."""
+    return WorldError(
+        f"No Kafka client can be created: {message_with_causes(error)}. Check bootstrap.servers and the other "
+        "properties of Kafka's client, in the connector's config or else in the worker's"
+    )
 
 
 def make_request_error(bootstrap_servers: str, error: Any) -> WorldError:

@@ -11,14 +11,14 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.nouns.errors import UnreachableError
 from coterie.spark.sources.kafka_batch import FETCH_WAIT_MAX_MS
 from coterie.spark.sources.kafka_client import (
     RESPONSE_TIMEOUT_MS,
     function_of_record_method,
     kafka_jvm,
+    make_client_error,
     make_request_error,
-    message_with_causes,
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
@@ -94,10 +94,7 @@ def _open_sampler(
     try:
         client = java.org.apache.kafka.clients.consumer.KafkaConsumer(java_properties)
     except Py4JJavaError as error:
-        raise WorldError(
-            f"No Kafka client can be created: {message_with_causes(error.java_exception)}. Check bootstrap.servers and "
-            "the other properties of Kafka's client, in the connector's config or else in the worker's"
-        ) from error
+        raise make_client_error(error.java_exception) from error
     try:
         yield _RecordSizeSampler(java, client, servers, partitions)
     except Py4JJavaError as error:
