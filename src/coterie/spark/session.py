@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from coterie.nouns.errors import WorldError
 from coterie.spark.class_archive import with_archive_option
 from coterie.spark.java import find_java_home, write_signal_ignoring_launcher
+from coterie.spark.java_names import CachingJvmView
 from coterie.spark.jvm_log import open_jvm_log
 from coterie.spark.redacted_events import EventRedactor, make_event_redactor
 from coterie.spark.redaction import REDACTION_SETTINGS
@@ -172,6 +173,7 @@ def start_driver(config: SparkConfig, on_exit: Callable[[str], None]) -> SparkDr
             )
             options = {"executable": str(launcher), "stdout": jvm_output, "stderr": jvm_output}
             gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+            gateway.jvm = CachingJvmView(gateway.jvm)
         except (PySparkException, OSError) as error:
             raise WorldError(f"Spark's JVM did not start ({java_home}); see {jvm_log_file}: {error}") from error
         try:
