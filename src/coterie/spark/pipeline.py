@@ -57,6 +57,8 @@ class Pipeline:
     """The source, transforms and sink of one task."""
 
     source: Source
+    source_partition_count: int
+    """The number of source partitions that the task reads."""
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
     error_tolerance: ErrorTolerance | None
@@ -98,6 +100,7 @@ class Pipeline:
         )
         return cls(
             source=source.plugin.of(source.config, task_input),
+            source_partition_count=len(task_input.source_partitions),
             transforms=transforms.parse_transforms(config),
             sink=sink.plugin.of(sink.config),
             error_tolerance=tolerance,

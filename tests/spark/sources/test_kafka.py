@@ -17,7 +17,8 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.plugins import configured_source
-from coterie.spark.seams import TaskInput
+from coterie.spark.seams import Batch, StagedBatch, TaskInput
+from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 from tests.broker.secured import PASSWORD, USER, secured_broker
@@ -87,6 +88,28 @@ async def test_each_record_is_read_once_over_stops_and_replays_and_a_re_split_ad
     for start in begun:
         await rig.runtime.stop(start.task, grace_ms=20_000)
     assert kafka.rows("once") == list(range(-1, kafka.next_row))
+
+
+async def test_a_small_batch_of_many_partitions_has_a_spark_partition_for_each_core(
+    rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_partitions: list[int] = []
+    stage = FileSink.stage
+
+    def count_and_stage(sink: FileSink, batch: Batch) -> StagedBatch:
+        assert batch.is_small
+        spark_partitions.append(batch.rows.rdd.getNumPartitions())
+        return stage(sink, batch)
+
+    monkeypatch.setattr(FileSink, "stage", count_and_stage)
+    kafka.create("merged", 5)
+    kafka.produce_rows("merged", 5)
+    start = await rig.start(kafka.config("merged"), "merged")
+    await rig.wait_until(lambda: len(kafka.rows("merged")) >= kafka.next_row)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert kafka.rows("merged") == list(range(kafka.next_row))
+    assert spark_partitions
+    assert max(spark_partitions) == 2, "the session of the rig has 2 cores"
 
 
 async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
