@@ -22,7 +22,8 @@ fmt: .venv/dev.stamp  ## format the code
 test: .venv/dev.stamp  ## run all tests except those of `soak`
 	-$(BIN)/python -m tests.class_archives
 	@# Hundreds of processes import the same modules: without compiled ones each would compile them.
-	PYTHONDONTWRITEBYTECODE= PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
+	@# Python's development mode without its debug allocator, which only finds faults in extensions written in C.
+	PYTHONDONTWRITEBYTECODE= PYTHONDEVMODE=1 PYTHONMALLOC=pymalloc $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
 soak: .venv/dev.stamp  ## run the tests that take minutes each: repeated kills of sinks' owners, rolling updates, clusters with Kafka Connect
 	@echo "Runs one test after the other and shows each as it runs. All of them take hours; pytest's option -k selects some."
