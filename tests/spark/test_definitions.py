@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from coterie.config.definition import ConfigDef, Width
+from coterie.nouns.errors import ConfigError
 from coterie.spark import connector_keys, transforms, validation
 from coterie.spark.plugins import SINK_BY_CLASS_NAME, configured_sink, configured_source, source_by_name
 from coterie.spark.seams import Source
@@ -63,6 +64,20 @@ def test_names_are_unique_and_orders_count_each_groups_keys_from_0(definition: C
     for group in groups:
         orders = [key.order for key in definition.keys if key.group == group]
         assert sorted(orders) == list(range(len(orders))), group
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "Set connector.class to the class of a source or sink"),
+        ({"connector.class": " "}, "Set connector.class to the class of a source or sink"),
+        ({"connector.class": "Mine"}, "This worker has no source or sink of the class Mine: correct connector.class"),
+    ],
+)
+def test_a_class_that_names_no_plug_in_is_refused(config: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        configured_source(config, {})
+    assert raised.value.errors["connector.class"][0].startswith(message)
 
 
 def test_dependents_are_keys_of_the_same_config(definition: ConfigDef) -> None:

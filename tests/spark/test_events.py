@@ -58,6 +58,18 @@ async def test_a_task_that_alternates_between_progress_and_waits_has_a_limited_n
     ]
 
 
+async def test_the_topics_of_removed_progress_are_added_to_the_next_progress_of_the_task() -> None:
+    events = EventQueue()
+    for number, topic in enumerate("abc"):
+        events.put(progress(TWO, number))
+        events.put(replace(progress(ONE, number), topics=frozenset(topic)))
+        events.put(TaskRetrying(task=ONE, trace="t"))
+    found = [await events.get() for _ in range(4)]
+    assert [event for event in found if isinstance(event, TaskProgressed) and event.task == ONE] == [
+        replace(progress(ONE, 2), topics=frozenset("abc"))
+    ]
+
+
 async def test_progress_is_not_merged_across_the_end_of_a_run() -> None:
     events = EventQueue()
     line: list[TaskEvent] = [progress(ONE, 1), TaskDied(task=ONE, trace="t", holds_checkpoint=True), progress(ONE, 0)]

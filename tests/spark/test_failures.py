@@ -50,6 +50,9 @@ Driver stacktrace:"""
     expected = "A function in Python raised LookupError: no rate for XYZ (rates.py, line 31, in convert)"
     assert java_error_message(Throwable(message=message)) == expected
     assert java_error_message(Throwable(message="Lost task", cause=Throwable(message=message))) == expected
+    # Spark cuts long messages.
+    cut = "PythonException: Traceback (most recent call last):\n"
+    assert java_error_message(Throwable(message=cut)) == cut.strip()
     crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     assert "it called os._exit, crashed" in java_error_message(Throwable(message=crashed))
 

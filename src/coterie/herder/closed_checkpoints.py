@@ -67,15 +67,17 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
     if connector.task_configs == configs:
         return
     connectors.on_checkpoint_generation_finished(turn, name)
+    must_wait_for_key = not herder.place.is_leader and signing.awaits_session_key(herder)
+    publication = "will publish them when it has the group's session key" if must_wait_for_key else "publishes them now"
     turn.emit(
         WriteLogMessage(
             text=f"Connector {name}: another worker has split the connector again and has not published its task "
-            "configs, for which tasks of this worker wait; this worker publishes them"
+            f"configs, for which tasks of this worker wait; this worker {publication}"
         )
     )
     if herder.place.is_leader:
         submit_leader_write(turn, PutTaskConfigs(connector=name, configs=configs))
-    elif not signing.awaits_session_key(herder):
+    elif not must_wait_for_key:
         turn.emit(
             PublishTaskConfigs(
                 leader_url=herder.place.leader_url,

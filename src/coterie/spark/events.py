@@ -55,8 +55,7 @@ class EventQueue:
                 isinstance(event, TaskProgressed | TaskRetrying)
                 and (index := self._index_superseded_by(event)) is not None
             ):
-                event = _with_topics_of(event, self._unread[index])
-                del self._unread[index]
+                event = self._remove_superseded(index, event)
             self._unread.append(event)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._has_unread.set)
@@ -75,6 +74,21 @@ class EventQueue:
             report_indexes.append(index)
         return report_indexes[-1] if len(report_indexes) >= UNREAD_REPORTS_MAX else None
 
+    def _remove_superseded(self, index: int, event: TaskProgressed | TaskRetrying) -> TaskProgressed | TaskRetrying:
+        """Remove the unread event at ``index``, which :meth:`put` replaces by ``event``, and return ``event``. The
+        topics of a removed progress event are added to the next progress event of the task: an unread one, or
+        ``event``."""
+        removed = self._unread[index]
+        del self._unread[index]
+        if not isinstance(removed, TaskProgressed):
+            return event
+        for later_index in range(index, len(self._unread)):
+            later = self._unread[later_index]
+            if isinstance(later, TaskProgressed) and later.task == removed.task:
+                self._unread[later_index] = replace(later, topics=later.topics | removed.topics)
+                return event
+        return replace(event, topics=event.topics | removed.topics) if isinstance(event, TaskProgressed) else event
+
     def drop_events_of_task(self, task: ConnectorTaskId) -> None:
         """Drop all unread events of ``task``: they are about a run that has ended."""
         with self._lock:
@@ -88,14 +102,6 @@ class EventQueue:
                     return self._unread.popleft()
                 self._has_unread.clear()
             await self._has_unread.wait()
-
-
-def _with_topics_of(event: TaskProgressed | TaskRetrying, superseded: TaskEvent) -> TaskProgressed | TaskRetrying:
-    """``event`` with the topics of ``superseded``, the event that it replaces, in addition to its own. ``event``
-    unchanged unless both are progress events."""
-    if isinstance(event, TaskProgressed) and isinstance(superseded, TaskProgressed):
-        return replace(event, topics=event.topics | superseded.topics)
-    return event
 
 
 def _task_of(event: TaskEvent) -> ConnectorTaskId | None:

@@ -111,9 +111,9 @@ def _python_failure_message(message: str) -> str | None:
             "killed for its memory"
         )
     tracebacks = _TRACEBACK_PATTERN.findall(message)
-    if not tracebacks:
+    lines = [line for line in tracebacks[-1].splitlines() if line.strip()] if tracebacks else []
+    if not lines:
         return None
-    lines = [line for line in tracebacks[-1].splitlines() if line.strip()]
     exception_line = next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1].strip())
     trace_lines = [match_ for line in lines if (match_ := _TRACEBACK_LINE_PATTERN.match(line))]
     lines_of_user = [

@@ -251,12 +251,9 @@ def _read_class_name(config: Mapping[str, str], class_key: str) -> str:
     """
     name = config.get(class_key, "").strip()
     if name not in source_by_name() and name not in SINK_BY_NAME:
-        raise ConfigError(
-            {
-                class_key: [
-                    f"This worker has no source or sink of the class {config.get(class_key)}: correct {class_key}, or "
-                    "install the plug-in on every worker"
-                ]
-            }
+        message = (
+            f"This worker has no source or sink of the class {name}: correct {class_key}, or install the plug-in on "
+            "every worker"
         )
+        raise ConfigError({class_key: [message if name else f"Set {class_key} to the class of a source or sink"]})
     return name

@@ -30,7 +30,6 @@ from coterie.spark.bad_records.keys import (
     error_tolerance_of,
 )
 from coterie.spark.converters import Format
-from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing_package_message
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch, Sink, StagedBatch, TaskLineage
@@ -89,8 +88,6 @@ class DeadLetterQueue:
         in its message."""
         try:
             yield
-        except FencedError:
-            raise
         except UnreachableError as error:
             raise UnreachableError(self._message_with_key(str(error))) from error
         except WorldError as error:

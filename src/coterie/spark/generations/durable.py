@@ -46,8 +46,8 @@ def sync_folder_tree(folder: Path) -> None:
 
 
 def replace_folder_by_file(path: Path) -> None:
-    """Replace the folder ``path`` by an empty plain file of the same name, and remove the folder. Does nothing if a
-    plain file is at ``path`` already.
+    """Replace the folder ``path`` by an empty plain file of the same name, and remove the folder. Changes nothing if a
+    plain file is at ``path`` already, or where the file system can exchange two names and nothing is at ``path``.
 
     The path is never free where the file system can exchange two names. Elsewhere it is free for a moment, and a folder
     that another worker creates there in this moment is replaced too.
@@ -60,7 +60,9 @@ def replace_folder_by_file(path: Path) -> None:
         replaced_path.unlink()
         _replace_without_exchange(path, replaced_path)
     except FileNotFoundError:
-        # Another worker has removed the plain file as a leftover; that worker replaces the folder too.
+        # Another worker has removed the plain file as a leftover; that worker replaces the folder too. Or there is no
+        # folder.
+        replaced_path.unlink(missing_ok=True)
         return
     remove_path(replaced_path)
 

@@ -1,0 +1,20 @@
+"""A folder is replaced by a plain file, and nothing is left beside it."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.generations.durable import replace_folder_by_file
+
+
+@pytest.mark.parametrize("found", ["folder", "file", "nothing"])
+def test_nothing_is_left_beside_the_plain_file(tmp_path: Path, found: str) -> None:
+    path = tmp_path / "gen-1"
+    if found == "folder":
+        path.mkdir()
+        (path / "split.json").write_text("{}")
+    elif found == "file":
+        path.touch()
+    replace_folder_by_file(path)
+    assert [one.name for one in tmp_path.iterdir()] == ([] if found == "nothing" else ["gen-1"])
+    assert path.is_file() == (found != "nothing")
