@@ -13,6 +13,7 @@ from coterie.config.secrets import (
     remember_secret,
     remove_secrets_follower,
 )
+from coterie.nouns.errors import WorldError
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,33 @@ def test_a_follower_receives_all_values_the_longest_first_until_it_is_removed() 
     remove_secrets_follower(received.append)
     remember_secret("followed-2")
     assert len(received) == 2
+
+
+def test_a_value_that_a_follower_cannot_hide_is_not_used_and_is_tried_again() -> None:
+    received: list[Sequence[str]] = []
+    is_broken = True
+
+    def follow(texts: Sequence[str]) -> None:
+        if is_broken:
+            raise WorldError("no connection")
+        received.append(texts)
+
+    with pytest.raises(WorldError):
+        add_secrets_follower(follow)
+    remember_secret("not followed")
+    is_broken = False
+    add_secrets_follower(follow)
+    try:
+        is_broken = True
+        for _ in range(2):
+            with pytest.raises(WorldError):
+                remember_secret("hard to hide")
+        assert hide_secrets("hard to hide") == MASK
+        is_broken = False
+        remember_secret("hard to hide")
+        assert "hard to hide" in received[-1]
+    finally:
+        remove_secrets_follower(follow)
 
 
 def test_a_follower_that_takes_long_delays_no_known_value_and_no_removal() -> None:

@@ -201,8 +201,8 @@ class ConfigProviders:
         """``config`` with the values of its references in their places. The values are hidden in texts from now on
         (:func:`coterie.config.secrets.hide_secrets`). May block, because it reads files.
 
-        :raises ConfigError: when a provider of this worker has no value for a reference, or may not read it; names each
-            key whose value has such a reference.
+        :raises ConfigError: when a provider of this worker has no value for a reference, or may not read it, or the
+            value cannot be hidden everywhere; names each key whose value has such a reference.
         """
         resolved: dict[str, str] = {}
         errors: dict[str, list[str]] = {}
@@ -230,7 +230,8 @@ class ConfigProviders:
         """The text that replaces ``reference``, a match of :data:`REFERENCE_PATTERN`: the value, or the reference
         itself, with a warning, if the worker has no provider of its name.
 
-        :raises WorldError: when the provider has no value for the reference, or may not read it.
+        :raises WorldError: when the provider has no value for the reference, or may not read it, or when the value
+            cannot be hidden everywhere (:func:`.remember_secret`).
         """
         name, path, key = reference[1], reference[2] or "", reference[3]
         if (provider := self.by_name.get(name)) is None:

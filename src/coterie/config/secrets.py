@@ -61,12 +61,16 @@ class _KnownSecrets:
 
     def add_follower(self, follower: SecretsFollower) -> None:
         """Call ``follower`` with all known secrets now and, until :meth:`remove_follower`, again after each new
-        secret."""
+        secret. If it raises an exception now, it is not called again, and the exception is raised."""
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)
                 in_order = self._longest_first()
-            follower(in_order)
+            try:
+                follower(in_order)
+            except BaseException:
+                self.remove_follower(follower)
+                raise
 
     def remove_follower(self, follower: SecretsFollower) -> None:
         """Do not call ``follower`` any more; does nothing if :meth:`add_follower` was not called with it. A call of
@@ -75,7 +79,8 @@ class _KnownSecrets:
             self._followers = tuple(other for other in self._followers if other != follower)
 
     def add(self, texts: Iterable[str]) -> None:
-        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`."""
+        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`. Raises the exceptions
+        of the followers; the next call with ``texts`` then calls all followers again."""
         long_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN}
         with self._lock:
             if not long_texts <= self._texts:
@@ -107,7 +112,10 @@ _known_secrets = _KnownSecrets()
 
 def remember_secret(value: str) -> None:
     """Hide ``value`` in all texts from now on (:func:`hide_secrets`): also without the white space around it, each of
-    its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL."""
+    its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL.
+
+    :raises WorldError: when a follower (:func:`add_secrets_follower`) cannot hide ``value``: then do not use it.
+    """
     plain_texts = {value, value.strip(), *(line.strip() for line in value.splitlines())}
     escaped_texts = {
         escape(text)
@@ -125,8 +133,11 @@ def hide_secrets(text: str) -> str:
 
 def add_secrets_follower(follower: SecretsFollower) -> None:
     """Call ``follower`` with all values of references that this process has resolved: now and, until
-    :func:`remove_secrets_follower`, again after each new value, before :func:`remember_secret` returns. ``follower``
-    must not raise."""
+    :func:`remove_secrets_follower`, again after each new value, before :func:`remember_secret` returns.
+
+    :raises WorldError: as ``follower``, when it cannot hide a value. :func:`remember_secret` raises it too, so that the
+        value is not used.
+    """
     _known_secrets.add_follower(follower)
 
 

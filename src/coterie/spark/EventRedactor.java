@@ -73,7 +73,7 @@ public final class EventRedactor {
     }
 
     // Returns null if the event cannot be redacted: then nothing shows it.
-    SparkListenerEvent redacted(SparkListenerEvent event) {
+    public SparkListenerEvent redacted(SparkListenerEvent event) {
         Pattern pattern = secrets;
         if (pattern == null) {
             return event;

@@ -11,7 +11,6 @@ Uses Spark's internals: the queues of its listener bus, and the listener of the 
 """
 
 import json
-import logging
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -21,8 +20,6 @@ from pyspark.sql import SparkSession
 
 from coterie.config.secrets import MASK, add_secrets_follower, remove_secrets_follower
 from coterie.nouns.errors import WorldError
-
-log = logging.getLogger(__name__)
 
 _CLASS = "coterie.spark.EventRedactor"
 _JAVA_FILE = "EventRedactor.java"
@@ -36,20 +33,10 @@ class EventRedactor:
         :func:`coterie.config.secrets.remember_secret` returns. To be called before ``spark`` runs a query.
 
         :raises Py4JError: when this version of Spark has other internals.
+        :raises WorldError: when the JVM does not take the values.
         """
-        context = spark.sparkContext
-        gateway, jvm = context._gateway, spark._jvm
-        assert gateway is not None
-        assert jvm is not None
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
-        compiler.cook((resources.files("coterie.spark") / _JAVA_FILE).read_text())
-        arguments = gateway.new_array(jvm.Object, 1)
-        arguments[0] = MASK
-        self._java_redactor: Any = (
-            compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(arguments)
-        )
-        self._java_redactor.install(context._jsc.sc(), spark._jsparkSession.sharedState())
+        self._java_redactor = make_java_redactor(spark)
+        self._java_redactor.install(spark.sparkContext._jsc.sc(), spark._jsparkSession.sharedState())
         add_secrets_follower(self._set_secrets)
 
     def close(self) -> None:
@@ -58,22 +45,36 @@ class EventRedactor:
 
     def _set_secrets(self, texts: Sequence[str]) -> None:
         """Make ``texts`` the list of texts that Spark's UI and event log hide from now on, in place of the former list;
-        where several match at the same place, the first is hidden. If the JVM cannot be reached, for example because it
-        has ended, this is only logged."""
+        where several match at the same place, the first is hidden.
+
+        :raises WorldError: when the JVM does not take ``texts``, for example because it has ended.
+        """
         try:
             self._java_redactor.setSecrets(json.dumps(list(texts)))
         except (Py4JError, OSError) as error:
-            log.warning(
-                "Spark's JVM did not receive the newest values of references to secrets, so its UI and event log may "
-                "show them: %s",
-                error,
-            )
+            raise WorldError(f"Spark's JVM cannot hide the value in its UI and event log: {error}") from error
+
+
+def make_java_redactor(spark: SparkSession) -> Any:
+    """A new object of the Java class in `EventRedactor.java`, which knows no secret and is installed nowhere.
+
+    :raises Py4JError: when this version of Spark has other internals.
+    """
+    gateway, jvm = spark.sparkContext._gateway, spark._jvm
+    assert gateway is not None
+    assert jvm is not None
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+    compiler.cook((resources.files("coterie.spark") / _JAVA_FILE).read_text())
+    arguments = gateway.new_array(jvm.Object, 1)
+    arguments[0] = MASK
+    return compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(arguments)
 
 
 def make_event_redactor(spark: SparkSession) -> EventRedactor | None:
     """A new redactor of the events of ``spark``; None if Spark has neither UI nor event log.
 
-    :raises WorldError: when this version of Spark has other internals.
+    :raises WorldError: when this version of Spark has other internals, or the JVM does not take the known values.
     """
     context = spark.sparkContext._jsc.sc()
     if not context.ui().isDefined() and not context.eventLogger().isDefined():
