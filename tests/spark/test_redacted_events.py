@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 
 from coterie.config.secrets import MASK
 from coterie.nouns.errors import WorldError
-from coterie.spark.redacted_events import EventRedactor, make_java_redactor
+from coterie.spark.redacted_events import make_java_redactor, send_secrets
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -50,27 +50,27 @@ def events(rig: Rig) -> Events:
 
 @pytest.fixture(autouse=True)
 def no_secrets(events: Events) -> None:
-    events.redactor.setSecrets("[]")
+    send_secrets(events.redactor, [])
 
 
 async def test_an_event_without_a_secret_stays_the_same_object(events: Events) -> None:
     event = events.application_start("loads invoices")
     assert events.redactor.redacted(event).equals(event)
-    events.redactor.setSecrets(json.dumps(["hunter2"]))
+    send_secrets(events.redactor, ["hunter2"])
     assert events.redactor.redacted(event).equals(event)
 
 
 async def test_each_secret_in_an_event_is_replaced(events: Events) -> None:
-    events.redactor.setSecrets(json.dumps(["hunter22", "hunter2", "a.b"]))
+    send_secrets(events.redactor, ["hunter22", "hunter2", "a.b"])
     event = events.application_start("hunter22 then hunter2, and a.b is no pattern: axb")
     name = f"{MASK} then {MASK}, and {MASK} is no pattern: axb"
     assert events.json_of(events.redactor.redacted(event)) == {**events.json_of(event), "App Name": name}
-    events.redactor.setSecrets("[]")
+    send_secrets(events.redactor, [])
     assert events.redactor.redacted(event).equals(event)
 
 
 async def test_a_secret_that_is_the_name_of_the_events_type_hides_no_type(events: Events) -> None:
-    events.redactor.setSecrets(json.dumps(["SparkListener"]))
+    send_secrets(events.redactor, ["SparkListener"])
     redacted = events.redactor.redacted(events.application_start("SparkListener's application"))
     assert events.json_of(redacted)["App Name"] == f"{MASK}'s application"
 
@@ -78,18 +78,16 @@ async def test_a_secret_that_is_the_name_of_the_events_type_hides_no_type(events
 async def test_an_event_that_cannot_be_redacted_is_not_shown(events: Events) -> None:
     """A block's id has a form. Spark cannot read an event with the mask in its place."""
     event = events.block_updated("rdd_1_2")
-    events.redactor.setSecrets(json.dumps(["other"]))
+    send_secrets(events.redactor, ["other"])
     assert events.redactor.redacted(event).equals(event)
-    events.redactor.setSecrets(json.dumps(["rdd_1_2"]))
+    send_secrets(events.redactor, ["rdd_1_2"])
     assert events.redactor.redacted(event) is None
 
 
-async def test_a_value_that_the_jvm_does_not_take_is_refused(rig: Rig) -> None:
+async def test_a_value_that_the_jvm_does_not_take_is_refused() -> None:
     class Ended:
         def setSecrets(self, _: str) -> None:
             raise Py4JError("Answer from Java side is empty")
 
-    redactor = object.__new__(EventRedactor)
-    redactor._java_redactor = Ended()
     with pytest.raises(WorldError, match="cannot hide the value in its UI and event log: Answer from Java"):
-        redactor._set_secrets(["hunter2"])
+        send_secrets(Ended(), ["hunter2"])

@@ -1,9 +1,9 @@
 """A view of the JVM that looks up each Java name once.
 
 At each use of a dotted name py4j asks the JVM, for each prefix of the name, whether the prefix is a package or a class:
-``jvm.java.util.Map`` takes three requests. For a package, the JVM searches all jars of the class path once for each
-import of PySpark, which takes milliseconds of CPU time. PySpark uses dotted names, too: about 25 for each exception of
-Java that it converts.
+the name jvm.java.util.Map takes three requests. For a package, the JVM searches all jars of the class path once for
+each import of PySpark, which takes milliseconds of CPU time. PySpark uses dotted names, too: about 25 for each
+exception of Java that it converts.
 """
 
 from typing import Any

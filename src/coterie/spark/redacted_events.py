@@ -44,15 +44,19 @@ class EventRedactor:
         remove_secrets_follower(self._set_secrets)
 
     def _set_secrets(self, texts: Sequence[str]) -> None:
-        """Make ``texts`` the list of texts that Spark's UI and event log hide from now on, in place of the former list;
-        where several match at the same place, the first is hidden.
+        send_secrets(self._java_redactor, texts)
 
-        :raises WorldError: when the JVM does not take ``texts``, for example because it has ended.
-        """
-        try:
-            self._java_redactor.setSecrets(json.dumps(list(texts)))
-        except (Py4JError, OSError) as error:
-            raise WorldError(f"Spark's JVM cannot hide the value in its UI and event log: {error}") from error
+
+def send_secrets(java_redactor: Any, texts: Sequence[str]) -> None:
+    """Make ``texts`` the list of texts that ``java_redactor`` (:func:`make_java_redactor`) hides from now on, in place
+    of the former list; where several match at the same place, the first is hidden.
+
+    :raises WorldError: when the JVM does not take ``texts``, for example because it has ended.
+    """
+    try:
+        java_redactor.setSecrets(json.dumps(list(texts)))
+    except (Py4JError, OSError) as error:
+        raise WorldError(f"Spark's JVM cannot hide the value in its UI and event log: {error}") from error
 
 
 def make_java_redactor(spark: SparkSession) -> Any:
