@@ -86,3 +86,24 @@ def test_a_name_that_does_not_exist_is_found() -> None:
         "`module.lost`",
         ":meth:`Kept.moved`",
     ]
+
+
+def names_in_first_column(page: str) -> Iterator[tuple[int, str]]:
+    """Line and name for each name in backquotes in the first column of the tables of ``page``, in parts at its dots."""
+    for line, text in enumerate(page.splitlines(), start=1):
+        if text.startswith("|"):
+            for quoted in re.findall(r"`([^`]+)`", text.split("|")[1]):
+                yield from ((line, name) for name in re.findall(r"[A-Za-z_]\w{2,}", quoted))
+
+
+def test_every_name_that_the_glossary_explains_exists() -> None:
+    folders = (*SOURCES, "tests", "tools")
+    code = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(code)))
+    explained = names_in_first_column((ROOT / "docs/glossary.md").read_text())
+    assert [(line, name) for line, name in explained if name not in words] == []
+
+
+def test_only_the_first_column_of_a_table_is_read() -> None:
+    page = "`no_table`\n| name | was |\n| `now.is_here`, `Kept` | `gone` |\n"
+    assert list(names_in_first_column(page)) == [(3, "now"), (3, "is_here"), (3, "Kept")]
