@@ -1,7 +1,7 @@
 """How Spark evaluates the rows of a batch, by the size of the batch.
 
-A small batch costs less without generated code and in few Spark partitions: 25 Kafka partitions with 12 rows together
-took 0.82 s of CPU time with Spark's defaults, 0.25 s as here (measured on 2 cores, `docs/benchmarks.md`).
+A small batch costs less without generated code and in few Spark partitions. A batch of 25 Kafka partitions with two new
+rows each took 0.82 s of CPU time with Spark's defaults, and takes 0.25 s (`docs/design.md`).
 """
 
 from pyspark.sql import DataFrame

@@ -11,43 +11,34 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 
 
-class CachingJvmView(JVMView):  # type: ignore[misc] # py4j has no types
-    """A :class:`JVMView` that keeps each class and package that was found in the JVM. All threads use the same view."""
+class _KeepsFoundNames:
+    """Mixin of a class of py4j whose attributes are classes and packages of Java: keeps each one that was found."""
 
-    def __init__(self, view: JVMView) -> None:
-        """``view``: the view of the gateway, in which PySpark has imported its packages."""
-        self.__dict__.update(vars(view))
+    def __init__(self, original: JVMView | JavaPackage) -> None:
+        """``original``: the object of py4j that this object replaces."""
+        self.__dict__.update(vars(original))
         self._found_by_name: dict[str, JavaClass | JavaPackage] = {}
 
     def __getattr__(self, name: str) -> Any:
-        found = self._found_by_name.get(name)
-        return _keep(self._found_by_name, name, super().__getattr__(name)) if found is None else found
+        """The class or package ``name``. Called when the object itself has no attribute ``name``.
+
+        py4j describes a name that is neither a class nor a package as a package. By Java's convention the name of a
+        class begins with a capital letter: a "package" with such a name is an absent class. It is not kept, because the
+        class can be added to the JVM later.
+
+        :raises Py4JError: when the JVM does not respond.
+        """
+        if (kept := self._found_by_name.get(name)) is not None:
+            return kept
+        found = super().__getattr__(name)  # type: ignore[misc] # of py4j's class
+        if isinstance(found, JavaPackage) and not name[:1].isupper():
+            return self._found_by_name.setdefault(name, _CachingJavaPackage(found))
+        return self._found_by_name.setdefault(name, found) if isinstance(found, JavaClass) else found
 
 
-class _CachingJavaPackage(JavaPackage):  # type: ignore[misc] # py4j has no types
-    """A :class:`JavaPackage` that keeps each class and package that was found in it."""
-
-    def __init__(self, package: JavaPackage) -> None:
-        self.__dict__.update(vars(package))
-        self._found_by_name: dict[str, JavaClass | JavaPackage] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        found = self._found_by_name.get(name)
-        return _keep(self._found_by_name, name, super().__getattr__(name)) if found is None else found
+class _CachingJavaPackage(_KeepsFoundNames, JavaPackage):  # type: ignore[misc] # py4j has no types
+    """A package whose classes and packages are looked up once."""
 
 
-def _keep(found_by_name: dict[str, JavaClass | JavaPackage], name: str, found: Any) -> Any:
-    """Return ``found``, py4j's object for ``name``, after it was added to ``found_by_name``; a package as a
-    :class:`_CachingJavaPackage`.
-
-    py4j describes a name that is neither a class nor a package as a package. By Java's convention the name of a class
-    begins with a capital letter: a "package" with such a name is an absent class, and is not kept, because the class
-    can be added to the JVM later.
-    """
-    if isinstance(found, JavaPackage):
-        if name[:1].isupper():
-            return found
-        found = _CachingJavaPackage(found)
-    elif not isinstance(found, JavaClass):
-        return found
-    return found_by_name.setdefault(name, found)
+class CachingJvmView(_KeepsFoundNames, JVMView):  # type: ignore[misc] # py4j has no types
+    """A view of the JVM whose classes and packages are looked up once. All threads use the same view."""
