@@ -1,11 +1,14 @@
 """A small batch is evaluated in few Spark partitions and without generated code, with the same result."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from coterie.spark.batch_execution import CODE_GENERATION_KEY, adapt_to_size
+from coterie.spark.arrow import CODE_GENERATION_KEY, read_arrow_batches
+from coterie.spark.batch_execution import merge_spark_partitions
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -27,42 +30,57 @@ def values(session: SparkSession, spark_partitions: int) -> DataFrame:
     )
 
 
+def converted(session: SparkSession) -> DataFrame:
+    """Rows whose expressions are a conversion of JSON, a digest, random numbers and a condition."""
+    record = F.from_json("value", "n INT, t TIMESTAMP, a ARRAY<INT>")
+    digests = F.md5("value").alias("digest"), F.rand(7).alias("random")
+    columns = values(session, 5).select("id", record.alias("record"), *digests)
+    return columns.where("id % 2 = 1 OR record.n IS NULL").select("*", "record.*")
+
+
 @pytest.mark.parametrize(
-    ("is_small", "source_partitions", "spark_partitions"),
-    [(True, 5, CORES), (True, CORES, 5), (True, 1, 5), (False, 5, 5)],
-    ids=["small", "as many as cores", "one source partition", "large"],
+    ("source_partitions", "spark_partitions"),
+    [(5, CORES), (CORES, 5), (1, 5)],
+    ids=["many", "as many as cores", "one"],
 )
-async def test_only_a_small_batch_of_many_source_partitions_is_merged(
-    rig: Rig, is_small: bool, source_partitions: int, spark_partitions: int
+async def test_only_the_rows_of_many_source_partitions_are_merged(
+    rig: Rig, source_partitions: int, spark_partitions: int
 ) -> None:
     rows = values(rig.session, 5)
-    adapted = adapt_to_size(rows, is_small=is_small, source_partition_count=source_partitions)
-    assert adapted.rdd.getNumPartitions() == spark_partitions
-    assert sorted(adapted.collect()) == sorted(rows.collect())
+    merged = merge_spark_partitions(rows, source_partition_count=source_partitions)
+    assert merged.rdd.getNumPartitions() == spark_partitions
+    assert sorted(merged.collect()) == sorted(rows.collect())
 
 
-async def test_code_is_generated_again_for_a_large_batch_after_a_small_one(rig: Rig) -> None:
+def classes_compiled(session: SparkSession) -> int:
+    """How many texts of classes Spark has generated and given to its compiler or found in its cache."""
+    java: Any = session._jvm
+    metrics = java.org.apache.spark.metrics.source.CodegenMetrics
+    return int(metrics.METRIC_SOURCE_CODE_SIZE().getCount())
+
+
+async def test_the_rows_of_a_small_batch_are_read_without_generated_code(rig: Rig) -> None:
     session = rig.session
-    rows = values(session, 1)
-    seen = []
-    for is_small in (True, False, True):
-        adapt_to_size(rows, is_small=is_small, source_partition_count=1)
-        seen.append(session.conf.get(CODE_GENERATION_KEY))
-    assert seen == ["NO_CODEGEN", "FALLBACK", "NO_CODEGEN"]
-    assert rig.session.conf.get(CODE_GENERATION_KEY) == "FALLBACK", "other queries have sessions of their own"
+    former_mode = session.conf.get(CODE_GENERATION_KEY)
+    compiled_rows = converted(session).toArrow().to_pylist()
+    # Other expressions than before, so that no class is in Spark's cache.
+    fresh = values(session, 5).select(F.concat("value", F.lit("never compiled before")).alias("text"))
+    before = classes_compiled(session)
+    assert sum(batch.num_rows for batch in read_arrow_batches(fresh, is_small=True)) == 100
+    assert classes_compiled(session) == before
+    assert session.conf.get(CODE_GENERATION_KEY) == former_mode
+    assert len(fresh.where("text IS NOT NULL").toArrow()) == 80
+    assert classes_compiled(session) > before, "other actions of the session generate code"
+
+    interpreted_rows = pa.Table.from_batches(read_arrow_batches(converted(session), is_small=True)).to_pylist()
+    assert interpreted_rows == compiled_rows
+    assert len(compiled_rows) > 50
 
 
-async def test_both_evaluations_have_the_same_result(rig: Rig) -> None:
+async def test_the_setting_of_the_session_returns_after_a_failed_read(rig: Rig) -> None:
     session = rig.session
-    rows = values(session, 5)
-
-    def converted() -> list[dict[str, object]]:
-        record = F.from_json("value", "n INT, t TIMESTAMP, a ARRAY<INT>")
-        columns = rows.select("id", record.alias("record"), F.md5("value").alias("digest"), F.rand(7).alias("random"))
-        chosen: pa.Table = columns.where("id % 2 = 1 OR record.n IS NULL").select("*", "record.*").toArrow()
-        return list(chosen.to_pylist())
-
-    compiled = converted()
-    adapt_to_size(rows, is_small=True, source_partition_count=1)
-    assert converted() == compiled
-    assert len(compiled) > 50
+    session.conf.set(CODE_GENERATION_KEY, "CODEGEN_ONLY")
+    failing = values(session, 1).select(F.raise_error(F.lit("no row")))
+    with pytest.raises(Exception, match="no row"):
+        list(read_arrow_batches(failing, is_small=True))
+    assert session.conf.get(CODE_GENERATION_KEY) == "CODEGEN_ONLY"

@@ -22,7 +22,7 @@ from typing import Protocol, Self
 
 from coterie.config.definition import split_list
 from coterie.config.properties import parse_properties
-from coterie.config.secrets import REFERENCE_PATTERN, remember_secret
+from coterie.config.secrets import REFERENCE_PATTERN, SecretNotHiddenError, remember_secret
 from coterie.nouns.errors import ConfigError, WorldError, invalid_value_message
 
 log = logging.getLogger(__name__)
@@ -201,14 +201,17 @@ class ConfigProviders:
         """``config`` with the values of its references in their places. The values are hidden in texts from now on
         (:func:`coterie.config.secrets.hide_secrets`). May block, because it reads files.
 
-        :raises ConfigError: when a provider of this worker has no value for a reference, or may not read it, or the
-            value cannot be hidden everywhere; names each key whose value has such a reference.
+        :raises ConfigError: when a provider of this worker has no value for a reference, or may not read it; names each
+            key whose value has such a reference.
+        :raises SecretNotHiddenError: when a value cannot be hidden everywhere.
         """
         resolved: dict[str, str] = {}
         errors: dict[str, list[str]] = {}
         for key, value in config.items():
             try:
                 resolved[key] = REFERENCE_PATTERN.sub(self._replacement_of_reference, value) if "${" in value else value
+            except SecretNotHiddenError:
+                raise
             except WorldError as error:
                 errors[key] = [f"The value of {key} refers to a value that cannot be read: {error}"]
         if errors:
@@ -217,7 +220,10 @@ class ConfigProviders:
 
     def resolve_where_possible(self, config: Mapping[str, str]) -> dict[str, str]:
         """``config`` like :meth:`resolve`, but a value whose reference cannot be resolved any more stays as it is. For
-        former configs, which are only compared."""
+        former configs, which are only compared.
+
+        :raises SecretNotHiddenError: when a value cannot be hidden everywhere.
+        """
         resolved: dict[str, str] = {}
         for key, value in config.items():
             try:
@@ -230,8 +236,8 @@ class ConfigProviders:
         """The text that replaces ``reference``, a match of :data:`REFERENCE_PATTERN`: the value, or the reference
         itself, with a warning, if the worker has no provider of its name.
 
-        :raises WorldError: when the provider has no value for the reference, or may not read it, or when the value
-            cannot be hidden everywhere (:func:`.remember_secret`).
+        :raises SecretNotHiddenError: when the value cannot be hidden everywhere.
+        :raises WorldError: when the provider has no value for the reference, or may not read it.
         """
         name, path, key = reference[1], reference[2] or "", reference[3]
         if (provider := self.by_name.get(name)) is None:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
+from coterie.nouns.errors import WorldError
+
 MASK = "[hidden]"
 """What stands in the place of a secret value, as in Kafka."""
 SECRET_NAME_PATTERN = (
@@ -44,6 +46,10 @@ SecretsFollower = Callable[[Sequence[str]], None]
 """A function that receives all texts that have to be hidden, in the order in which they must be searched for."""
 
 
+class SecretNotHiddenError(WorldError):
+    """A secret cannot be hidden in all places where it could be shown, so it must not be used."""
+
+
 class _KnownSecrets:
     """The values of references that this process has resolved. Safe on any thread."""
 
@@ -61,7 +67,7 @@ class _KnownSecrets:
 
     def add_follower(self, follower: SecretsFollower) -> None:
         """Call ``follower`` with all known secrets now and, until :meth:`remove_follower`, again after each new
-        secret. If it raises an exception now, it is not called again, and the exception is raised."""
+        secret. If ``follower`` raises an exception now, it is not called again, and the exception is raised."""
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)
@@ -79,8 +85,9 @@ class _KnownSecrets:
             self._followers = tuple(other for other in self._followers if other != follower)
 
     def add(self, texts: Iterable[str]) -> None:
-        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`. Raises the exceptions
-        of the followers; the next call with ``texts`` then calls all followers again."""
+        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`. If a follower raises
+        an exception, it is raised, and later followers are not called; the next call with ``texts`` calls all again.
+        :meth:`hide` hides ``texts`` in any case."""
         long_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN}
         with self._lock:
             if not long_texts <= self._texts:
@@ -114,7 +121,7 @@ def remember_secret(value: str) -> None:
     """Hide ``value`` in all texts from now on (:func:`hide_secrets`): also without the white space around it, each of
     its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL.
 
-    :raises WorldError: when a follower (:func:`add_secrets_follower`) cannot hide ``value``: then do not use it.
+    :raises SecretNotHiddenError: when a follower (:func:`add_secrets_follower`) cannot hide ``value``: do not use it.
     """
     plain_texts = {value, value.strip(), *(line.strip() for line in value.splitlines())}
     escaped_texts = {
@@ -135,8 +142,10 @@ def add_secrets_follower(follower: SecretsFollower) -> None:
     """Call ``follower`` with all values of references that this process has resolved: now and, until
     :func:`remove_secrets_follower`, again after each new value, before :func:`remember_secret` returns.
 
-    :raises WorldError: as ``follower``, when it cannot hide a value. :func:`remember_secret` raises it too, so that the
-        value is not used.
+    A follower that cannot hide a value raises SecretNotHiddenError, also from :func:`remember_secret`: the value must
+    then not be used.
+
+    :raises SecretNotHiddenError: when ``follower`` raises it now; ``follower`` is then not called again.
     """
     _known_secrets.add_follower(follower)
 

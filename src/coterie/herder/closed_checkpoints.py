@@ -68,11 +68,13 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
         return
     connectors.on_checkpoint_generation_finished(turn, name)
     must_wait_for_key = not herder.place.is_leader and signing.awaits_session_key(herder)
-    publication = "will publish them when it has the group's session key" if must_wait_for_key else "publishes them now"
+    publication_text = (
+        "will publish them when it has the group's session key" if must_wait_for_key else "publishes them now"
+    )
     turn.emit(
         WriteLogMessage(
             text=f"Connector {name}: another worker has split the connector again and has not published its task "
-            f"configs, for which tasks of this worker wait; this worker {publication}"
+            f"configs, for which tasks of this worker wait; this worker {publication_text}"
         )
     )
     if herder.place.is_leader:

@@ -21,7 +21,7 @@ from coterie.spark.bad_records.error_columns import bad_rows, good_rows
 from coterie.spark.bad_records.report import BadRecordLogReporter
 from coterie.spark.bad_records.separator import BadRowSeparator, BadRowSummary, rows_evaluated_once, summarize_bad_rows
 from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
-from coterie.spark.batch_execution import adapt_to_size
+from coterie.spark.batch_execution import merge_spark_partitions
 from coterie.spark.checkpoint import (
     HeldCheckpoint,
     find_batch_in_flight,
@@ -349,7 +349,11 @@ class TaskQuery:
             if self.fence.is_closed:
                 raise FencedError
             is_small = self._pipeline.source.is_batch_small(batch.sparkSession, self.held_checkpoint.path, batch_id)
-            rows = adapt_to_size(batch, is_small=is_small, source_partition_count=self._pipeline.source_partition_count)
+            rows = (
+                merge_spark_partitions(batch, source_partition_count=self._pipeline.source_partition_count)
+                if is_small
+                else batch
+            )
             whole_batch = Batch(task_lineage=self._lineage, batch_id=batch_id, rows=rows, is_small=is_small)
             with ExitStack() as clean_up_stack:
                 staged_batches, get_summary = self._stage_batch(whole_batch, clean_up_stack)

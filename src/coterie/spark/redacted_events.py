@@ -16,9 +16,10 @@ from importlib import resources
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from coterie.config.secrets import MASK, add_secrets_follower, remove_secrets_follower
+from coterie.config.secrets import MASK, SecretNotHiddenError, add_secrets_follower, remove_secrets_follower
 from coterie.nouns.errors import WorldError
 
 _CLASS = "coterie.spark.EventRedactor"
@@ -33,7 +34,7 @@ class EventRedactor:
         :func:`coterie.config.secrets.remember_secret` returns. To be called before ``spark`` runs a query.
 
         :raises Py4JError: when this version of Spark has other internals.
-        :raises WorldError: when the JVM does not take the values.
+        :raises SecretNotHiddenError: when the JVM does not take the values.
         """
         self._java_redactor = make_java_redactor(spark)
         self._java_redactor.install(spark.sparkContext._jsc.sc(), spark._jsparkSession.sharedState())
@@ -44,6 +45,7 @@ class EventRedactor:
         remove_secrets_follower(self._set_secrets)
 
     def _set_secrets(self, texts: Sequence[str]) -> None:
+        """:func:`send_secrets` to the JVM's redactor."""
         send_secrets(self._java_redactor, texts)
 
 
@@ -51,12 +53,15 @@ def send_secrets(java_redactor: Any, texts: Sequence[str]) -> None:
     """Make ``texts`` the list of texts that ``java_redactor`` (:func:`make_java_redactor`) hides from now on, in place
     of the former list; where several match at the same place, the first is hidden.
 
-    :raises WorldError: when the JVM does not take ``texts``, for example because it has ended.
+    :raises SecretNotHiddenError: when the JVM does not take ``texts``, for example because it has ended.
     """
     try:
         java_redactor.setSecrets(json.dumps(list(texts)))
-    except (Py4JError, OSError) as error:
-        raise WorldError(f"Spark's JVM cannot hide the value in its UI and event log: {error}") from error
+    except (Py4JError, PySparkException, OSError) as error:
+        raise SecretNotHiddenError(
+            "This worker does not use the value of a reference, because Spark's JVM did not take it, and its UI and "
+            f"event log could show it: {error}"
+        ) from error
 
 
 def make_java_redactor(spark: SparkSession) -> Any:
@@ -85,7 +90,7 @@ def make_event_redactor(spark: SparkSession) -> EventRedactor | None:
         return None
     try:
         return EventRedactor(spark)
-    except Py4JError as error:
+    except (Py4JError, PySparkException) as error:
         raise WorldError(
             "Spark's UI and event log cannot hide secrets with this version of Spark; set spark.ui.enabled=false and "
             f"spark.eventLog.enabled=false: {error}"

@@ -46,8 +46,9 @@ def sync_folder_tree(folder: Path) -> None:
 
 
 def replace_folder_by_file(path: Path) -> None:
-    """Replace the folder ``path`` by an empty plain file of the same name, and remove the folder. Changes nothing if a
-    plain file is at ``path`` already, or where the file system can exchange two names and nothing is at ``path``.
+    """Replace the folder ``path`` by an empty plain file of the same name, and remove the folder. A plain
+    file at ``path`` stays an empty plain file. If nothing is at ``path``, nothing changes where the file system can
+    exchange two names; elsewhere the plain file is created.
 
     The path is never free where the file system can exchange two names. Elsewhere it is free for a moment, and a folder
     that another worker creates there in this moment is replaced too.
