@@ -23,6 +23,7 @@ from coterie.herder.seams import TaskCheckpointClosed
 from coterie.herder.timers import ClosedCheckpointCheckDue
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
+from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import (
     BOTH_TASKS,
     INCARNATION,
@@ -38,10 +39,16 @@ from tests.herder.herder_driver import ME, OTHER, HerderDriver
 NEXT = [{"share": "0/3"}, {"share": "1/3"}, {"share": "2/3"}]
 
 
-def herder_with_waiting_tasks(*, has_connector: bool = False, leads: bool = False) -> HerderDriver:
+def herder_with_waiting_tasks(
+    *, has_connector: bool = False, leads: bool = False, protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE
+) -> HerderDriver:
     """A worker whose two tasks have closed checkpoints."""
     driver = configured_herder()
-    driver.assign(assigned=jobs_of(ORDERS, *TASKS) if has_connector else BOTH_TASKS, leader=ME if leads else OTHER)
+    driver.assign(
+        assigned=jobs_of(ORDERS, *TASKS) if has_connector else BOTH_TASKS,
+        leader=ME if leads else OTHER,
+        protocol=protocol,
+    )
     driver.run_all_chores()
     for task in TASKS:
         driver.feed(TaskCheckpointClosed(task=task))
@@ -74,6 +81,19 @@ def test_the_task_configs_of_the_next_generation_are_published_through_the_leade
     )
     assert not driver.pop_effects(PublishTaskConfigs)
     assert fire_finish_check(driver), "retried as long as the tasks wait"
+
+
+def test_without_a_session_key_the_worker_logs_that_it_waits_for_the_key() -> None:
+    for protocol, ending in (
+        (ConnectProtocol.COMPATIBLE, "this worker publishes them now"),
+        (ConnectProtocol.SESSIONED, "this worker will publish them when it has the group's session key"),
+    ):
+        driver = herder_with_waiting_tasks(protocol=protocol)
+        assert fire_finish_check(driver)
+        finish_generation(driver, NEXT)
+        (message,) = driver.pop_effects(WriteLogMessage)
+        assert message.text.endswith(ending)
+        assert len(driver.pop_effects(PublishTaskConfigs)) == (protocol is ConnectProtocol.COMPATIBLE)
 
 
 def test_a_refusal_of_the_leader_is_logged() -> None:

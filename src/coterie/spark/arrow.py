@@ -14,8 +14,7 @@ ARROW_BATCH_ROWS_MAX = 10_000
 """Maximum number of rows in one Arrow record batch."""
 CODE_GENERATION_KEY = "spark.sql.codegen.factoryMode"
 """Spark's internal setting: whether Spark interprets projections and conditions (``NO_CODEGEN``) or compiles them, with
-the same result. Spark reads it when it plans a query, and in each Spark task from the
-properties of the job."""
+the same result. Spark reads it when it plans a query, and in each Spark task from the properties of the job."""
 
 
 def read_arrow_batches(rows: DataFrame, *, is_small: bool) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ def merge_spark_partitions(rows: DataFrame, *, source_partition_count: int) -> D
 
     :raises PySparkException, Py4JError: when Spark does not respond.
     """
-    if source_partition_count == 1:
+    if source_partition_count == 1:  # Most tasks: without a request to the JVM.
         return rows
     partitions_max = rows.sparkSession.sparkContext.defaultParallelism
     return rows.coalesce(partitions_max) if source_partition_count > partitions_max else rows

@@ -12,6 +12,7 @@ Uses Spark's internals: the queues of its listener bus, and the listener of the 
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -36,17 +37,14 @@ class EventRedactor:
         :raises Py4JError: when this version of Spark has other internals.
         :raises SecretNotHiddenError: when the JVM does not take the values.
         """
-        self._java_redactor = make_java_redactor(spark)
-        self._java_redactor.install(spark.sparkContext._jsc.sc(), spark._jsparkSession.sharedState())
-        add_secrets_follower(self._set_secrets)
+        java_redactor = make_java_redactor(spark)
+        java_redactor.install(spark.sparkContext._jsc.sc(), spark._jsparkSession.sharedState())
+        self._follower = partial(send_secrets, java_redactor)
+        add_secrets_follower(self._follower)
 
     def close(self) -> None:
         """Send no further values to the JVM. The JVM continues to hide those that it has received."""
-        remove_secrets_follower(self._set_secrets)
-
-    def _set_secrets(self, texts: Sequence[str]) -> None:
-        """:func:`send_secrets` to the JVM's redactor."""
-        send_secrets(self._java_redactor, texts)
+        remove_secrets_follower(self._follower)
 
 
 def send_secrets(java_redactor: Any, texts: Sequence[str]) -> None:

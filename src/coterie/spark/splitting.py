@@ -413,6 +413,7 @@ class Splitter:
         """``config`` with resolved references (:meth:`coterie.config.providers.ConfigProviders.resolve`).
 
         :raises ConfigError: when a reference cannot be resolved.
+        :raises SecretNotHiddenError: when a value cannot be hidden everywhere.
         """
         return self._config.config_providers.resolve(config)
 
