@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.brokers import print_progress
+from benchmarks.http_client import http
 from benchmarks.task_log import TaskLogEntry, TaskTimeline, now_ms, parse_entries
 from coterie.cli.processes import Child, Children
 from coterie.wire.errors import ErrorCode
@@ -111,7 +112,7 @@ class Workers(ABC):
         """Drain the worker, without waiting: its jobs move to other workers while it still runs, then it ends."""
         url = self.url(name)
         worker_id = url.removeprefix("http://").rstrip("/")
-        answer = httpx.post(f"{url}/coterie/workers/{worker_id}/drain", timeout=DEADLINE_S, trust_env=False)
+        answer = http.post(f"{url}/coterie/workers/{worker_id}/drain", timeout=DEADLINE_S)
         assert answer.is_success, f"{name} cannot be drained: {answer.status_code} {answer.text}"
         del self.running[name]
 
@@ -119,7 +120,7 @@ class Workers(ABC):
         """Let the worker restart in place, without waiting."""
         url = self.url(name)
         worker_id = url.removeprefix("http://").rstrip("/")
-        answer = httpx.post(f"{url}/coterie/workers/{worker_id}/restart", timeout=DEADLINE_S, trust_env=False)
+        answer = http.post(f"{url}/coterie/workers/{worker_id}/restart", timeout=DEADLINE_S)
         assert answer.is_success, f"{name} cannot be restarted: {answer.status_code} {answer.text}"
 
     def restart_all(self) -> None:
@@ -149,7 +150,7 @@ class Workers(ABC):
         """Whether the first worker's REST API serves connectors. A worker of Connect listens, and joins its group,
         before its REST API serves any path."""
         url = self.url(next(iter(self.running)))
-        return httpx.get(f"{url}/connectors", timeout=DEADLINE_S, trust_env=False).status_code == httpx.codes.OK
+        return http.get(f"{url}/connectors", timeout=DEADLINE_S).status_code == httpx.codes.OK
 
     def create(self, name: str, tasks: int) -> None:
         """Create a connector with light tasks by a request to the first worker."""
@@ -164,7 +165,7 @@ class Workers(ABC):
         url = self.url(next(iter(self.running)))
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
-            answer = httpx.request(method, f"{url}{path}", json=body, timeout=DEADLINE_S, trust_env=False)
+            answer = http.request(method, f"{url}{path}", json=body, timeout=DEADLINE_S)
             if answer.status_code == success:
                 return
             # Connect responds 409 during a rebalance, and 500 when it forwarded the request during a rebalance.

@@ -7,10 +7,13 @@ from pathlib import Path
 
 
 def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
+    """Call ``condition`` until it is true. The interval between two calls grows to a tenth of the time waited so far,
+    and to 0.2 s at most: a call may read the command lines of all processes."""
+    began_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.02)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < within_s, f"still not: {what}"
+        time.sleep(min(max(0.02, waited_s / 10), 0.2))
 
 
 def processes_of(data: Path) -> list[int]:

@@ -485,7 +485,7 @@ async def test_our_workers_run_and_report_what_a_jvm_leader_assigns(
     assert b.losses == []
     if protocol == "static":
         # The group uses static now, so claims apply: no worker may run jobs of a connector other than c1, c2 and c3.
-        # A worker that releases a job reports UNASSIGNED without a reason; the leader's status, with the reason, follows.
+        # A worker that releases a job reports UNASSIGNED without a reason; the leader's status with the reason follows.
         await mixed.until_all([b.url], theirs, is_unassigned_by_claims)
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from benchmarks.http_client import http
 from benchmarks.task_log import TaskTimeline, now_ms, parse_entries
 from coterie.cli.parent import PIPE_DESCRIPTOR_VARIABLE
 from tests.ports import free_port
@@ -100,7 +101,7 @@ class WorkerProcess(Process):
     def view(self) -> dict[str, Any] | None:
         """``/coterie/worker``, or None if the worker does not respond."""
         try:
-            answer = httpx.get(f"{self.url}/coterie/worker", timeout=2)
+            answer = http.get(f"{self.url}/coterie/worker", timeout=2)
         except httpx.HTTPError:
             return None
         return answer.json() if answer.status_code == 200 else None
@@ -265,7 +266,7 @@ class Cluster:
             "sink.format": sink_format,
             "sink.path": str(self.out / name),
         }
-        answer = httpx.post(f"{worker.url}/connectors", json={"name": name, "config": config}, timeout=60)
+        answer = http.post(f"{worker.url}/connectors", json={"name": name, "config": config}, timeout=60)
         assert answer.status_code == 201, answer.text
 
     def wait_running(

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.http_client import http
 from tests import blocking_source
 from tests.blocking_source import STAGES, blocking_config
 from tests.processes.cluster import SESSION_MS, Cluster, WorkerProcess, until
@@ -87,7 +88,7 @@ class Fleet:
 
     def _create(self, name: str, config: Mapping[str, str]) -> httpx.Response:
         body = {"name": name, "config": {"tasks.max": "1", **config}}
-        return httpx.post(f"{self.workers[0].url}/connectors", json=body, timeout=120)
+        return http.post(f"{self.workers[0].url}/connectors", json=body, timeout=120)
 
     def wait_good_run(self) -> None:
         tasks = {f"{name}-0" for name in self.good}
@@ -120,7 +121,7 @@ class Fleet:
         """Drain the worker, and wait until its process has ended."""
         worker = next(worker for worker in self.workers if worker.name == name)
         self.workers.remove(worker)
-        assert httpx.post(f"{self.workers[0].url}/coterie/workers/{name}/drain", timeout=60).status_code == 202
+        assert http.post(f"{self.workers[0].url}/coterie/workers/{name}/drain", timeout=60).status_code == 202
         assert worker.wait(within_s=180) == 0
         worker.wait_gone()
 
@@ -129,7 +130,7 @@ class Fleet:
         view = worker.view()
         assert view is not None
         of_worker = {task["connector"] for task in view["assigned"]["tasks"]} & set(self.good)
-        answer = httpx.post(f"{worker.url}/coterie/workers/{worker.name}/restart", timeout=60)
+        answer = http.post(f"{worker.url}/coterie/workers/{worker.name}/restart", timeout=60)
         assert answer.status_code == 202, answer.text
         until(
             lambda: (now := worker.view()) is not None and now["life"] != view["life"],
@@ -141,7 +142,7 @@ class Fleet:
 
     def delete_blocking(self) -> None:
         for name in self.blocking:
-            assert httpx.delete(f"{self.workers[0].url}/connectors/{name}", timeout=60).status_code == 204
+            assert http.delete(f"{self.workers[0].url}/connectors/{name}", timeout=60).status_code == 204
         until(
             lambda: (
                 not any(
@@ -205,7 +206,7 @@ STORED_STAGES = {f"blocks-in-{stage}": stage for stage in STAGES if stage != "va
 def create_stored(worker: WorkerProcess) -> None:
     for name, stage in STORED_STAGES.items():
         body = {"name": name, "config": {"tasks.max": "1", **blocking_config(stage)}}
-        assert httpx.post(f"{worker.url}/connectors", json=body, timeout=60).status_code == 201
+        assert http.post(f"{worker.url}/connectors", json=body, timeout=60).status_code == 201
 
 
 def wait_start_blocks(worker: WorkerProcess, *, within_s: float = 60) -> None:
@@ -253,7 +254,7 @@ def test_a_worker_whose_plugins_block_ends_in_time_at_any_moment(cluster: Cluste
         what="the batches that block have begun",
     )
     wait_start_blocks(stopping)
-    assert httpx.delete(f"{stopping.url}/connectors/blocks-in-stop", timeout=60).status_code == 204
+    assert http.delete(f"{stopping.url}/connectors/blocks-in-stop", timeout=60).status_code == 204
     end_in_time(stopping, signal.SIGTERM)
     assert list(temporary_files.glob("coterie-*/")) == []
     assert_abandoned_calls_are_logged(stopping)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from benchmarks.http_client import http
 from benchmarks.task_log import fewest_stops, now_ms
 from tests.broker.apis.connect_groups.worker import describe
 from tests.broker.conftest import raw_client
@@ -93,7 +93,7 @@ def begin_computation(cluster: Cluster, *, timeout_ms: int) -> Computing:
     workers = [start(name) for name in ("w0", "w1", "w2")]
     cluster.wait_ready(*workers)
     body = {"name": CONNECTOR, "config": {"connector.class": "LightSource", "tasks.max": str(TASKS)}}
-    answer = httpx.post(f"{workers[0].url}/connectors", json=body, timeout=60)
+    answer = http.post(f"{workers[0].url}/connectors", json=body, timeout=60)
     assert answer.status_code == 201, answer.text
     names = [worker.name for worker in workers]
     until(lambda: cluster.timeline().is_balanced(names, TASKS), within_s=60, what="all tasks run")

@@ -2,9 +2,9 @@
 
 import signal
 
-import httpx
 import pytest
 
+from benchmarks.http_client import http
 from tests.processes.cluster import TASKS, Cluster, Feed, until
 from tests.processes.proxy import Proxy
 
@@ -29,7 +29,7 @@ def test_a_broker_restart_stops_no_task_and_a_cut_or_frozen_worker_loses_no_row(
         before = cluster.starts("outages")
 
         # The broker is killed and restarts within the session timeout: no task stops, no config or membership is lost.
-        config = httpx.get(f"{shaky.url}/connectors/outages/config", timeout=20).json()
+        config = http.get(f"{shaky.url}/connectors/outages/config", timeout=20).json()
         generation = steady.view()["group"]["generation"]  # type: ignore[index]
         broker.kill_group()
         broker.wait(within_s=10)
@@ -41,7 +41,7 @@ def test_a_broker_restart_stops_no_task_and_a_cut_or_frozen_worker_loses_no_row(
         assert steady.view()["group"]["generation"] == generation  # type: ignore[index]
         assert cluster.starts("outages") == before
         for worker in (steady, shaky):
-            assert httpx.get(f"{worker.url}/connectors/outages/config", timeout=20).json() == config
+            assert http.get(f"{worker.url}/connectors/outages/config", timeout=20).json() == config
 
         # Disconnected: the worker stops its tasks within its session timeout, and the other worker continues them.
         assert shaky.running()

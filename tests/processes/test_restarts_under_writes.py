@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import httpx
 import pytest
 
+from benchmarks.http_client import http
 from coterie.nouns.membership import GroupProtocolName
 from tests.processes.cluster import Cluster, WorkerProcess, until
 from tests.processes.writers import Journal, Writer
@@ -62,7 +62,7 @@ class RestartingWorkers:
         """Let the leader restart in place: it keeps its membership."""
         worker = self._leader_to_stop()
         life = _life(worker)
-        answer = httpx.post(f"{worker.url}/coterie/workers/{worker.name}/restart", timeout=30)
+        answer = http.post(f"{worker.url}/coterie/workers/{worker.name}/restart", timeout=30)
         assert answer.status_code == 202, answer.text
         self._wait_joined(worker, life)
         self.restarting.remove(worker.url)

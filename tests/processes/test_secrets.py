@@ -12,6 +12,7 @@ import confluent_kafka
 import httpx
 import pytest
 
+from benchmarks.http_client import http
 from coterie.config.secrets import MASK
 from tests.ports import free_port
 from tests.processes.cluster import Cluster, WorkerProcess, until
@@ -119,7 +120,7 @@ class SecretsRig:
         """The bodies of the answers about offsets and used topics, which consist of names of files and topics."""
 
     def ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> httpx.Response:
-        answer = httpx.request(method, self.worker.url + path, json=content, timeout=90)
+        answer = http.request(method, self.worker.url + path, json=content, timeout=90)
         (self.name_answers if path.endswith(("/offsets", "/topics")) else self.answers).append(answer.text)
         return answer
 

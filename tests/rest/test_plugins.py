@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from coterie.config.definition import ClassNames, ConfigDef
 from coterie.spark.connector_keys import common_definition
 from tests.rest.served import ServedCluster
@@ -119,7 +117,8 @@ async def test_a_password_is_hidden(cluster: ServedCluster) -> None:
     assert "secret-1" not in response.text
 
 
-@pytest.mark.parametrize("version_range", ["1", "latest", "[1,)", "[0.9,1.0]", "(,2)"])
-async def test_a_version_range_with_the_version_is_accepted(cluster: ServedCluster, version_range: str) -> None:
+async def test_a_version_range_with_the_version_is_accepted(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
-    assert (await worker.get(f"/connector-plugins/Source/config?version={version_range}")).status_code == 200
+    for version_range in ("1", "latest", "[1,)", "[0.9,1.0]", "(,2)"):
+        answer = await worker.get(f"/connector-plugins/Source/config?version={version_range}")
+        assert answer.status_code == 200, version_range

@@ -3,43 +3,41 @@
 from collections import Counter
 from functools import partial
 
-import pytest
-
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
-        ("", 204),
-        ("?includeTasks=false&onlyFailed=false", 204),
-        ("?includeTasks=yes", 204),
-        ("?includeTasks=", 204),
-        ("?unknown=1", 204),
-        ("?includeTasks=true", 202),
-        ("?includeTasks=TRUE", 202),
-        ("?includeTasks=true&includeTasks=false", 202),
-        ("?includeTasks=false&includeTasks=true", 204),
-        ("?onlyFailed=true", 202),
-        ("?includeTasks=true&onlyFailed=true", 202),
-    ],
-)
-async def test_a_restart_has_the_recorded_status_at_any_worker(cluster: ServedCluster, query: str, status: int) -> None:
+STATUS_BY_QUERY = {
+    "": 204,
+    "?includeTasks=false&onlyFailed=false": 204,
+    "?includeTasks=yes": 204,
+    "?includeTasks=": 204,
+    "?unknown=1": 204,
+    "?includeTasks=true": 202,
+    "?includeTasks=TRUE": 202,
+    "?includeTasks=true&includeTasks=false": 202,
+    "?includeTasks=false&includeTasks=true": 204,
+    "?onlyFailed=true": 202,
+    "?includeTasks=true&onlyFailed=true": 202,
+}
+
+
+async def test_a_restart_has_the_recorded_status_at_any_worker(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
-    for worker in workers:
-        await worker.until_running("a", 2)
-        answer = await worker.ask("POST", f"/connectors/a/restart{query}")
-        assert answer.status_code == status
-        if status == 204:
-            assert answer.content == b""
-            continue
-        restarted = "onlyFailed" not in query
-        states = {answer.json()["connector"]["state"], *(task["state"] for task in answer.json()["tasks"])}
-        assert states == ({"RESTARTING"} if restarted else {"RUNNING"})
+    for query, status in STATUS_BY_QUERY.items():
+        for worker in workers:
+            await worker.until_running("a", 2)
+            answer = await worker.ask("POST", f"/connectors/a/restart{query}")
+            assert answer.status_code == status, query
+            if status == 204:
+                assert answer.content == b"", query
+                continue
+            restarted = "onlyFailed" not in query
+            states = {answer.json()["connector"]["state"], *(task["state"] for task in answer.json()["tasks"])}
+            assert states == ({"RESTARTING"} if restarted else {"RUNNING"}), query
 
 
 async def test_every_worker_restarts_its_own_tasks_once(cluster: ServedCluster) -> None:

@@ -4,7 +4,7 @@ import httpx
 
 from coterie.cli.options import current_rest_login
 from coterie.config.security import TlsFiles
-from coterie.config.tls import client_context
+from coterie.config.tls import DeferredClientContext, client_context
 from coterie.nouns.errors import WorldError
 from coterie.rest import error_body
 
@@ -15,12 +15,15 @@ def open_http_client() -> httpx.Client:
     :raises WorldError: when the CA certificates cannot be read.
     """
     login = current_rest_login()
-    ca_location = str(login.ca_file) if login.ca_file is not None else None
     # Writes wait up to 90 s for the end of a rebalance, as in Connect. A worker waits as long for its leader.
     return httpx.Client(
         timeout=httpx.Timeout(100, connect=5),
         auth=(login.user, login.password) if login.user is not None else None,
-        verify=client_context(TlsFiles(ca_location=ca_location)),
+        verify=(
+            DeferredClientContext.of_system()
+            if login.ca_file is None
+            else client_context(TlsFiles(ca_location=str(login.ca_file)))
+        ),
         trust_env=False,
     )
 

@@ -2,8 +2,9 @@
 names in certificates.
 """
 
+import functools
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -89,18 +90,28 @@ def reloaded_client_context(files: TlsFiles) -> ReloadedFiles[ssl.SSLContext]:
     return ReloadedFiles("certificates for requests to other workers", paths, lambda: client_context(files))
 
 
-class ReloadingClientContext(ssl.SSLContext):
+class DeferredClientContext(ssl.SSLContext):
     """A TLS context for a client that keeps its context for its whole life, such as an HTTP client: each new connection
-    uses the newest context of ``contexts``."""
+    uses the context that ``get_context`` returns then. A connection without TLS needs none: reading the certificates
+    that the system trusts takes 50 ms of CPU."""
 
-    def __new__(cls, contexts: ReloadedFiles[ssl.SSLContext]) -> Self:
+    def __new__(cls, get_context: Callable[[], ssl.SSLContext]) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
-    def __init__(self, contexts: ReloadedFiles[ssl.SSLContext]) -> None:
-        self._contexts = contexts
+    def __init__(self, get_context: Callable[[], ssl.SSLContext]) -> None:
+        self._get_context = get_context
+
+    @classmethod
+    def of_system(cls) -> Self:
+        """A context that trusts the certificates that the system trusts, and reads them for the first connection."""
+        return cls(functools.cache(ssl.create_default_context))
 
     def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
-        self._contexts.value.set_alpn_protocols(alpn_protocols)
+        self._get_context().set_alpn_protocols(alpn_protocols)
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        """Begin a connection of a blocking client."""
+        return self._get_context().wrap_socket(*arguments, **options)
 
     def wrap_bio(
         self,
@@ -110,8 +121,8 @@ class ReloadingClientContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Begin a connection with the newest context. asyncio and httpx call only this method for it."""
-        return self._contexts.value.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        """Begin a connection of an asynchronous client. asyncio and httpx call only this method for it."""
+        return self._get_context().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 def distinguished_name(certificate: Any) -> str | None:

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coterie.config.reloaded_files import ReloadedFiles
-from coterie.config.security import TlsFiles
-from coterie.config.tls import ReloadingClientContext, client_context
+from coterie.config.tls import DeferredClientContext
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import SigningKey
@@ -63,7 +62,7 @@ def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> h
     default they trust the certificates that the system trusts. The client ignores proxy settings of the environment;
     the caller closes it."""
     return httpx.AsyncClient(
-        verify=client_context(TlsFiles()) if contexts is None else ReloadingClientContext(contexts),
+        verify=DeferredClientContext.of_system() if contexts is None else DeferredClientContext(lambda: contexts.value),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},

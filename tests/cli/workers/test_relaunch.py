@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.http_client import http
 from coterie.cli import parent
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
@@ -185,7 +186,7 @@ class Process:
     def ask(self, path: str) -> Any:
         """The JSON response to GET ``path``; None without a successful response."""
         try:
-            answer = httpx.get(self.url + path, timeout=60)
+            answer = http.get(self.url + path, timeout=60)
         except httpx.TransportError:
             return None
         return answer.json() if answer.is_success else None
@@ -197,7 +198,7 @@ class Process:
 
     def order_restart(self) -> httpx.Response:
         """Order the worker to restart."""
-        return httpx.post(f"{self.url}/coterie/workers/{self.url.removeprefix('http://')}/restart", timeout=60)
+        return http.post(f"{self.url}/coterie/workers/{self.url.removeprefix('http://')}/restart", timeout=60)
 
     def restart(self) -> Mapping[str, Any]:
         """Order a restart; returns the member before it."""

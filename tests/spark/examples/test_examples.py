@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
+from benchmarks.http_client import http
 from coterie.spark.plugins import SINK_BY_CLASS_NAME, configured_sink, configured_source, source_by_name
 from tests.cli.waiting import wait_until
 from tests.sink_files import counted
@@ -119,7 +119,7 @@ def created(cluster: Cluster, folder: Path, customers: dict[int, tuple[str, str 
             wait_until(lambda: "flights" in admin.list_topics(timeout=10).topics, "its topic", within_s=120)
     yield cluster
     for name in set(names()) - {PYTHON}:
-        httpx.delete(f"{cluster.url}/connectors/{name}", timeout=90).raise_for_status()
+        http.delete(f"{cluster.url}/connectors/{name}", timeout=90).raise_for_status()
 
 
 def test_a_file_of_flights_goes_through_a_topic_to_parquet_delta_and_another_topic(
@@ -166,7 +166,7 @@ def test_rows_of_the_rate_source_are_discarded_or_written_to_the_jvms_log(create
 
 def test_no_example_fails(created: Cluster) -> None:
     def states() -> dict[str, list[str]]:
-        statuses = httpx.get(f"{created.url}/connectors?expand=status", timeout=30).json()
+        statuses = http.get(f"{created.url}/connectors?expand=status", timeout=30).json()
         return {
             name: [task["state"] for task in shown["status"]["tasks"]]
             for name, shown in statuses.items()

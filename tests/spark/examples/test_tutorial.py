@@ -1,9 +1,9 @@
 """docs/tutorial.md, command by command, on a real cluster with a real PostgreSQL; rows are counted without Spark."""
 
-import httpx
 import pytest
 from deltalake import DeltaTable
 
+from benchmarks.http_client import http
 from tests.cli.waiting import wait_until
 from tests.spark.examples.cluster import TUTORIAL, Cluster, scripts
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
@@ -36,7 +36,7 @@ def test_the_tutorial_works_as_described_and_no_log_contains_the_password(
     cluster.run(produce)
     wait_until(lambda: in_delta() == 2000, "the records that were produced again", within_s=120)
     assert in_postgres() == 1000
-    config = httpx.get(f"{cluster.url}/connectors/orders-to-postgres/config", timeout=30).json()
+    config = http.get(f"{cluster.url}/connectors/orders-to-postgres/config", timeout=30).json()
     assert config["connection.password"] == PASSWORD, "the config must contain the password"
     cluster.run(clean_up)
     logged = cluster.everything_logged()
