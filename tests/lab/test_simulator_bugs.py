@@ -9,6 +9,13 @@ import pytest
 
 SEEDS = {"the lease of a member begins when the response arrives": "65-80"}
 """The seeds for a bug that few plays meet; the others are found soon in seeds 1 to 80."""
+LONG = {
+    "a downgrade deals out while others still run",
+    "a draining worker is given work",
+    "a member's own revocation counts as a job of another member (KAFKA-19449)",
+    "the lease of a member begins when the response arrives",
+}
+"""The bugs whose plays take longest, which `make soak` finds."""
 RUN = Path(__file__).parents[2] / "tools" / "planted_bugs" / "run.py"
 
 
@@ -29,10 +36,15 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         assert source.count(bug.search) == 1, f"{bug.name!r} no longer fits {bug.file}: correct bugs.toml"
 
 
+def mark_long(*names: str) -> list[object]:
+    """The names as parameters; those of :data:`LONG` belong to `make soak`."""
+    return [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in names]
+
+
 @pytest.mark.timeout(600)  # A bug that appears only with some seeds takes hundreds of plays.
 @pytest.mark.parametrize(
     "name",
-    [
+    mark_long(
         "effects leave before their records are durable",
         "sessions are not armed again after a load",
         "a new round has the generation of the one before",
@@ -57,7 +69,7 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         "the rebalance timeout begins again with each heartbeat (KAFKA-16249)",
         "the lease of a member begins when the response arrives",
         "a new leader has the leader epoch of the one before",
-    ],
+    ),
 )
 def test_a_planted_bug_breaks_one_of_its_listed_invariants(planted: ModuleType, name: str) -> None:
     bug = next(bug for bug in planted.read_bugs() if bug.name == name)

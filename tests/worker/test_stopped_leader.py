@@ -33,6 +33,23 @@ PROTOCOLS = [
     pytest.param("real_kafka", GroupProtocolName.CLASSIC, marks=pytest.mark.kafka, id="kafka-classic"),
 ]
 
+SHORT_CASES = {
+    ("embedded_broker", GroupProtocolName.CLASSIC, IN_TRANSACTION),
+    ("embedded_broker", GroupProtocolName.CONNECT, BEFORE_OPENING),
+    ("real_kafka", GroupProtocolName.CLASSIC, AFTER_OPENING),
+}
+"""The cases of `make test`, one for each of :data:`PROTOCOLS` and for each point; `make soak` has all combinations."""
+CASES = [
+    pytest.param(
+        *protocol.values,
+        point,
+        marks=[*protocol.marks, *([] if (*protocol.values, point) in SHORT_CASES else [pytest.mark.soak])],
+        id=f"{protocol.id}-{point}",
+    )
+    for protocol in PROTOCOLS
+    for point in POINTS
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedLeader:
@@ -125,8 +142,7 @@ async def read_lines(bootstrap: str, topic: str) -> list[TopicRecord]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize(("broker", "group_protocol"), PROTOCOLS)
+@pytest.mark.parametrize(("broker", "group_protocol", "point"), CASES)
 async def test_a_stopped_leader_that_continues_under_the_next_one_writes_nothing(
     broker: str, group_protocol: GroupProtocolName, point: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -159,8 +175,7 @@ async def test_a_stopped_leader_that_continues_under_the_next_one_writes_nothing
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("point", [POINTS[0], *(pytest.param(point, marks=pytest.mark.soak) for point in POINTS[1:])])
-@pytest.mark.parametrize(("broker", "group_protocol"), PROTOCOLS)
+@pytest.mark.parametrize(("broker", "group_protocol", "point"), CASES)
 async def test_without_the_fence_the_line_of_the_stopped_leader_is_read(
     broker: str, group_protocol: GroupProtocolName, point: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
