@@ -15,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from coterie.cli import rest_request
 from coterie.config import reloaded_files
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.nouns.errors import WorldError
-from coterie.rest import bodies, server
+from coterie.rest import bodies, leader, server
 from coterie.rest.server import (
     CLIENT_CERTIFICATE_NAME,
     RequestIntake,
@@ -140,6 +141,30 @@ async def test_one_server_listens_with_and_without_tls(authority: Authority) -> 
         assert await get(https, client_context(authority)) == "https no name"
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
             await get(https, ssl.create_default_context())
+
+
+async def test_clients_read_the_systems_certificates_once_for_their_first_connection_with_tls(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted, reads = client_context(authority), 0
+
+    def read_certificates() -> ssl.SSLContext:
+        nonlocal reads
+        reads += 1
+        return trusted
+
+    async with served(tls_of(authority.pair("worker"), authority), HTTP, HTTPS) as (http, https):
+        monkeypatch.setattr(ssl, "create_default_context", read_certificates)
+        urls = [f"http://127.0.0.1:{http}/", *2 * [f"https://127.0.0.1:{https}/"]]
+        headers = {"Connection": "close"}
+        async with leader.open_http_client() as client:
+            assert reads == 0
+            texts = [(await client.get(url, headers=headers)).text for url in urls]
+        assert (texts, reads) == (["http no name", *2 * ["https no name"]], 1)
+        with rest_request.open_http_client() as blocking:
+            assert reads == 1
+            texts = [(await asyncio.to_thread(blocking.get, url, headers=headers)).text for url in urls]
+        assert (texts, reads) == (["http no name", *2 * ["https no name"]], 2)
 
 
 @pytest.mark.parametrize("client_auth", [ClientAuth.REQUESTED, ClientAuth.REQUIRED])
