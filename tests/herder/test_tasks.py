@@ -13,6 +13,7 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
 from coterie.herder.seams import (
     PluginThreadsLost,
     TaskCheckpointClosed,
@@ -92,8 +93,23 @@ def test_a_task_taken_over_during_its_start_waits_for_a_later_lease_even_if_the_
 # -- failed queries ---------------------------------------------------------------------------------------------------
 
 
-def report_query_failure(herder: HerderDriver, task: ConnectorTaskId = TASKS[0], **how: bool) -> None:
-    herder.feed(TaskDied(task=task, trace="boom", **{"holds_checkpoint": True, **how}))
+def report_query_failure(
+    herder: HerderDriver,
+    task: ConnectorTaskId = TASKS[0],
+    *,
+    holds_checkpoint: bool = True,
+    can_restart: bool = True,
+    policy: RestartPolicy = DEFAULT_RESTART_POLICY,
+) -> None:
+    herder.feed(
+        TaskDied(
+            task=task,
+            trace="boom",
+            holds_checkpoint=holds_checkpoint,
+            can_restart=can_restart,
+            restart_policy=policy,
+        )
+    )
 
 
 def due_restarts(herder: HerderDriver, *, after_ms: int, task: ConnectorTaskId = TASKS[0]) -> list[RestartTask]:
@@ -141,6 +157,41 @@ def test_a_failed_restart_counts_as_another_failure() -> None:
         assert due_restarts(herder, after_ms=wait_ms)
         herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
     herder.run_all_chores()
+    assert stored_status(herder) == (JobState.FAILED, "no session")
+
+
+def test_a_task_that_may_not_be_restarted_fails_at_once() -> None:
+    herder = working_with_progress()
+    report_query_failure(herder, policy=RestartPolicy(restarts_max=0))
+    assert stored_status(herder) == (JobState.FAILED, "boom")
+    assert not herder.pop_effects(RestartTask)
+
+
+def test_a_task_without_a_limit_is_restarted_at_growing_delays_and_shows_a_long_one_until_it_progresses() -> None:
+    policy = RestartPolicy(restarts_max=-1, delay_max_ms=3_000)
+    herder = working_with_progress()
+    for failures, delay_ms in enumerate((200, 400, 800, 1_600, *(3_000,) * 60), start=1):
+        report_query_failure(herder, policy=policy)
+        waits_visibly = f"The query has failed {failures} times without progress and is started again after"
+        state, trace = stored_status(herder) or (None, None)
+        if delay_ms < 1_000:
+            assert (state, trace) == (JobState.RUNNING, None)
+        else:
+            assert (state, trace) == (JobState.RESTARTING, f"{waits_visibly} {delay_ms / 1000:g} s: boom")
+        assert not due_restarts(herder, after_ms=delay_ms - 1)
+        assert due_restarts(herder, after_ms=1)
+        herder.feed(TaskStarted(task=TASKS[0]))
+        assert stored_status(herder) == (state, trace), "it has not progressed"
+    herder.feed(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
+    assert stored_status(herder) == (JobState.RUNNING, None)
+
+
+def test_a_restart_that_fails_is_repeated_by_the_policy_of_the_failure_before_it() -> None:
+    herder = working_with_progress()
+    report_query_failure(herder, policy=RestartPolicy(restarts_max=4))
+    for delay_ms in (200, 400, 800, 1_600):
+        assert due_restarts(herder, after_ms=delay_ms)
+        herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
     assert stored_status(herder) == (JobState.FAILED, "no session")
 
 

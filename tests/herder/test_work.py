@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY
 from coterie.herder.seams import TaskSpec
 from coterie.herder.work import (
     CheckpointClosed,
@@ -30,10 +31,20 @@ STATES: dict[type[RunState], tuple[RunState, bool]] = {
     Running: (Running(spec=START, has_progressed=False, failures_since_progress=0), True),
     # The checkpoint of a failed query is held until the task is stopped.
     FailedQuery: (
-        FailedQuery(spec=START, has_progressed=True, failures_since_progress=4, trace="", restarts_at_ms=None),
+        FailedQuery(
+            spec=START,
+            has_progressed=True,
+            failures_since_progress=4,
+            trace="",
+            restarts_at_ms=None,
+            restart_policy=DEFAULT_RESTART_POLICY,
+        ),
         True,
     ),
-    Restarting: (Restarting(spec=START, has_progressed=True, failures_since_progress=1), True),
+    Restarting: (
+        Restarting(spec=START, has_progressed=True, failures_since_progress=1, restart_policy=DEFAULT_RESTART_POLICY),
+        True,
+    ),
     Stopping: (Stopping(spec=START), True),
 }
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName
@@ -31,7 +32,12 @@ from tests.worker.simulated import until
 
 def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | None]:
     """The pauses in milliseconds before attempts that all fail at once."""
-    patience = TaskTimeouts(retry_timeout_ms=timeout_ms, retry_delay_max_ms=delay_max_ms, batch_timeout_ms=None)
+    patience = TaskTimeouts(
+        retry_timeout_ms=timeout_ms,
+        retry_delay_max_ms=delay_max_ms,
+        batch_timeout_ms=None,
+        restart_policy=DEFAULT_RESTART_POLICY,
+    )
     now, found = 100.0, list[float | None]()
     for attempt in range(attempts):
         at = patience.next_restart_at_s(Outage(began_at_s=100.0, planned_restart_count=attempt), now)
@@ -49,11 +55,31 @@ def test_pauses_double_from_300_ms_to_the_maximum_and_end_at_the_time_limit() ->
 
 def test_retry_keys_are_connects_and_the_default_batch_timeout_is_an_hour() -> None:
     assert TaskTimeouts.of({}) == TaskTimeouts(
-        retry_timeout_ms=0, retry_delay_max_ms=60_000, batch_timeout_ms=3_600_000
+        retry_timeout_ms=0,
+        retry_delay_max_ms=60_000,
+        batch_timeout_ms=3_600_000,
+        restart_policy=RestartPolicy(restarts_max=3, delay_max_ms=60_000),
     )
-    keys = {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "7", "task.batch.timeout.ms": "0"}
-    assert TaskTimeouts.of(keys) == TaskTimeouts(retry_timeout_ms=-1, retry_delay_max_ms=7, batch_timeout_ms=None)
-    wrong = (("errors.retry.timeout", "-2"), ("errors.retry.delay.max.ms", "0"), ("task.batch.timeout.ms", "-1"))
+    keys = {
+        "errors.retry.timeout": "-1",
+        "errors.retry.delay.max.ms": "7",
+        "task.batch.timeout.ms": "0",
+        "errors.restart.max": "-1",
+        "errors.restart.delay.max.ms": "8",
+    }
+    assert TaskTimeouts.of(keys) == TaskTimeouts(
+        retry_timeout_ms=-1,
+        retry_delay_max_ms=7,
+        batch_timeout_ms=None,
+        restart_policy=RestartPolicy(restarts_max=-1, delay_max_ms=8),
+    )
+    wrong = (
+        ("errors.retry.timeout", "-2"),
+        ("errors.retry.delay.max.ms", "0"),
+        ("task.batch.timeout.ms", "-1"),
+        ("errors.restart.max", "-2"),
+        ("errors.restart.delay.max.ms", "0"),
+    )
     for name, value in wrong:
         with pytest.raises(ConfigError, match=name):
             TaskTimeouts.of({name: value})

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 from coterie.config.definition import ConfigKey
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
 from coterie.herder.session_keys import SigningKey
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import WorldError
@@ -155,6 +156,8 @@ class TaskDied:
     can_restart: bool = True
     """Whether a restart of the query on the same checkpoint may succeed; False when the task rejects its input or its
     config."""
+    restart_policy: RestartPolicy = DEFAULT_RESTART_POLICY
+    """The policy in the task's config, of which only the runtime can resolve the references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,10 +41,8 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import JobState, TargetState
 
-RESTARTS_MAX = 3
-"""How often the query of a failed task is restarted without progress since the first of these failures."""
-RESTART_BACKOFF_MS = 200
-"""The wait before the first of these restarts. It doubles with each further restart."""
+REPORTED_RESTART_DELAY_MS = 1_000
+"""The shortest wait before a restart that the task's status shows: a shorter one is over when a reader sees it."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -75,7 +73,10 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
             turn.now_ms
         ):
             run.state = Restarting(
-                spec=dead.spec, has_progressed=dead.has_progressed, failures_since_progress=dead.failures_since_progress
+                spec=dead.spec,
+                has_progressed=dead.has_progressed,
+                failures_since_progress=dead.failures_since_progress,
+                restart_policy=dead.restart_policy,
             )
             turn.emit(RestartTask(task=task))
         case Starting(spec=start, is_needed=True) | Restarting(spec=start, is_needed=True) as state if (
@@ -120,7 +121,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
             statuses.report_status(turn, task, JobState.RESTARTING)
         case Failed(trace=trace):
             statuses.report_status(turn, task, JobState.FAILED, trace)
-        case Starting() | Running() if run.outage is not None:
+        case Starting() | Running() | FailedQuery() | Restarting() if run.outage is not None:
             statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
         case Starting(is_ordered_restart=True):
             statuses.report_status(turn, task, JobState.RESTARTING)
@@ -198,8 +199,11 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
         case Starting(spec=start):
             run.state = Failed(spec=start, trace=event.trace)
         case Restarting() as state:
-            died = TaskDied(task=event.task, trace=event.trace, holds_checkpoint=True)
+            died = TaskDied(
+                task=event.task, trace=event.trace, holds_checkpoint=True, restart_policy=state.restart_policy
+            )
             run.state = state.early_end or _state_after_query_failure(turn, died, state)
+            run.outage = _outage_of(turn, run.state)
         case _:
             raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
 
@@ -255,9 +259,12 @@ def on_died(turn: Turn, event: TaskDied) -> None:
     run.outage = None
     match run.state:
         case Running() as state:
-            run.state = _state_after_query_failure(turn, event, state)
+            run.state = failed = _state_after_query_failure(turn, event, state)
+            run.outage = _outage_of(turn, failed)
         case Starting(early_end=None) | Restarting(early_end=None) as state:
-            run.state = replace(state, early_end=_state_after_query_failure(turn, event, state))
+            failed = _state_after_query_failure(turn, event, state)
+            run.state = replace(state, early_end=failed)
+            run.outage = _outage_of(turn, failed)
         case _:
             pass  # The task is being stopped; `TaskStopped` ends it.
 
@@ -287,20 +294,35 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
 
 
 def _state_after_query_failure(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> FailedQuery:
-    """The state after a failure of the query. The query is restarted on the same checkpoint, at most `RESTARTS_MAX`
-    times without progress. After that, or when no restart can help, ``restarts_at_ms`` is None and the task fails."""
-    deaths = before.failures_since_progress + 1
-    restarts_at_ms = None
-    if event.can_restart and deaths <= RESTARTS_MAX:
-        restarts_at_ms = turn.now_ms + (RESTART_BACKOFF_MS << before.failures_since_progress)
+    """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
+    says. If the policy has no further restart, or no restart can help, ``restarts_at_ms`` is None and the task
+    fails."""
+    failures = before.failures_since_progress + 1
+    delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
+    restarts_at_ms = None if delay_ms is None else turn.now_ms + delay_ms
+    if restarts_at_ms is not None:
         turn.emit(SetTimer(timer=TaskRestartDue(task=event.task), at_ms=restarts_at_ms))
     return FailedQuery(
         spec=before.spec,
         has_progressed=before.has_progressed,
-        failures_since_progress=deaths,
+        failures_since_progress=failures,
         trace=event.trace,
         restarts_at_ms=restarts_at_ms,
+        restart_policy=event.restart_policy,
     )
+
+
+def _outage_of(turn: Turn, state: FailedQuery | OwnershipUnconfirmed | CheckpointClosed) -> str | None:
+    """The trace of the status of a task that waits for its restart for :data:`REPORTED_RESTART_DELAY_MS` or longer;
+    else None."""
+    match state:
+        case FailedQuery(restarts_at_ms=int(at_ms)) if at_ms - turn.now_ms >= REPORTED_RESTART_DELAY_MS:
+            return (
+                f"The query has failed {state.failures_since_progress} times without progress and is started again "
+                f"after {(at_ms - turn.now_ms) / 1000:g} s: {state.trace}"
+            )
+        case _:
+            return None
 
 
 def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:

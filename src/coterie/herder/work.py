@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from coterie.herder.restart_policy import RestartPolicy
 from coterie.herder.seams import TaskSpec
 from coterie.herder.status_records import ActiveTopic, Status, TopicUse
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
@@ -61,6 +62,7 @@ class FailedQuery:
     restarts_at_ms: int | None
     """The earliest time of the query's restart; None when it is not restarted: the task is then stopped and is
     FAILED."""
+    restart_policy: RestartPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Restarting:
     """Whether the query has reported progress since the task was started."""
     failures_since_progress: int
     """How often the query has failed since it last progressed."""
+    restart_policy: RestartPolicy
+    """The policy of the failure before this restart."""
     early_end: FailedQuery | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its restart returned; None if it has not ended."""
     is_needed: bool = True
@@ -145,8 +149,9 @@ class TaskRun:
         """Whether an operator has ordered a restart that has not begun: the task is stopped, if it runs, and
         started."""
         self.outage: str | None = None
-        """Why the runtime retries the query: the error of a server that cannot be reached. None when the query has
-        progressed, failed or started since then."""
+        """Why the task is RESTARTING without an order: the error of a server that cannot be reached, for which the
+        runtime retries the query, or the failure after which the query is started again only after a while. None when
+        the query has progressed, or failed or started in another way since then."""
 
     @property
     def is_active(self) -> bool:

@@ -529,7 +529,11 @@ class Supervisor:
                 return _checkpoint_lost_event(run)
             reason = f"The query did not start: {message_with_trace(error)}"
             return TaskDied(
-                task=run.task, trace=reason, holds_checkpoint=True, can_restart=not isinstance(error, ConfigError)
+                task=run.task,
+                trace=reason,
+                holds_checkpoint=True,
+                can_restart=not isinstance(error, ConfigError),
+                restart_policy=query.timeouts.restart_policy,
             )
         return None
 
@@ -673,7 +677,11 @@ class Supervisor:
             return
         log.warning("Task %s: the query failed: %.500s", run.task, reason)
         died_event = TaskDied(
-            task=run.task, trace=reason, holds_checkpoint=True, can_restart=query.permanent_failure is None
+            task=run.task,
+            trace=reason,
+            holds_checkpoint=True,
+            can_restart=query.permanent_failure is None,
+            restart_policy=query.timeouts.restart_policy,
         )
         with self._lock:
             if run.state is failed_state:

@@ -1,9 +1,11 @@
-"""Time limits of a task: retries while a server cannot be reached, duration of a batch, age of source metadata."""
+"""Time limits of a task: retries while a server cannot be reached, restarts after other failures, duration of a batch,
+age of source metadata."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_least
+from coterie.herder.restart_policy import RestartPolicy
 from coterie.spark.bad_records import keys as bad_records
 
 FIRST_RETRY_DELAY_MS = 300
@@ -63,6 +65,9 @@ class TaskTimeouts:
     batch_timeout_ms: int | None
     """Time limit of one batch; None means without limit."""
 
+    restart_policy: RestartPolicy
+    """The restarts after a failure that is not an outage."""
+
     @classmethod
     def of(cls, config: Mapping[str, str]) -> "TaskTimeouts":
         """The time limits that a task's config defines.
@@ -74,6 +79,10 @@ class TaskTimeouts:
             retry_timeout_ms=bad_records.DEFINITION.required_value(config, "errors.retry.timeout", int),
             retry_delay_max_ms=bad_records.DEFINITION.required_value(config, "errors.retry.delay.max.ms", int),
             batch_timeout_ms=limit_ms or None,
+            restart_policy=RestartPolicy(
+                restarts_max=bad_records.DEFINITION.required_value(config, "errors.restart.max", int),
+                delay_max_ms=bad_records.DEFINITION.required_value(config, "errors.restart.delay.max.ms", int),
+            ),
         )
 
     def next_restart_at_s(self, outage: Outage, now_s: float) -> float | None:

@@ -174,6 +174,25 @@ DEFINITION = ConfigDef(
             "Longest pause between two attempts to reach a server, in milliseconds.",
             at_least(1),
         ),
+        _error_handling_config_key(
+            10,
+            "errors.restart.max",
+            Type.INT,
+            "3",
+            "Maximum Number of Restarts",
+            "How often a task that fails without progress in between is restarted, after failures other than a server "
+            "that cannot be reached; -1 means without limit.",
+            at_least(-1),
+        ),
+        _error_handling_config_key(
+            11,
+            "errors.restart.delay.max.ms",
+            Type.LONG,
+            "60000",
+            "Maximum Delay Before a Restart",
+            "Longest pause before such a restart, in milliseconds.",
+            at_least(1),
+        ),
     )
 )
 

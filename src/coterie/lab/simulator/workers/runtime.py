@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from coterie.herder import messages as herder
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY
 from coterie.herder.seams import TaskDied, TaskProgressed, TaskSpec
-from coterie.herder.tasks import RESTARTS_MAX
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.checker import WorkersChecker
 from coterie.lab.simulator.workers.process import WorkerProcess
@@ -48,7 +48,8 @@ class SimTaskRuntime:
     def tasks_that_may_die(self) -> list[ConnectorTaskId]:
         """The tasks whose queries may die: they run, are not being stopped, and their herder would restart them."""
         running_tasks = sorted(self._process.running_tasks.keys() - self._stopping_tasks)
-        return [task for task in running_tasks if self._death_count_by_task[task] < RESTARTS_MAX]
+        restarts_max = DEFAULT_RESTART_POLICY.restarts_max
+        return [task for task in running_tasks if self._death_count_by_task[task] < restarts_max]
 
     def end_query(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Let the query of ``task`` die. With ``holds_checkpoint`` False the reason is that another worker has taken

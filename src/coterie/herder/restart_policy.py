@@ -1,0 +1,26 @@
+"""When a task is restarted whose query has failed (``errors.restart.*``)."""
+
+from dataclasses import dataclass
+
+FIRST_DELAY_MS = 200
+"""The wait before the first restart. It doubles with each further one, up to :attr:`RestartPolicy.delay_max_ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How often, and after which waits, a task is restarted whose query fails without progress in between."""
+
+    restarts_max: int = 3
+    """How many restarts there are, until the task is FAILED; -1 means without limit."""
+    delay_max_ms: int = 60_000
+    """The longest wait before a restart."""
+
+    def delay_ms(self, failures: int) -> int | None:
+        """The wait before the restart after so many ``failures`` without progress, at least 1. None: the task fails."""
+        if 0 <= self.restarts_max < failures:
+            return None
+        # A power of two with thousands of digits would be computed only to be cut.
+        return min(FIRST_DELAY_MS << min(failures - 1, 30), self.delay_max_ms)
+
+
+DEFAULT_RESTART_POLICY = RestartPolicy()
