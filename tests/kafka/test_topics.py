@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 
 import pytest
 from confluent_kafka import Producer
@@ -240,6 +241,25 @@ async def test_the_error_for_an_unreachable_broker_names_its_address() -> None:
             await topics.cluster_id()
     finally:
         await topics.close()
+
+
+async def test_a_follower_that_waits_for_the_brokers_ends_when_its_cluster_is_closed(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = Topics([bootstrap], client_id="tests")
+    log = await open_log(topics, fresh_name())
+    has_asked = asyncio.Event()
+
+    async def does_not_respond(topic: str, partitions: int) -> Mapping[int, int]:
+        has_asked.set()
+        raise WorldError("no broker responds")
+
+    monkeypatch.setattr(topics, "end_offsets", does_not_respond)
+    following = asyncio.create_task(anext(log.follow()))
+    await has_asked.wait()
+    await topics.close()
+    with pytest.raises(WorldError, match="no broker responds"):
+        await asyncio.wait_for(following, DEADLINE_S)
 
 
 async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstrap: str) -> None:

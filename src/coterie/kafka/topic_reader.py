@@ -57,6 +57,11 @@ class TopicReader:
         """By partition, the offset after the last record that was returned, or the partition's end for a reader of
         committed records (its last stable offset) if the reader has reached it."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
     async def next_records(self) -> Sequence[TopicRecord]:
         """The next records, at most ``RECORDS_PER_CALL_MAX``, ordered by offset within each partition; empty when none
         arrived within ``POLL_TIMEOUT_S``. Records of open and of aborted transactions are not returned.

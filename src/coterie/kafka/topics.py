@@ -412,7 +412,7 @@ class TopicLog:
         reader = self._topics.open_reader(self.topic, self._partition_count)
         self._readers.add(reader)
         try:
-            end_offsets = await self._end_offsets_with_retries()
+            end_offsets = await self._end_offsets_with_retries(reader)
             has_reached_end, last_position = False, LogPosition(0)
             while True:
                 records = await reader.next_records()
@@ -433,12 +433,17 @@ class TopicLog:
         for reader in list(self._readers):
             await reader.close()
 
-    async def _end_offsets_with_retries(self) -> Mapping[int, int]:
-        """The current end offsets, by partition; retries every second until the brokers respond."""
+    async def _end_offsets_with_retries(self, reader: TopicReader) -> Mapping[int, int]:
+        """The current end offsets, by partition; retries every second until the brokers respond.
+
+        :raises WorldError: when the brokers do not respond, or the topics are closed, and ``reader`` is closed.
+        """
         while True:
             try:
                 return await self._topics.end_offsets(self.topic, self._partition_count)
             except WorldError as error:
+                if reader.is_closed:
+                    raise
                 logger.warning("%s; retrying", error)
                 await asyncio.sleep(1)
 

@@ -154,6 +154,9 @@ def test_a_removed_member_loses_its_place_and_its_jobs_stay_held(
         )
         assert [one["member_id"] for one in operator.described()["departed"]] == ["m-anna"]
         assert anna.beat().error_code == 25, "UNKNOWN_MEMBER_ID: it stops its jobs and joins again"
+        operator.remove("bert")
+        with pytest.raises(WorldError, match="group workers has no members"):
+            operator.remove("anna")
 
 
 @pytest.mark.parametrize("name", ["bert", "bert:8083", "m-bert", "place-of-bert"])

@@ -154,10 +154,12 @@ async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> s
     :raises WorldError: when there is no such group, or not exactly one such member.
     """
     described = await _describe_existing_group(admin, group_id)
+    if not described.members:
+        raise WorldError(f"group {group_id} has no members")
     names = name_by_member_id(described)
     found = _matching_members(described, member)
     if len(found) != 1:
-        known = ", ".join(names[one] for one in (found or names)) or "no members"
+        known = ", ".join(names[one] for one in (found or names))
         problem = f"{len(found)} members are called {member}" if found else f"there is no member {member}"
         raise WorldError(f"{problem} in group {group_id}; to name one member, use one of: {known}")
     (member_id,) = found
