@@ -139,7 +139,8 @@ class SecretsRig:
         """Wait until the connector's task has this state; returns its trace."""
 
         def trace() -> str | None:
-            tasks = self.ask("GET", f"/connectors/{connector}/status").json()["tasks"]
+            # A connector that was just created has no status yet, and its response is 404.
+            tasks = self.ask("GET", f"/connectors/{connector}/status").json().get("tasks")
             return tasks[0].get("trace", "-") if tasks and tasks[0]["state"] == state else None
 
         return until(trace, within_s=60, what=f"{connector} is {state}")
