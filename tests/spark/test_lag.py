@@ -57,7 +57,7 @@ async def test_each_lag_report_uses_one_client_per_cluster_and_skips_a_cluster_t
             yield admin
 
     monkeypatch.setattr("coterie.spark.offset_committer.kafka_admin", seen)
-    monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 1000)
+    monkeypatch.setattr("coterie.spark.sources.kafka_client.RESPONSE_TIMEOUT_MS", 3000)
     unreachable_server = f"127.0.0.1:{free_port()}"
     unreachable = {"consumer__override__bootstrap__servers": unreachable_server}
     queries = [
