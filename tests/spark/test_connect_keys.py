@@ -24,7 +24,13 @@ CONFIGS = {
 }
 """By section of the page, a connector that has all keys of the section."""
 OWN = {
-    "Every connector": {"metadata.max.age.ms", "trigger.interval.ms", "task.batch.timeout.ms"},
+    "Every connector": {
+        "errors.restart.delay.max.ms",
+        "errors.restart.max",
+        "metadata.max.age.ms",
+        "task.batch.timeout.ms",
+        "trigger.interval.ms",
+    },
     "Sink connectors": {
         "columns",
         "errors.deadletterqueue.path",
