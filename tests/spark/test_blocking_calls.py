@@ -2,6 +2,7 @@
 put together from its settings, over its REST API: other connectors go on, and the connector can be deleted."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -353,6 +354,8 @@ BLOCKED_IN_STOP = Blocked(plugin=NoopSink, method="close", stage="close")
 async def test_a_running_connector_whose_plugin_blocks_runs_on_or_fails_alone(
     rig: Rig, worker: RestWorker, gates: Gates, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # A failure of this test shows which task was started or stopped, and why.
+    caplog.set_level(logging.INFO, "coterie")
     listed, _ = BLOCKED_WHILE_RUNNING
     calls = (*BLOCKED_WHILE_RUNNING, BLOCKED_IN_RESTART, BLOCKED_IN_STOP)
     configs = {blocked: gates.config(blocked) for blocked in calls}
