@@ -195,6 +195,21 @@ def test_a_restart_that_fails_is_repeated_by_the_policy_of_the_failure_before_it
     assert stored_status(herder) == (JobState.FAILED, "no session")
 
 
+def test_a_query_that_fails_before_its_restart_returns_shows_the_wait_also_if_the_restart_then_fails() -> None:
+    policy = RestartPolicy(restarts_max=-1, delay_max_ms=1_000)
+    herder = working_with_progress()
+    for delay_ms in (200, 400, 800, 1_000):
+        report_query_failure(herder, policy=policy)
+        assert due_restarts(herder, after_ms=delay_ms)
+        if delay_ms < 1_000:
+            herder.feed(TaskStarted(task=TASKS[0]))
+    report_query_failure(herder, policy=policy)
+    herder.now_ms += 500
+    herder.feed(TaskStartFailed(task=TASKS[0], trace="the start has failed, too"))
+    text = "The query has failed 5 times without progress and is started again after 1 s: boom"
+    assert stored_status(herder) == (JobState.RESTARTING, text)
+
+
 def test_progress_resets_the_number_of_failures() -> None:
     herder = working_with_progress()
     for _ in range(5):

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
 DEADLINE_S = 120
 WORDS = ("all", "streams", "lead", "to", "kafka")
-INTERRUPTIONS = 2
+INTERRUPTIONS = 3
 
 
 @contextmanager

@@ -30,7 +30,7 @@ LOGIN = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
 EXCLUDED_CHECKS: list[Any] = [positive_data_acceptance]
 """A body with the right structure may contain an invalid config, which is refused."""
 SETTINGS = hypothesis.settings(
-    max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )
 
 

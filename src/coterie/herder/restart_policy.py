@@ -6,6 +6,12 @@ FIRST_DELAY_MS = 200
 """The wait before the first restart. It doubles with each further one, up to :attr:`RestartPolicy.delay_max_ms`."""
 
 
+def doubled_delay_ms(first_ms: int, doublings: int, max_ms: int) -> int:
+    """``first_ms`` after so many ``doublings``, at most ``max_ms``."""
+    # A power of two with thousands of digits would be computed only to be cut.
+    return min(first_ms << min(doublings, 30), max_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """How often, and after which waits, a task is restarted whose query fails without progress in between."""
@@ -19,8 +25,7 @@ class RestartPolicy:
         """The wait before the restart after so many ``failures`` without progress, at least 1. None: the task fails."""
         if 0 <= self.restarts_max < failures:
             return None
-        # A power of two with thousands of digits would be computed only to be cut.
-        return min(FIRST_DELAY_MS << min(failures - 1, 30), self.delay_max_ms)
+        return doubled_delay_ms(FIRST_DELAY_MS, failures - 1, self.delay_max_ms)
 
 
 DEFAULT_RESTART_POLICY = RestartPolicy()

@@ -202,8 +202,7 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
             died = TaskDied(
                 task=event.task, trace=event.trace, holds_checkpoint=True, restart_policy=state.restart_policy
             )
-            run.state = state.early_end or _state_after_query_failure(turn, died, state)
-            run.outage = _outage_of(turn, run.state)
+            run.state = state.early_end or _state_after_query_failure(turn, died, run, state)
         case _:
             raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
 
@@ -259,12 +258,9 @@ def on_died(turn: Turn, event: TaskDied) -> None:
     run.outage = None
     match run.state:
         case Running() as state:
-            run.state = failed = _state_after_query_failure(turn, event, state)
-            run.outage = _outage_of(turn, failed)
+            run.state = _state_after_query_failure(turn, event, run, state)
         case Starting(early_end=None) | Restarting(early_end=None) as state:
-            failed = _state_after_query_failure(turn, event, state)
-            run.state = replace(state, early_end=failed)
-            run.outage = _outage_of(turn, failed)
+            run.state = replace(state, early_end=_state_after_query_failure(turn, event, run, state))
         case _:
             pass  # The task is being stopped; `TaskStopped` ends it.
 
@@ -293,15 +289,22 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
 
-def _state_after_query_failure(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> FailedQuery:
+def _state_after_query_failure(
+    turn: Turn, event: TaskDied, run: TaskRun, before: Starting | Running | Restarting
+) -> FailedQuery:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
-    says. If the policy has no further restart, or no restart can help, ``restarts_at_ms`` is None and the task
-    fails."""
-    failures = before.failures_since_progress + 1
-    delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
-    restarts_at_ms = None if delay_ms is None else turn.now_ms + delay_ms
-    if restarts_at_ms is not None:
+    says; if that is only after a while, the reason becomes the outage of ``run``. If the policy has no further restart,
+    or no restart can help, ``restarts_at_ms`` is None and the task fails."""
+    failures, restarts_at_ms = before.failures_since_progress + 1, None
+    run.outage = None
+    if event.can_restart and (delay_ms := event.restart_policy.delay_ms(failures)) is not None:
+        restarts_at_ms = turn.now_ms + delay_ms
         turn.emit(SetTimer(timer=TaskRestartDue(task=event.task), at_ms=restarts_at_ms))
+        if delay_ms >= REPORTED_RESTART_DELAY_MS:
+            run.outage = (
+                f"The query has failed {failures} times without progress and is started again after "
+                f"{delay_ms / 1000:g} s: {event.trace}"
+            )
     return FailedQuery(
         spec=before.spec,
         has_progressed=before.has_progressed,
@@ -310,19 +313,6 @@ def _state_after_query_failure(turn: Turn, event: TaskDied, before: Starting | R
         restarts_at_ms=restarts_at_ms,
         restart_policy=event.restart_policy,
     )
-
-
-def _outage_of(turn: Turn, state: FailedQuery | OwnershipUnconfirmed | CheckpointClosed) -> str | None:
-    """The trace of the status of a task that waits for its restart for :data:`REPORTED_RESTART_DELAY_MS` or longer;
-    else None."""
-    match state:
-        case FailedQuery(restarts_at_ms=int(at_ms)) if at_ms - turn.now_ms >= REPORTED_RESTART_DELAY_MS:
-            return (
-                f"The query has failed {state.failures_since_progress} times without progress and is started again "
-                f"after {(at_ms - turn.now_ms) / 1000:g} s: {state.trace}"
-            )
-        case _:
-            return None
 
 
 def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:

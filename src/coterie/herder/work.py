@@ -63,6 +63,7 @@ class FailedQuery:
     """The earliest time of the query's restart; None when it is not restarted: the task is then stopped and is
     FAILED."""
     restart_policy: RestartPolicy
+    """The policy of this failure, also for a restart that fails before the query runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

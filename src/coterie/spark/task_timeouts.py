@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.config.definition import ConfigDef, ConfigKey, Type, Width, at_least
-from coterie.herder.restart_policy import RestartPolicy
+from coterie.herder.restart_policy import RestartPolicy, doubled_delay_ms
 from coterie.spark.bad_records import keys as bad_records
 
 FIRST_RETRY_DELAY_MS = 300
@@ -64,7 +64,6 @@ class TaskTimeouts:
     """Maximum delay between a failure and the restart."""
     batch_timeout_ms: int | None
     """Time limit of one batch; None means without limit."""
-
     restart_policy: RestartPolicy
     """The restarts after a failure that is not an outage."""
 
@@ -88,7 +87,7 @@ class TaskTimeouts:
     def next_restart_at_s(self, outage: Outage, now_s: float) -> float | None:
         """The monotonic second of the next restart, after a failure in the monotonic second ``now_s``. None when that
         restart would be more than ``retry_timeout_ms`` after the outage's first failure."""
-        delay_ms = min(FIRST_RETRY_DELAY_MS << min(outage.planned_restart_count, 30), self.retry_delay_max_ms)
+        delay_ms = doubled_delay_ms(FIRST_RETRY_DELAY_MS, outage.planned_restart_count, self.retry_delay_max_ms)
         restart_at_s = now_s + delay_ms / 1000
         is_in_time = self.retry_timeout_ms < 0 or restart_at_s - outage.began_at_s <= self.retry_timeout_ms / 1000
         return restart_at_s if is_in_time else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coterie.config.definition import ConfigDef, ConfigKey, Importance, Type, Validator, Width, at_least, one_of
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY
 from coterie.nouns.errors import ConfigError
 from coterie.spark.paths import local_path_error, path_of_config_value
 
@@ -178,7 +179,7 @@ DEFINITION = ConfigDef(
             10,
             "errors.restart.max",
             Type.INT,
-            "3",
+            str(DEFAULT_RESTART_POLICY.restarts_max),
             "Maximum Number of Restarts",
             "How often a task that fails without progress in between is restarted, after failures other than a server "
             "that cannot be reached; -1 means without limit.",
@@ -188,7 +189,7 @@ DEFINITION = ConfigDef(
             11,
             "errors.restart.delay.max.ms",
             Type.LONG,
-            "60000",
+            str(DEFAULT_RESTART_POLICY.delay_max_ms),
             "Maximum Delay Before a Restart",
             "Longest pause before such a restart, in milliseconds.",
             at_least(1),
