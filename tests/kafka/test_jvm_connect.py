@@ -391,7 +391,8 @@ async def test_a_jvm_worker_runs_and_reports_what_our_leader_assigns(
     before, running = starts(), {*runs_a.running, *runs_b.running}
     mixed.jvm.signal(signal.SIGTERM)
     await mixed.until_all([a.url, b.url], list(classes), runs_except_on(set(), TASKS))
-    assert [len(runs.running) for runs in (runs_a, runs_b)] == [9, 9]
+    # A JVM that stops may leave RUNNING as the status of its last tasks: only what runs at a and b counts.
+    await until(lambda: [len(runs.running) for runs in (runs_a, runs_b)] == [9, 9], within_s=60)
     if protocol != "eager":
         assert has_waiting_jobs(a)
         assert has_waiting_jobs(b)
@@ -480,7 +481,7 @@ async def test_our_workers_run_and_report_what_a_jvm_leader_assigns(
     mixed.jvm.signal(signal.SIGTERM)
     await mixed.until_all([b.url], shared, runs_except_on(set(), TASKS))
     await mixed.until_one_group(b, leader=b.url)
-    assert len(runs_b.running) == 3 * TASKS
+    await until(lambda: len(runs_b.running) == 3 * TASKS, within_s=60)
     assert not runs_a.running
     assert b.losses == []
     if protocol == "static":
