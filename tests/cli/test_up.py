@@ -82,7 +82,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
         yield up
 
 
-@pytest.fixture(params=["classic", "connect"])
+@pytest.fixture(params=["classic", pytest.param("connect", marks=pytest.mark.soak)])
 def up_of_each_protocol(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
     with running_up(tmp_path, request.param) as up:
         yield up

@@ -124,6 +124,14 @@ def run(word_count: WordCount, bootstrap: str, interrupt: Callable[[], None]) ->
     assert counts_in_order(output.seen) == {word: list(range(1, number + 1)) for word, number in sent.items()}
 
 
+@pytest.mark.parametrize(
+    "bootstrap",
+    [
+        pytest.param("embedded", marks=pytest.mark.processes),
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.soak]),
+    ],
+    indirect=True,
+)
 def test_each_word_is_counted_once_though_the_application_is_killed(
     bootstrap: str, streams_jars: Path, tmp_path: Path
 ) -> None:

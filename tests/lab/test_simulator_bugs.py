@@ -9,13 +9,22 @@ import pytest
 
 SEEDS = {"the lease of a member begins when the response arrives": "65-80"}
 """The seeds for a bug that few plays meet; the others are found soon in seeds 1 to 80."""
-LONG = {
+SOAK = {
+    "a job has the same job epoch with its next owner (KAFKA-19974)",
+    "a new round has the generation of the one before",
+    "a static member's return is a round",
+    "a worker says that it has released what it is still stopping",
+    "all moves are made at once, whatever the pace",
+    "every assignment is taken for the whole",
+    "offsets are acknowledged and not written",
+    "sessions are not armed again after a load",
+    "the leader forgets one member",
     "a downgrade deals out while others still run",
     "a draining worker is given work",
     "a member's own revocation counts as a job of another member (KAFKA-19449)",
     "the lease of a member begins when the response arrives",
 }
-"""The bugs whose plays take longest, which `make soak` finds."""
+"""The bugs that `make soak` finds; `make test` finds at least two of each play."""
 RUN = Path(__file__).parents[2] / "tools" / "planted_bugs" / "run.py"
 
 
@@ -36,15 +45,15 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         assert source.count(bug.search) == 1, f"{bug.name!r} no longer fits {bug.file}: correct bugs.toml"
 
 
-def mark_long(*names: str) -> list[object]:
-    """The names as parameters; those of :data:`LONG` belong to `make soak`."""
-    return [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in names]
+def marked(*names: str) -> list[object]:
+    """The names as parameters; those of :data:`SOAK` belong to `make soak`."""
+    return [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in names]
 
 
 @pytest.mark.timeout(600)  # A bug that appears only with some seeds takes hundreds of plays.
 @pytest.mark.parametrize(
     "name",
-    mark_long(
+    marked(
         "effects leave before their records are durable",
         "sessions are not armed again after a load",
         "a new round has the generation of the one before",

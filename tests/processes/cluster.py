@@ -27,17 +27,21 @@ GROUP_ID = "cluster"
 SESSION_MS = 10_000
 TASKS = 4
 ROWS_A_FILE = 400
+INTERVAL_S = 1
+"""Time between two files of a feed, and between two batches of a task."""
 _TASK_LOG_SUFFIX = ".tasks"
 
 ValueT = TypeVar("ValueT")
 
 
 def until(look: Callable[[], ValueT | None], *, within_s: float, what: str) -> ValueT:
-    """Call ``look`` until it returns a value, for half of the time at most: a call may read many files.
+    """Call ``look`` until it returns a value. The pauses are as long as a call, which may read many files, and at least
+    a twentieth of the time so far, up to 0.5 s.
 
     :raises AssertionError: if there is no value within ``within_s``.
     """
-    deadline = time.monotonic() + within_s
+    first_s = time.monotonic()
+    deadline = first_s + within_s
     while True:
         began = time.monotonic()
         seen = look()
@@ -45,7 +49,7 @@ def until(look: Callable[[], ValueT | None], *, within_s: float, what: str) -> V
             return seen
         now = time.monotonic()
         assert now < deadline, f"not within {within_s:.0f} s: {what}"
-        time.sleep(max(0.05, now - began))
+        time.sleep(max(0.05, min(0.5, (now - first_s) / 20), now - began))
 
 
 @dataclass
@@ -128,7 +132,7 @@ class Feed(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        while not self._done.wait(0.5):
+        while not self._done.wait(INTERVAL_S):
             aside = self.folder.parent / f"{self.folder.name}.aside"
             with aside.open("w", newline="") as file:
                 out = csv.writer(file)
@@ -258,7 +262,7 @@ class Cluster:
         config = {
             "connector.class": "FileSource",
             "tasks.max": str(tasks),
-            "trigger.interval.ms": "1000",
+            "trigger.interval.ms": str(INTERVAL_S * 1_000),
             "source.format": "csv",
             "source.path": str(source),
             "source.schema": "row BIGINT, half DOUBLE",
