@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from coterie.config.secrets import hide_secrets
+from coterie.herder.restart_policy import RestartPolicy
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.error_columns import bad_rows, good_rows
@@ -69,6 +70,8 @@ class TaskQuery:
         """The message of a failure that a restart would only repeat; None without such a failure."""
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached."""
+        self._needs_restart = False
+        """Whether the last batch was ended in order to start the query with another limit (BatchTooLargeError)."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
         """The number of the running batch, and the monotonic second in which it began; None between batches."""
         self._last_failure: str | None = None
@@ -87,6 +90,13 @@ class TaskQuery:
         """Set while no batch is being processed."""
         self._is_between_batches.set()
 
+    @property
+    def restart_policy(self) -> RestartPolicy:
+        """When the query is started again after its last failure. A restart that a batch needs is no failure of the
+        task: it also happens with ``errors.restart.max=0``."""
+        policy = self.timeouts.restart_policy
+        return replace(policy, restarts_max=policy.restarts_max or 1) if self._needs_restart else policy
+
     def start(self) -> None:
         """Start the query, also again after it has failed: take over in the sinks (:meth:`Sink.take_over`), then let
         Spark run batches. Returns when the query runs.
@@ -102,7 +112,7 @@ class TaskQuery:
     def _start_closing_sinks_on_error(self, **trigger: Any) -> StreamingQuery:
         """Start the query. ``trigger``: the keyword argument for Spark's ``DataStreamWriter.trigger``, which determines
         when Spark runs batches. Close the sinks if the start fails. Raises the exceptions of :meth:`start`."""
-        self.is_server_unreachable = False
+        self.is_server_unreachable = self._needs_restart = False
         try:
             return self._start_with_trigger(trigger)
         except BaseException as error:
@@ -372,6 +382,7 @@ class TaskQuery:
             raise
         except BatchTooLargeError as error:
             self._last_failure = str(error)
+            self._needs_restart = True
             raise
         except FencedError:
             log.info(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from coterie.config.secrets import SECRET_NAME_PATTERN
 from coterie.spark.prefixed_config import OPTION_PREFIX, SINK_PREFIX, SOURCE_PREFIX
+from coterie.spark.sessions import new_session
 
 _OPTIONS_PATTERN_KEY = "spark.sql.redaction.options.regex"
 _SPARK_OPTIONS_PATTERN = "(?i)url"
@@ -34,7 +35,7 @@ def redacting_session(
 ) -> SparkSession:
     """A new session of the application of ``spark`` that redacts the options whose values come from references: those
     whose values in ``config`` and in ``resolved_config`` differ."""
-    session = spark.newSession()
+    session = new_session(spark)
     names = sorted({_spark_option_name(key) for key, value in config.items() if resolved_config[key] != value})
     if names:
         pattern = "|".join(re.escape(name) for name in names)

@@ -271,6 +271,17 @@ class StagedBatch(Protocol):
 
 
 @runtime_checkable
+class HasStartPositions(Protocol):
+    """A source class whose config may contain the positions at which a new connector begins."""
+
+    @classmethod
+    def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
+        """The errors of these positions, by the user's key. Called for valid configs of connectors that have not begun:
+        later these keys have no effect."""
+        ...
+
+
+@runtime_checkable
 class HasConsumerGroup(Protocol):
     """A source class whose positions are offsets in Kafka: Kafka's tools read them as those of a consumer group."""
 

@@ -681,7 +681,7 @@ class Supervisor:
             trace=reason,
             holds_checkpoint=True,
             can_restart=query.permanent_failure is None,
-            restart_policy=query.timeouts.restart_policy,
+            restart_policy=query.restart_policy,
         )
         with self._lock:
             if run.state is failed_state:

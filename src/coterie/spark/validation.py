@@ -40,7 +40,8 @@ from coterie.spark.plugins import (
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import MetadataColumn
 from coterie.spark.redaction import redacting_session
-from coterie.spark.seams import TaskInput
+from coterie.spark.seams import HasStartPositions, TaskInput
+from coterie.spark.sessions import new_session
 from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
@@ -183,6 +184,8 @@ def _validate_and_complete_source(
     errors |= source.config.unknown_key_errors(source.definition, source.plugin.free_key_prefixes)
     # Check jars, other keys and the server first: without them Spark would only report that it finds no columns.
     errors = errors or source.plugin.validate(spark, source.config)
+    if not errors and not checkpointed_task_configs and isinstance(source.plugin, HasStartPositions):
+        errors = source.plugin.start_position_errors(source.config)
     if errors or not source.plugin.keys_to_infer(source.config):
         return source, errors
     source, errors = _infer_missing_values(spark, source, checkpointed_task_configs)
@@ -375,7 +378,7 @@ def _keeps_topic_column(spark: SparkSession, source: ConfiguredSource) -> bool:
     task_input = TaskInput(
         task_number=0, task_count=1, source_partitions=(), split_function=source.plugin.split_function
     )
-    session = spark.newSession()
+    session = new_session(spark)
     reader = source.plugin.of(source.config, task_input)
     assert isinstance(reader, KafkaSource)
     rows = session.createDataFrame([], reader.schema(session))
@@ -603,7 +606,7 @@ def _transform_errors(
             task_number=0, task_count=1, source_partitions=(), split_function=source.plugin.split_function
         )
         # A separate session, as for each task: transforms may create views in it.
-        session = spark.newSession()
+        session = new_session(spark)
         schema = source.plugin.of(source.config, task_input).schema(session)
         parsed_transforms = transforms.parse_transforms(source.config.config)
         sink_object = None if sink is None else sink.plugin.of(sink.config)

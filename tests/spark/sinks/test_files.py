@@ -162,6 +162,14 @@ async def test_each_format_is_read_back_and_empty_batches_leave_no_file(rig: Rig
         assert found == {str(row): 2 for row in range(10)}
 
 
+async def test_rows_below_a_header_are_written_with_any_line_separator(rig: Rig, tmp_path: Path) -> None:
+    options = {"option.header": "true", "option.lineSep": "\r"}
+    sink = sink_to(tmp_path / "out", format="csv", **options)
+    put(sink, spark_of(rig).range(2).selectExpr("id AS row"), 0, is_small=False)
+    text = b"".join(file.read_bytes() for file in visible_files(tmp_path / "out"))
+    assert sorted(text.replace(b"row\r", b"").split()) == [b"0", b"1"]
+
+
 async def test_the_compression_is_that_of_the_options_or_else_of_spark(rig: Rig, tmp_path: Path) -> None:
     spark = spark_of(rig)
     rows = spark.range(3).toDF("row")

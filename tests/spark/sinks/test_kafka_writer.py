@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -458,6 +459,20 @@ def test_an_unreachable_cluster_is_named(scene: Scene, monkeypatch: pytest.Monke
     servers = f"127.0.0.1:{free_port()}"
     with pytest.raises(WorldError, match=f"Kafka at {servers} did not answer"):
         scene.own(producer__override__bootstrap__servers=servers)
+
+
+def test_closing_aborts_an_open_transaction_so_that_readers_do_not_wait(scene: Scene) -> None:
+    """As at a stop without grace: the task may not start again for long, for example because it is paused."""
+    writer = scene.own()
+    staged = writer.stage(0, scene.batch(0))
+    writer.close()
+    staged.clean_up()
+    other = Producer({"bootstrap.servers": scene.servers})
+    other.produce(scene.topic, b"999")
+    assert other.flush(10) == 0
+    deadline_s = time.monotonic() + 10
+    while scene.visible() != [999]:
+        assert time.monotonic() < deadline_s, "the open transaction hides later records"
 
 
 def test_closing_ends_a_batch_on_another_thread(scene: Scene) -> None:

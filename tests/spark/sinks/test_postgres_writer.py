@@ -394,6 +394,25 @@ def test_a_table_that_is_dropped_or_changed_between_batches_is_named(
         write(writer, 1)
 
 
+def test_a_server_that_has_become_a_standby_or_has_no_free_connection_is_waited_for(
+    server: PostgresServer, own: Callable[..., PostgresWriter]
+) -> None:
+    """Its errors are those of an unreachable server: the query is started again until ``errors.retry.timeout``."""
+    writer = own()
+    write(writer, 0)
+    end_sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'coterie%'"
+    server.run("ALTER DATABASE postgres SET default_transaction_read_only = on", end_sessions)
+    try:
+        with pytest.raises(UnreachableError, match="read-only transaction"):
+            write(writer, 1)
+    finally:
+        server.run(
+            "SET default_transaction_read_only = off", "ALTER DATABASE postgres RESET default_transaction_read_only"
+        )
+    for error in (psycopg.errors.TooManyConnections, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
+        assert isinstance(writer._make_task_error(error("no"), "a commit"), UnreachableError)
+
+
 def test_a_ledger_row_that_was_removed_stops_the_task(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:

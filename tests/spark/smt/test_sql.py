@@ -1,5 +1,6 @@
 """``Sql``: a SELECT over each row; a query that does not work row by row is refused by name."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ async def test_a_query_cannot_read_files(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("secret\n")
     with pytest.raises(ConfigError, match="the query is not a SELECT"):
         through(records(rig.session, ROW), config_of(type="Sql", query=f"SELECT * FROM csv.`{tmp_path}`"))
+
+
+@pytest.mark.parametrize("function", ["reflect", "java_method", "try_reflect", "system.builtin.reflect"])
+async def test_a_query_or_condition_cannot_call_java(rig: Rig, tmp_path: Path, function: str) -> None:
+    """It could end the worker, or read its environment."""
+    call = f"{function}('java.lang.System', 'getenv', 'HOME')"
+    transforms = {"q": {"type": "Sql", "query": f"SELECT {call} AS home FROM source"}, "f": {"type": "Filter"}}
+    transforms["f"]["condition"] = f"{call} IS NULL"
+    for name, key in (("q", "query"), ("f", "condition")):
+        keys = {f"transforms.{name}.{one}": value for one, value in transforms[name].items()}
+        errors = await rig.config_errors({**rig.config(tmp_path), "transforms": name, **keys}, ())
+        assert set(errors) == {f"transforms.{name}.{key}"}
+        assert re.search("Cannot resolve routine|requires a single-part", errors[f"transforms.{name}.{key}"][0])
 
 
 async def test_a_sql_transform_accepts_no_predicate() -> None:

@@ -211,6 +211,8 @@ async def test_records_deleted_by_retention_are_counted_and_handled_as_the_confi
     await rig.runtime.stop(start.task, grace_ms=20_000)
     kafka.produce_rows("gone", 1)
     kafka.delete_before("gone", 0, 27)
+    assert "start.offsets" in str(await rig.config_errors(none, ())), "a new connector cannot begin there"
+    assert await rig.config_errors(none, [start.config]) == {}, "one that has begun does not begin again"
     assert "cannot continue: records were deleted before they were read: 7 in gone-0. With" in await refusal(
         rig, none, "gone"
     )

@@ -61,6 +61,8 @@ def files_with_add_actions(folder: Path, columns: StructType) -> Iterator[tuple[
     table."""
     types = {field.name: field.dataType for field in columns.fields}
     for path in sorted(folder.rglob("part-*")):
+        if not path.is_file():
+            continue  # the folder of a partition column whose name begins so
         footer = pyarrow.parquet.read_metadata(path)
         if footer.num_rows:
             stat = path.stat()

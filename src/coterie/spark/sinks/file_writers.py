@@ -144,10 +144,13 @@ def _write_by_spark(
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     spark_folder = files.folder.parent / "spark"
     rows.write.format(format_).options(**options).partitionBy(*partition_columns).save(str(spark_folder))
-    has_header = any(key.lower() == "header" and value.lower() == "true" for key, value in options.items())
+    values = {key.lower(): value for key, value in options.items()}
+    has_header = values.get("header", "").lower() == "true"
+    ends_lines = values.get("linesep", "\n").endswith("\n")
     number = 0
     for spark_file, suffix in _spark_files(spark_folder):
-        if _has_rows(spark_file, format_, has_header=has_header):
+        # Without line ends a header cannot be told from rows here; a file may then be without rows.
+        if (has_header and not ends_lines) or _has_rows(spark_file, format_, has_header=has_header):
             folder = files.folder / spark_file.parent.relative_to(spark_folder)
             folder.mkdir(parents=True, exist_ok=True)
             spark_file.rename(folder / files.file_name(number, suffix))

@@ -169,6 +169,17 @@ def connect(target: PostgresTarget, application_name: str) -> PostgresSession:
     return session
 
 
+_TEMPORARY_ERROR_CODES = (
+    "08",  # the connection
+    "25006",  # a read-only transaction: the server became a standby
+    "53",  # insufficient resources: too many connections, disk full
+    "55P03",  # a lock was not available
+    "57014",  # the statement was cancelled: statement_timeout, or a long lock
+    "57P05",  # the idle session was ended
+)
+"""PostgreSQL's error codes, or their classes, of states of the server that end without a change of the connector."""
+
+
 class PostgresWriter:
     """Writes the batches of one start of one task. Batches come one after another; :meth:`close` may come from any
     thread."""
@@ -587,6 +598,8 @@ class PostgresWriter:
             case errors.AdminShutdown() | errors.CrashShutdown() | errors.CannotConnectNow():
                 return UnreachableError(message)
             case psycopg.OperationalError() if error.sqlstate is None:
+                return UnreachableError(message)
+            case _ if (error.sqlstate or "").startswith(_TEMPORARY_ERROR_CODES):
                 return UnreachableError(message)
             case _:
                 return WorldError(message)

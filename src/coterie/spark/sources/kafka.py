@@ -327,9 +327,19 @@ class KafkaSource:
                     TaskInput(task_number=0, task_count=1, source_partitions=(), split_function=cls.split_function),
                 )
                 _check_distinct_column_names(source, spark)
-            partitions = cls.list_source_partitions(config)
-            if config.optional_value(DEFINITION, "start.offsets", str) is not None:
-                cls.initial_positions(config, partitions, is_new_connector=True)
+            cls.list_source_partitions(config)
+        except ConfigError as error:
+            return error.errors_as_lists
+        except WorldError as error:
+            return {config.user_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
+        return {}
+
+    @classmethod
+    def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
+        if config.optional_value(DEFINITION, "start.offsets", str) is None:
+            return {}
+        try:
+            cls.initial_positions(config, cls.list_source_partitions(config), is_new_connector=True)
         except ConfigError as error:
             return error.errors_as_lists
         except WorldError as error:

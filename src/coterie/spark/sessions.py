@@ -1,0 +1,19 @@
+"""The Spark sessions of tasks and of the checks of their configs."""
+
+from pyspark.sql import SparkSession
+
+FUNCTIONS_THAT_CALL_JAVA = ("java_method", "reflect", "try_reflect")
+"""Spark's SQL functions that call any static method of Java, also ``System.exit``."""
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    """A new session of the application of ``spark``, without :data:`FUNCTIONS_THAT_CALL_JAVA`: a condition or query of
+    a connector must not end the worker or read its environment."""
+    session = spark.newSession()
+    jvm = session._jvm
+    assert jvm is not None
+    registry = session._jsparkSession.sessionState().functionRegistry()
+    some, identifier = jvm.scala.Some, jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
+    for name in FUNCTIONS_THAT_CALL_JAVA:
+        registry.dropFunction(identifier(name, some("builtin"), some("system")))
+    return session
