@@ -10,6 +10,7 @@ from coterie.config.secrets import (
     MASK,
     SecretNotHiddenError,
     add_secrets_follower,
+    contains_reference,
     hide_secrets,
     masked_config,
     remember_secret,
@@ -41,6 +42,24 @@ def test_a_url_with_a_password_is_hidden_and_one_without_stays() -> None:
     shown = {"b": "postgresql://db:5432/x", "c": "jdbc:postgresql://db/x?u=a"}
     hidden = {"a": "postgresql://etl:s3cr3t@db:5432/x", "d": "jdbc:postgresql://db/x?user=a&password=b"}
     assert masked_config({**shown, **hidden}) == {**shown, "a": "[hidden]", "d": "[hidden]"}
+
+
+LONG_TEXTS = [
+    "://" + ":" * 800_000,
+    "http://a:" + "b" * 800_000,
+    "${" + ":" * 800_000,
+    "${" * 400_000 + "}",
+    "}${" + "a:" * 400_000,
+]
+"""Texts for which the time of a careless pattern grows with the square, or the cube, of their length."""
+
+
+@pytest.mark.timeout(20)  # The square would take minutes, also for these lengths.
+@pytest.mark.parametrize("text", LONG_TEXTS, ids=range(len(LONG_TEXTS)))
+def test_long_texts_are_searched_in_proportion_to_their_length(text: str) -> None:
+    assert masked_config({"key": text}) == {"key": text}
+    assert ConfigProviders().resolve({"key": text}) == {"key": text}
+    assert not contains_reference(text)
 
 
 def test_a_reference_to_a_secret_is_not_secret() -> None:

@@ -381,6 +381,18 @@ def test_with_an_older_protocol_no_signature_is_checked(protocol: ConnectProtoco
         assert answer(leader_with_key(protocol, key=key_of(b"k")), signature) == Done()
 
 
+@pytest.mark.parametrize("protocol", UNSIGNED_PROTOCOLS)
+def test_where_users_log_in_no_unsigned_request_is_believed_with_an_older_protocol(protocol: ConnectProtocol) -> None:
+    """A worker of an older protocol, which joins, must not open the API to requests without a log-in."""
+    herder = leader_with_key(protocol, key=key_of(b"k"))
+    herder.herder.settings = replace(herder.herder.settings, are_signatures_required=True)
+    for signature in (None, signed(b"x"), signed(b"k")):
+        refusal = answer(herder, signature)
+        assert isinstance(refusal, RequestRefused)
+        assert refusal.problem is Problem.BAD_REQUEST
+        assert "change it to sessioned there, or end that member" in refusal.message
+
+
 def test_before_the_first_rebalance_a_request_waits_for_the_selected_protocol() -> None:
     herder = herder_with_key(key=key_of(b"k"))
     id_ = herder.send_request(PutTaskConfigs(connector=ORDERS, configs=CONFIGS))

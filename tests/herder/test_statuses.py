@@ -7,7 +7,15 @@ import pytest
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_records import deletion_lines
-from coterie.herder.messages import AppendStatuses, StatusAppendEnded, StatusLinesRead, StopTask, TimerFired
+from coterie.herder.messages import (
+    AppendStatuses,
+    StartTask,
+    StatusAppendEnded,
+    StatusLinesRead,
+    StopTask,
+    TaskStartFailed,
+    TimerFired,
+)
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.status_records import Status, status_line_of_job
 from coterie.nouns.ids import Generation, MemberId, WorkerId
@@ -181,3 +189,13 @@ def test_a_late_tombstone_does_not_delete_the_status_of_a_connector_that_was_cre
     herder.feed(TimerFired(timer="statuses"))
     herder.run_all_chores()
     assert stored_status(herder, TASKS[0]) == (JobState.RUNNING, None, "third")
+
+
+def test_a_trace_with_half_of_a_surrogate_pair_is_written_without_it() -> None:
+    """Such a text, of an exception of a plug-in, cannot be encoded: it would end one worker after the other."""
+    herder = configured_herder()
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    (start,) = herder.pop_effects(StartTask)
+    herder.feed(TaskStartFailed(task=start.spec.task, trace="cannot read caf\ud83d"))
+    herder.run_all_chores()
+    assert stored_status(herder, TASKS[0]) == (JobState.FAILED, "cannot read caf\ufffd", "here:8083")

@@ -1,12 +1,13 @@
 """What a worker forwards to the leader, which here is a server that records each request, and what it returns."""
 
+import httpx
 import pytest
 from starlette.responses import JSONResponse
 
 from coterie.rest.endpoints import ENDPOINTS, AnsweredBy, Operation, Role
 from coterie.wire.connect import ConnectProtocol
 from tests.rest.recording_leader import BODIES, RecordingLeader, follower_of
-from tests.rest.served import ServedWorker
+from tests.rest.served import JSON, ServedWorker
 
 CLIENT_HEADERS = {
     "Authorization": "Basic eDp5",
@@ -25,6 +26,14 @@ async def test_the_leader_receives_the_headers_that_it_needs(follower: ServedWor
     assert "cookie" not in headers
     assert headers.get("x-coterie-user") != "ada", "only the worker itself names a user"
     assert headers["x-coterie-request-id"] != "0" * 32, "a client may send the same id with several requests"
+
+
+async def test_repeated_headers_are_forwarded_joined(follower: ServedWorker, leader: RecordingLeader) -> None:
+    tags = [("If-Match", '"6"'), ("If-Match", '"7"')]
+    async with httpx.AsyncClient() as client:
+        await client.delete(f"{follower.url}/connectors/a", headers=[*JSON.items(), *tags])
+    [(*_, headers)] = leader.requests
+    assert headers["if-match"] == '"6", "7"'
 
 
 @pytest.mark.parametrize("path", ["/connectors/a%252Fb", "/connectors/%2E%2E", "/connectors/%F0%9F%98%80%3Bx"])

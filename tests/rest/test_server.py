@@ -123,6 +123,12 @@ def test_a_taken_port_is_named_with_advice() -> None:
             open_listener("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_a_listener_may_have_an_ipv6_address(host: str) -> None:
+    with open_listener(host, 0) as listener, socket.create_connection(("::1", listener.getsockname()[1])):
+        listener.accept()[0].close()
+
+
 def test_responses_are_sent_without_waiting_for_the_acknowledgement_of_their_headers() -> None:
     with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()

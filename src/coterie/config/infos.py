@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Type
-from coterie.config.secrets import REFERENCE_PATTERN
+from coterie.config.secrets import contains_reference
 
 NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
 """Connect's message about a key whose value is null in JSON."""
@@ -62,7 +62,7 @@ class ConfigInfos:
         if class_info is None or not isinstance(class_info.key.validator, ClassNames):
             return None
         names = class_info.key.validator
-        if names(self.connector_class.strip()) is None or REFERENCE_PATTERN.search(self.connector_class) is not None:
+        if names(self.connector_class.strip()) is None or contains_reference(self.connector_class):
             return None
         return (
             f"Failed to find any class that implements Connector and which name matches {self.connector_class}, "

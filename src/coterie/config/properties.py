@@ -5,6 +5,7 @@ import re
 import javaproperties
 
 from coterie.nouns.errors import ConfigError
+from coterie.nouns.text import without_lone_surrogates
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
@@ -20,13 +21,8 @@ def parse_properties(text: str) -> dict[str, str]:
     try:
         for element in javaproperties.parse(text):
             if isinstance(element, javaproperties.KeyValue):
-                values[_without_lone_surrogates(element.key)] = _without_lone_surrogates(element.value)
+                values[without_lone_surrogates(element.key)] = without_lone_surrogates(element.value)
             line_number += len(_LINE_END.findall(element.source))
     except javaproperties.InvalidUEscapeError as error:
         raise ConfigError({f"line {line_number}": [f"{error}; four hexadecimal digits must follow \\u"]}) from None
     return values
-
-
-def _without_lone_surrogates(text: str) -> str:
-    """Replace each half of a surrogate pair that stands alone by U+FFFD, because no encoder accepts it."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

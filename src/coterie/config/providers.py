@@ -22,7 +22,7 @@ from typing import Protocol, Self
 
 from coterie.config.definition import split_list
 from coterie.config.properties import parse_properties
-from coterie.config.secrets import REFERENCE_PATTERN, SecretNotHiddenError, remember_secret
+from coterie.config.secrets import SecretNotHiddenError, remember_secret, replace_references
 from coterie.nouns.errors import ConfigError, WorldError, invalid_value_message
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ class ConfigProviders:
         errors: dict[str, list[str]] = {}
         for key, value in config.items():
             try:
-                resolved[key] = REFERENCE_PATTERN.sub(self._replacement_of_reference, value) if "${" in value else value
+                resolved[key] = replace_references(value, self._replacement_of_reference)
             except SecretNotHiddenError:
                 raise
             except WorldError as error:
@@ -233,7 +233,7 @@ class ConfigProviders:
         return resolved
 
     def _replacement_of_reference(self, reference: re.Match[str]) -> str:
-        """The text that replaces ``reference``, a match of :data:`REFERENCE_PATTERN`: the value, or the reference
+        """The text that replaces ``reference``, a match of :func:`replace_references`: the value, or the reference
         itself, with a warning, if the worker has no provider of its name.
 
         :raises SecretNotHiddenError: when the value cannot be hidden everywhere.

@@ -17,13 +17,26 @@ SECRET_NAME_PATTERN = (
 of Spark's sources and sinks have no definitions. The pattern means the same in Python and in Java, without regard to
 case."""
 _SECRET_NAME = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
-_URL_WITH_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
-REFERENCE_PATTERN = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+_URL_WITH_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
+_REFERENCE_PATTERN = re.compile(r"\$\{([^}:]{0,255}):(?:([^}:]*):)?([^}]*)\}")
 """A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The reference itself is
 not secret."""
 HIDDEN_SIZE_MIN = 4
 """The shortest value of a reference, in characters, that is hidden in texts: a shorter value may be a part of many
 words."""
+
+
+def replace_references(text: str, replacement: Callable[[re.Match[str]], str]) -> str:
+    """``text`` with ``replacement(match)`` in place of each reference. The groups of the match are the provider's name,
+    the path, which may be None, and the key. Takes time in proportion to the length of any text."""
+    # Without a closing brace after it, each opening one would be searched to the end of the text.
+    end = text.rfind("}") + 1
+    return _REFERENCE_PATTERN.sub(replacement, text[:end]) + text[end:]
+
+
+def contains_reference(text: str) -> bool:
+    """Whether there is a reference in ``text``: see :func:`replace_references`."""
+    return _REFERENCE_PATTERN.search(text[: text.rfind("}") + 1]) is not None
 
 
 def masked_config(config: Mapping[str, str]) -> dict[str, str]:
@@ -35,7 +48,7 @@ def masked_config(config: Mapping[str, str]) -> dict[str, str]:
 def _is_secret(key: str, value: str) -> bool:
     """Whether ``value``, the value of ``key``, is secret: the key has the name of a secret, or the value contains a URL
     with a password. A value that is only a reference (``${env:NAME}``) is not secret."""
-    reference = REFERENCE_PATTERN.fullmatch(value.strip())
+    reference = _REFERENCE_PATTERN.fullmatch(value.strip())
     # Without a provider or a key, no provider resolves the text: it may itself be the secret.
     if reference is not None and reference[1] and reference[3]:
         return False

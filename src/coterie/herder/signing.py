@@ -61,9 +61,16 @@ def signing_key(herder: Herder) -> SigningKey | None:
 
 def signature_refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
     """The refusal of a request with ``signature``, with Connect's order of checks and Connect's messages. None when the
-    signature is accepted, or when the group's protocol needs no signatures."""
+    signature is accepted, or when neither the group's protocol nor this worker's settings need one."""
     if not protocol_of(herder).are_requests_signed(herder):
-        return None
+        if not herder.settings.are_signatures_required:
+            return None
+        message = (
+            "This worker accepts only signed requests from other workers, because users must log in (rest.users.file). "
+            "The group uses a protocol without signatures, because connect.protocol is eager or compatible on at least "
+            "one member: change it to sessioned there, or end that member"
+        )
+        return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
     if signature is None:
         return RequestRefused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
     taken = herder.settings.session_key_settings.verification_algorithms

@@ -73,6 +73,9 @@ class HerderSettings:
     rebalance_policy: RebalancePolicy = field(default_factory=RebalancePolicy)
     """The limits and delays of the assignments that this worker computes while it is the leader."""
     session_key_settings: SessionKeySettings = field(default_factory=SessionKeySettings)
+    are_signatures_required: bool = False
+    """Whether requests between workers are refused while the group uses a protocol without signatures: users have to
+    log in at this worker (``rest.users.file``), and an unsigned request names no user."""
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
     """``config.rebalance.window.ms``: for how long changes of the set of jobs are collected before they cause a
     round."""

@@ -10,15 +10,20 @@ from coterie.herder.status_records import Status, status_line_of_job
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import JobState
+from coterie.nouns.text import without_lone_surrogates
 
 RETRY_MS = 1_000
 """The wait before the statuses of a failed append are written again."""
+WAITS_FOR_CONFIG = "The connector is split again; the task waits for its config"
+"""The trace of a task that is RESTARTING because its checkpoint generation is closed."""
 
 
 def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = None) -> None:
     """Queue a status of ``job`` for the status topic, unless it equals the last status that this worker reported.
     FAILED and UNASSIGNED are not written over the status of a newer owner."""
     herder = turn.herder
+    # The message of an exception may be any text, and a status that cannot be encoded would end the worker.
+    trace = None if trace is None else without_lone_surrogates(trace)
     if herder.work.last_reported.get(job) == (state, trace):
         return
     status = Status(

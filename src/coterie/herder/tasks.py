@@ -131,9 +131,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         case Running(has_progressed=True) | FailedQuery(has_progressed=True) | Restarting(has_progressed=True):
             statuses.report_status(turn, task, JobState.RUNNING)
         case CheckpointClosed() if herder.config.target_state(task.connector) is TargetState.STARTED:
-            statuses.report_status(
-                turn, task, JobState.RESTARTING, "The connector is split again; the task waits for its config"
-            )
+            statuses.report_status(turn, task, JobState.RESTARTING, statuses.WAITS_FOR_CONFIG)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.lifecycle.is_relaunching:
             statuses.report_status(turn, task, JobState.RESTARTING)
         case NotStarted() | OwnershipUnconfirmed() | CheckpointClosed() if herder.is_caught_up:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 
 import httpx
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -64,7 +65,8 @@ def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> h
     return httpx.AsyncClient(
         verify=DeferredClientContext.of_system() if contexts is None else DeferredClientContext(lambda: contexts.value),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-        limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
+        # Without a limit: requests that wait long for the other worker must not delay others. That worker has a limit.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),
         headers={"User-Agent": "coterie"},
         trust_env=False,
     )
@@ -170,9 +172,11 @@ async def forward_to_worker(
     )
 
 
-def _select_headers(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Those of ``headers`` whose names are in ``names``, without regard to case."""
-    return {name: headers[name] for name in names if name in headers}
+def _select_headers(headers: Headers | httpx.Headers, names: Sequence[str]) -> dict[str, str]:
+    """Those of ``headers`` whose names are in ``names``, without regard to case. The values of repeated headers are
+    joined, which does not change their meaning (RFC 9110, section 5.3)."""
+    values = headers.getlist if isinstance(headers, Headers) else headers.get_list
+    return {name: ", ".join(values(name)) for name in names if name in headers}
 
 
 def _forwarding_error(error: Exception) -> str:

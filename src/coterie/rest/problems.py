@@ -8,11 +8,12 @@ from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.nouns.errors import Refusal, WorldError
+from coterie.rest.json_response import JSONResponse
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 

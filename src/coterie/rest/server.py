@@ -94,7 +94,8 @@ def open_listener(host: str, port: int) -> socket.socket:
     """
     address = f"{host or '*'}:{port}"
     try:
-        listener = socket.create_server((host, port), backlog=256)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=256)
         # Each connection inherits it; asyncio sets it only for sockets with an explicit protocol number. Without it,
         # the kernel sends the body of a small response only when the client has acknowledged the headers, 40 ms later.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import PluginVersionError, UnknownPluginError
@@ -73,6 +73,7 @@ from coterie.nouns.errors import (
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.membership import Leave
 from coterie.nouns.target_assignments import Assign
+from coterie.nouns.text import without_lone_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -217,6 +218,7 @@ class Chores:
                 chore.checkpointed_task_configs,
                 keeps_source_parts=chore.keeps_source_parts,
             )
+            _check_are_text(configs)
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitEndedError)
             trace = _trace_for_status(error)
@@ -398,6 +400,20 @@ class Chores:
         except WorldError as error:
             return StatusAppendEnded(failure=str(error))
         return StatusAppendEnded()
+
+
+def _check_are_text(task_configs: Sequence[Mapping[str, str]]) -> None:
+    """Check that task configs can be written to the config topic.
+
+    :raises WorldError: when a key or a value contains half of a surrogate pair; names the key.
+    """
+    for number, config in enumerate(task_configs):
+        for key, value in config.items():
+            if (key, value) != (without_lone_surrogates(key), without_lone_surrogates(value)):
+                raise WorldError(
+                    f"The split has returned a config of task {number} that is not text: {key!r} contains half of a "
+                    "surrogate pair"
+                )
 
 
 def _trace_for_status(error: Exception) -> str:

@@ -309,6 +309,7 @@ async def serve_worker(
                     topic_tracking_enabled=settings.topic_tracking_enable,
                     topic_reset_allowed=settings.topic_tracking_allow_reset,
                     rebalance_policy=policy,
+                    are_signatures_required=settings.rest_users_file is not None,
                     session_key_settings=SessionKeySettings(
                         ttl_ms=settings.inter_worker_key_ttl_ms,
                         key_algorithm=settings.inter_worker_key_generation_algorithm,

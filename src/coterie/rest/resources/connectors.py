@@ -1,9 +1,10 @@
 """``/connectors``: creates, lists, describes and deletes connectors, and changes their configs."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import (
@@ -23,6 +24,7 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.paths import encoded_path
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
@@ -74,7 +76,7 @@ class ConnectorsResource:
 
     async def create_connector(self, request: Request) -> Response:
         body = await bodies.read_body(request)
-        new_connector = bodies.parse_new_connector(body)
+        new_connector = await bodies.parse_body(bodies.parse_new_connector, body)
         config = bodies.with_connector_name(new_connector.config, new_connector.name)
         herder_request = PutConnector(
             connector=ConnectorName(new_connector.name),
@@ -103,7 +105,7 @@ class ConnectorsResource:
         name = connector_in_path(request)
         herder_request = PutConnector(
             connector=name,
-            config=bodies.with_connector_name(bodies.parse_config(body), name),
+            config=bodies.with_connector_name(await bodies.parse_body(bodies.parse_config, body), name),
             may_replace=True,
             if_match=if_match_of(request),
         )
@@ -113,9 +115,8 @@ class ConnectorsResource:
         """Change the keys of the connector's config that the body contains; null removes a key (KIP-477)."""
         body = await bodies.read_body(request)
         name = connector_in_path(request)
-        herder_request = PatchConnector(
-            connector=name, patch=bodies.parse_config_patch(body, name), if_match=if_match_of(request)
-        )
+        patch = await bodies.parse_body(partial(bodies.parse_config_patch, name=name), body)
+        herder_request = PatchConnector(connector=name, patch=patch, if_match=if_match_of(request))
         return await self._herder.ask_or_forward(request, body, herder_request, self._written_connector_response)
 
     def _deleted_connector_response(self, answer: Answer) -> Response:

@@ -12,7 +12,7 @@ from typing import cast
 
 import httpx
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie import __version__
 from coterie.herder.group_view import worker_id_of_url
@@ -25,6 +25,7 @@ from coterie.rest import group_views, problems, views
 from coterie.rest.callers import add_caller_headers
 from coterie.rest.endpoints import Operation, Role
 from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.request_context import Caller

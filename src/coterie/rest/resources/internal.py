@@ -29,7 +29,7 @@ class InternalResource:
         """Replace a connector's task configs: the request of a worker that has split the connector."""
         body = await bodies.read_body(request)
         # In Connect's order: an unreadable body is refused before the signature is checked.
-        configs = bodies.parse_task_configs(body)
+        configs = await bodies.parse_body(bodies.parse_task_configs, body)
         signature = signatures.parse_signature(request.headers, body)
         herder_request = PutTaskConfigs(connector=connector_in_path(request), configs=configs, signature=signature)
         return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))

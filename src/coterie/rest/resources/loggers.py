@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Done
@@ -12,6 +12,7 @@ from coterie.nouns.logger_levels import ROOT, LoggerLevel
 from coterie.rest import bodies
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError, NotFoundError
 from coterie.rest.request_parameters import query_value
 from coterie.rest.routing import Handlers
@@ -56,7 +57,7 @@ class LoggersResource:
         :raises BadRequestError: when the body contains no level.
         :raises NotFoundError: when the level in the body is unknown; the status 404 is Connect's.
         """
-        text = bodies.parse_config_with_nulls(await bodies.read_body(request)).get("level")
+        text = (await bodies.parse_body(bodies.parse_config_with_nulls, await bodies.read_body(request))).get("level")
         if text is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
         level_name = text.strip().upper()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorOffsets, DescribeOffsets
@@ -13,6 +13,7 @@ from coterie.nouns.connector_offsets import RESET_OFFSETS, OffsetChange
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
@@ -39,7 +40,7 @@ class OffsetsResource:
     async def change_offsets(self, request: Request) -> Response:
         """Set the connector's offsets that the body contains; its other offsets stay as they are."""
         body = await bodies.read_body(request)
-        change = OffsetChange(offsets=bodies.parse_offsets(body))
+        change = OffsetChange(offsets=await bodies.parse_body(bodies.parse_offsets, body))
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
         to_response = _message_response_factory(views.OFFSETS_ALTERED_MESSAGE)
         return await self._herder.ask_or_forward(request, body, herder_request, to_response)

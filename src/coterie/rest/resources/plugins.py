@@ -1,7 +1,7 @@
 """``/connector-plugins``: lists this worker's plug-ins, describes their config keys, and validates configs."""
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.questions import (
@@ -14,6 +14,7 @@ from coterie.herder.requests.questions import (
 from coterie.rest import bodies, plugin_views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError
 from coterie.rest.request_parameters import boolean_query_value, query_value
 from coterie.rest.routing import Handlers
@@ -55,7 +56,7 @@ class PluginsResource:
         :raises BadRequestError: when the path and the config name different plug-ins.
         :raises ProblemRefusal: when the config names no plug-in.
         """
-        config = bodies.parse_config_with_nulls(await bodies.read_body(request))
+        config = await bodies.parse_body(bodies.parse_config_with_nulls, await bodies.read_body(request))
         plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
         if connector_class is not None and not _without_connector_suffix(connector_class).endswith(
             _without_connector_suffix(plugin)

@@ -1,7 +1,7 @@
 """Restarts of connectors and of tasks."""
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import RestartConnectorTask
@@ -10,6 +10,7 @@ from coterie.herder.requests.writes import RestartConnector
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import boolean_query_value, connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
 

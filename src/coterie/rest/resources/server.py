@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie import __version__
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.rest.endpoints import JSON, Endpoint, Operation
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.openapi import openapi_document
 from coterie.rest.problems import RETRY_LATER
 from coterie.rest.routing import Handlers

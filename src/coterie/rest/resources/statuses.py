@@ -1,7 +1,7 @@
 """The tasks and statuses of a connector."""
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.reads import (
     ConnectorStatus,
@@ -14,6 +14,7 @@ from coterie.herder.requests.reads import (
 from coterie.rest import views
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
 from coterie.rest.visible_configs import visible_config

@@ -1,11 +1,12 @@
 """The active topics of a connector (KIP-558)."""
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
 from coterie.rest.endpoints import Operation
 from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 

@@ -1,0 +1,19 @@
+"""The responses with a JSON body."""
+
+import json
+
+from starlette.responses import JSONResponse as StarletteJSONResponse
+
+from coterie.nouns.text import without_lone_surrogates
+
+
+class JSONResponse(StarletteJSONResponse):
+    """Starlette's response, except that text from a plug-in that is not Unicode does not fail the request: see
+    :func:`coterie.nouns.text.without_lone_surrogates`."""
+
+    def render(self, content: object) -> bytes:
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return without_lone_surrogates(text).encode()
