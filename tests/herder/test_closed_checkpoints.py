@@ -22,7 +22,7 @@ from coterie.herder.messages import (
 from coterie.herder.seams import TaskCheckpointClosed
 from coterie.herder.timers import ClosedCheckpointCheckDue
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.states import TargetState
+from coterie.nouns.states import JobState, TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import (
     BOTH_TASKS,
@@ -184,6 +184,17 @@ def test_a_worker_that_cannot_split_its_connector_finishes_the_generation() -> N
     (publish,) = driver.pop_effects(PublishTaskConfigs)
     assert list(publish.configs) == NEXT
     assert driver.pop_effects(SplitConnector), "the cause of the failed split may have ended"
+
+
+def test_an_owner_whose_split_has_failed_splits_again_when_another_worker_has_finished_the_generation() -> None:
+    driver = herder_with_waiting_tasks(has_connector=True)
+    connector = driver.herder.config.connector(ORDERS)
+    assert connector is not None
+    driver.feed(SplitFailed(connector=ORDERS, config_line_offset=connector.config_line_offset, trace="disk full"))
+    assert driver.herder.work.last_reported[ORDERS] == (JobState.FAILED, "disk full")
+    driver.effects.clear()
+    driver.write(*config_records.task_config_lines(ORDERS, NEXT))
+    assert driver.pop_effects(SplitConnector)
 
 
 def test_after_a_config_with_another_generation_no_task_waits() -> None:

@@ -1,5 +1,6 @@
 """The state after the config log's records: Connect's reader rules, one by one."""
 
+import random
 from collections.abc import Mapping, Sequence
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
@@ -148,3 +149,67 @@ def test_compaction_keeps_the_checkpointed_task_configs_of_a_stopped_connector()
     assert connector is not None
     assert connector.checkpointed_task_configs == ({"i": "0"}, {"i": "1"})
     assert state.committed_tasks(ORDERS) == ()
+
+
+def compacted(lines: Sequence[NewTopicRecord]) -> list[NewTopicRecord]:
+    """The last line of each key, without tombstones."""
+    last = {line.key: number for number, line in enumerate(lines)}
+    return [line for number, line in enumerate(lines) if last[line.key] == number and line.value is not None]
+
+
+def task_configs_of(lines: Sequence[NewTopicRecord]) -> object:
+    state = ConfigState()
+    read(state, lines)
+    connector = state.connector(ORDERS)
+    return connector and (connector.incarnation, connector.task_configs, connector.checkpointed_task_configs)
+
+
+def test_a_config_put_after_the_last_commit_loses_no_task_configs_by_compaction() -> None:
+    tasks = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}], INCARNATION)
+    none = config_records.task_config_lines(ORDERS, ())
+    changed = config_records.connector_line(ORDERS, {**CONFIG, "other": "1"}, INCARNATION)
+    for lines in ([CONNECTOR_LINE, *tasks, changed], [CONNECTOR_LINE, *tasks, *none, changed]):
+        assert task_configs_of(compacted(lines)) == task_configs_of(lines)
+        state = ConfigState()
+        read(state, compacted(lines))
+        assert list(state.connectors_to_split()) == [ORDERS], "the new config has to be split"
+
+
+def test_no_task_config_of_a_deleted_connector_survives_compaction_into_the_next_one() -> None:
+    tasks = config_records.task_config_lines(ORDERS, [{"i": "0"}], INCARNATION)
+    again = config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-2"))
+    gone = [CONNECTOR_LINE, *tasks, *config_records.deletion_lines(ORDERS)]
+    for lines in ([*gone, again], [*gone, again, *config_records.task_config_lines(ORDERS, ())]):
+        assert task_configs_of(compacted(lines)) == task_configs_of(lines) == ("incarnation-2", (), ())
+
+
+def test_compaction_at_any_time_changes_no_task_configs() -> None:
+    """Random connectors, which always have two tasks when they are split."""
+    rng = random.Random(5)
+    for _ in range(300):
+        lines: list[NewTopicRecord] = []
+        incarnation, is_stopped = None, False
+        for number in range(rng.randint(1, 12)):
+            if incarnation is None:
+                incarnation, is_stopped = Incarnation(f"incarnation-{number}"), False
+                lines.append(config_records.connector_line(ORDERS, CONFIG, incarnation))
+            match rng.choice(["put", "split", "stop", "start", "delete"]):
+                case "put":
+                    config = {**CONFIG, "number": str(number)}
+                    lines.append(config_records.connector_line(ORDERS, config, incarnation))
+                case "split" if not is_stopped:
+                    configs = [{"split": str(number), "task": str(task)} for task in range(2)]
+                    lines += config_records.task_config_lines(ORDERS, configs, incarnation)
+                case "stop":
+                    is_stopped = True
+                    lines += config_records.task_config_lines(ORDERS, ())
+                case "start":
+                    is_stopped = False
+                case "delete":
+                    incarnation = None
+                    lines += config_records.deletion_lines(ORDERS)
+                case _:
+                    pass
+            assert task_configs_of(compacted(lines)) == task_configs_of(lines), [line.key for line in lines]
+            if rng.random() < 0.2:
+                lines = compacted(lines)

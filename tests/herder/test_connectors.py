@@ -1,7 +1,9 @@
 """Connector instances in a driven herder: which worker publishes the task configs, and when it repeats that."""
 
+import pytest
+
 from coterie.engine.log import TopicRecord
-from coterie.herder import config_records
+from coterie.herder import config_records, statuses
 from coterie.herder.messages import (
     ConnectorSplit,
     PublishTaskConfigs,
@@ -137,9 +139,9 @@ def publish(herder: HerderDriver, config_line_offset: int) -> None:
     herder.effects.clear()
 
 
-def append_task_status(herder: HerderDriver, number: int, state: JobState) -> None:
+def append_task_status(herder: HerderDriver, number: int, state: JobState, trace: str | None = None) -> None:
     """Another worker writes the task's status to the status topic."""
-    status = Status(state=state, worker_id=WorkerId("there:8083"), generation=Generation(1))
+    status = Status(state=state, worker_id=WorkerId("there:8083"), generation=Generation(1), trace=trace)
     line = status_line_of_job(ConnectorTaskId(ORDERS, number), status)
     herder.feed(
         StatusLinesRead(lines=[TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)])
@@ -260,6 +262,36 @@ def test_while_a_task_is_failed_a_split_keeps_the_source_parts_and_is_repeated_a
     append_task_status(herder, 1, JobState.RUNNING)
     (split,) = herder.pop_effects(SplitConnector)
     assert not split.keeps_source_parts
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_failing"),
+    [("The query has failed 9 times", True), (None, False), (statuses.WAITS_FOR_CONFIG, False)],
+    ids=["after errors", "ordered", "waits for its config"],
+)
+def test_a_task_that_restarts_after_errors_counts_as_failed(trace: str | None, is_failing: bool) -> None:
+    herder, written_at = owner_after_split()
+    publish(herder, written_at)
+    append_task_status(herder, 1, JobState.RESTARTING, trace)
+    herder.feed(SourcePartsChanged(connector=ORDERS))
+    (split,) = herder.pop_effects(SplitConnector)
+    assert split.keeps_source_parts == is_failing
+
+
+def test_a_connector_whose_task_configs_are_refused_again_and_again_shows_the_reason() -> None:
+    herder, written_at = owner_after_split()
+    refused = TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at, refusal="HTTP 413: too long")
+    seen = []
+    for _ in range(6):
+        assert herder.pop_effects(PublishTaskConfigs)
+        herder.feed(refused)
+        seen.append(herder.herder.work.last_reported[ORDERS])
+        herder.now_ms += 60_000
+        herder.feed(TimerFired(timer=ConnectorRetryDue(connector=ORDERS)))
+    text = "The leader has not accepted the connector's task configs: HTTP 413: too long"
+    assert seen == [(JobState.RUNNING, None)] * 4 + [(JobState.RESTARTING, text)] * 2
+    publish(herder, written_at)
+    assert herder.herder.work.last_reported[ORDERS] == (JobState.RUNNING, None)
 
 
 def test_a_changed_config_reaches_a_failed_task() -> None:

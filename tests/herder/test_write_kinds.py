@@ -24,7 +24,6 @@ from tests.herder.builders import (
     INCARNATION,
     ORDERS,
     ORDERS_TASK_CONFIGS,
-    TASK_CONFIG_LINES,
     configured_herder,
 )
 
@@ -123,7 +122,8 @@ def test_a_deletion_is_answered_with_the_config_that_is_gone() -> None:
 
 def test_a_write_without_a_view_is_answered_with_done() -> None:
     config = configured_herder().herder.config
-    assert write_kind_of_request(TASK_CONFIGS, FRESH).lines(config) == TASK_CONFIG_LINES
+    lines = config_records.task_config_lines(ORDERS, ORDERS_TASK_CONFIGS, INCARNATION)
+    assert write_kind_of_request(TASK_CONFIGS, FRESH).lines(config) == lines
     for request in (TASK_CONFIGS, target(TargetState.PAUSED)):
         assert (
             write_kind_of_request(request, FRESH).answer_when_complete(config, StatusState(), replaced_config=CONFIG)

@@ -263,6 +263,18 @@ async def test_checkpoints_without_generations_are_upgraded(rig: Rig, tmp_path: 
     assert json.loads((tasks.folder / "manifest.json").read_text())["generation"] == "0-flat"
 
 
+async def test_a_connector_that_kafka_connect_has_run_is_split_as_a_new_one(rig: Rig, tmp_path: Path) -> None:
+    """The config topic contains the config of a task of a Java class, without checkpoints of Coterie."""
+    tasks = Tasks(rig, "migrated")
+    tasks.configs = [{"task.class": "org.apache.kafka.connect.file.FileStreamSourceTask", "file": "/a", "topic": "t"}]
+    write_files(tmp_path, 0, 2)
+    await tasks.split(rig.config(tmp_path))
+    assert [config["generation"].partition("-")[0] for config in tasks.configs] == ["1"]
+    await tasks.start()
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0, 1])
+    await tasks.stop()
+
+
 async def test_a_task_waits_if_its_config_names_a_closed_generation_or_none(rig: Rig, tmp_path: Path) -> None:
     tasks = Tasks(rig, "late")
     config = rig.config(tmp_path)

@@ -36,6 +36,8 @@ class TaskConfigWritten:
 
     task: ConnectorTaskId
     config: Mapping[str, str]
+    incarnation: Incarnation | None = None
+    """That of the task's connector; None when the line contains none, because Kafka Connect wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +164,9 @@ def _parse_connector(connector: ConnectorName, body: Mapping[str, object] | None
         return IgnoredLine(
             log_message=f"Ignoring the config of connector {connector}: its properties are missing or are not strings"
         )
-    incarnation = body.get("incarnation")
-    known = Incarnation(incarnation) if isinstance(incarnation, str) and incarnation else None
-    return ConnectorWritten(connector=connector, config=config, incarnation=known, request_id=_request_id_in(body))
+    return ConnectorWritten(
+        connector=connector, config=config, incarnation=_incarnation_in(body), request_id=_request_id_in(body)
+    )
 
 
 def _parse_task_config(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -179,7 +181,7 @@ def _parse_task_config(name: str, body: Mapping[str, object] | None) -> ConfigRe
         return IgnoredLine(
             log_message=f"Ignoring the config of task {task}: its properties are missing or are not strings"
         )
-    return TaskConfigWritten(task=task, config=config)
+    return TaskConfigWritten(task=task, config=config, incarnation=_incarnation_in(body))
 
 
 def _parse_commit(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
@@ -204,6 +206,12 @@ def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) 
         only_failed=body.get("only-failed") is True,
         request_id=_request_id_in(body),
     )
+
+
+def _incarnation_in(body: Mapping[str, object]) -> Incarnation | None:
+    """The connector's incarnation in the line with this ``body``; None when it contains none."""
+    incarnation = body.get("incarnation")
+    return Incarnation(incarnation) if isinstance(incarnation, str) and incarnation else None
 
 
 def _request_id_in(body: Mapping[str, object]) -> ClientRequestId | None:
@@ -252,10 +260,14 @@ def deletion_lines(connector: ConnectorName) -> tuple[NewTopicRecord, ...]:
     return (_make_line(f"connector-{connector}", None), _make_line(f"target-state-{connector}", None))
 
 
-def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, str]]) -> tuple[NewTopicRecord, ...]:
-    """The line with each task's config, then the commit line with which these configs take effect."""
+def task_config_lines(
+    connector: ConnectorName, configs: Sequence[Mapping[str, str]], incarnation: Incarnation | None = None
+) -> tuple[NewTopicRecord, ...]:
+    """The line with each task's config and the connector's ``incarnation``, then the commit line with which these
+    configs take effect. With an incarnation None the lines are those of Kafka Connect."""
+    of_incarnation = {} if incarnation is None else {"incarnation": incarnation}
     tasks = (
-        _make_line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config)})
+        _make_line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config), **of_incarnation})
         for i, config in enumerate(configs)
     )
     return (*tasks, _make_line(f"commit-{connector}", {"tasks": len(configs)}))

@@ -48,7 +48,20 @@ class Connector:
     """Offset of the line of the last commit, which shows whether the task configs were committed again. None before the
     first commit."""
     config_at_last_commit: Mapping[str, str] | None = None
-    """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit."""
+    """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit, and when
+    compaction has removed the line with that config."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCommit:
+    """A commit of a connector's task configs."""
+
+    tasks: Mapping[int, TaskConfigWritten]
+    """The lines of task configs since the commit before, by task number."""
+    task_count: int
+    """The number of tasks that were committed; 0 when they were stopped."""
+    offset: int
+    """The offset of the commit's line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +87,11 @@ class ConfigState:
         """The latest session key; older keys are not valid (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
         self._target_states: dict[ConnectorName, TargetState] = {}
-        self._uncommitted_task_configs: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
+        self._uncommitted_tasks: dict[ConnectorName, dict[int, TaskConfigWritten]] = {}
+        """The lines of task configs since the last commit of each connector, by task number."""
+        self._early_commits: dict[ConnectorName, TaskCommit] = {}
+        """The commits of connectors whose config was not read yet. Each is applied with the config, if the connector's
+        incarnation is that of the tasks: compaction removes an older line of a config, and not the commit after it."""
         self._written_requests: dict[ClientRequestId, WrittenRequest] = {}
         """The last :data:`WRITTEN_REQUESTS_MAX` of them, in the order of their lines."""
         self._affected: set[ConnectorName] | None = set()
@@ -101,8 +118,8 @@ class ConfigState:
                 self._add_affected(name)
                 self._keep_written_request(request, name)
                 self._apply_connector_config(written, line.offset)
-            case TaskConfigWritten(task=task, config=config):
-                self._uncommitted_task_configs.setdefault(task.connector, {})[task.task] = config
+            case TaskConfigWritten(task=task) as written:
+                self._uncommitted_tasks.setdefault(task.connector, {})[task.task] = written
             case TasksCommitted(connector=name, task_count=tasks):
                 self._add_affected(name)
                 return self._apply_task_commit(name, tasks, line.offset)
@@ -148,7 +165,8 @@ class ConfigState:
         if written.config is None:
             self._connectors.pop(name, None)
             self._target_states.pop(name, None)
-            self._uncommitted_task_configs.pop(name, None)
+            self._uncommitted_tasks.pop(name, None)
+            self._early_commits.pop(name, None)
             return
         known = self._connectors.get(name)
         # A line of Connect's own tools contains no incarnation: the current incarnation continues, or a new connector
@@ -157,30 +175,26 @@ class ConfigState:
         if known is None or known.incarnation != incarnation:
             known = Connector(config=written.config, incarnation=incarnation, config_line_offset=offset)
         self._connectors[name] = replace(known, config=written.config, config_line_offset=offset)
+        early = self._early_commits.pop(name, None)
+        if early is not None and any(task.incarnation == incarnation for task in early.tasks.values()):
+            committed, _ = _with_commit(self._connectors[name], early)
+            # Another config was committed: the connector has to be split again.
+            self._connectors[name] = replace(committed, config_at_last_commit=None)
 
     def _apply_task_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
         """Apply a commit of ``tasks`` tasks. Returns a message when the connector is not configured, or the config of a
         task is missing: the connector then has no tasks."""
-        deferred = self._uncommitted_task_configs.pop(name, {})
+        commit = TaskCommit(tasks=self._uncommitted_tasks.pop(name, {}), task_count=tasks, offset=offset)
         known = self._connectors.get(name)
         if known is None:
-            # The connector was deleted, and its tombstone was removed by compaction (KAFKA-16838).
+            # Compaction has removed the connector's tombstone (KAFKA-16838), or a config before the present one.
+            if any(task.incarnation is not None for task in commit.tasks.values()):
+                self._early_commits[name] = commit
+                return None
             return f"Ignoring a commit of {tasks} task(s) in the config topic: connector {name} is not configured"
-        complete = all(number in deferred for number in range(tasks))
-        configs = tuple(deferred[number] for number in range(tasks)) if complete else ()
-        # Compaction keeps the configs of stopped tasks, and of their commits only the empty one that stopped them.
-        stopped = () if tasks else tuple(deferred[number] for number in sorted(deferred))
-        self._connectors[name] = replace(
-            known,
-            task_configs=configs,
-            checkpointed_task_configs=configs or stopped or known.checkpointed_task_configs,
-            has_incomplete_commit=not complete,
-            commit_line_offset=offset,
-            config_at_last_commit=known.config,
-        )
-        if complete:
+        self._connectors[name], missing = _with_commit(known, commit)
+        if not missing:
             return None
-        missing = [number for number in range(tasks) if number not in deferred]
         return (
             f"Connector {name} has no tasks until its task configs are committed again: the configs of its tasks "
             f"{missing} are not in the config topic"
@@ -232,3 +246,26 @@ class ConfigState:
             tasks = (task for name in self._connectors for task in self.committed_tasks(name))
             self._jobs = Jobs(frozenset(self._connectors), frozenset(tasks))
         return self._jobs
+
+
+def _with_commit(connector: Connector, commit: TaskCommit) -> tuple[Connector, list[int]]:
+    """``connector`` with the commit, and the numbers of the committed tasks whose configs are missing. Task configs of
+    another incarnation do not count: compaction keeps those of a deleted connector."""
+    configs = {
+        number: task.config
+        for number, task in commit.tasks.items()
+        if task.incarnation in (None, connector.incarnation)
+    }
+    missing = [number for number in range(commit.task_count) if number not in configs]
+    committed = () if missing else tuple(configs[number] for number in range(commit.task_count))
+    # Compaction keeps the configs of stopped tasks, and of their commits only the empty one that stopped them.
+    stopped = () if commit.task_count else tuple(configs[number] for number in sorted(configs))
+    changed = replace(
+        connector,
+        task_configs=committed,
+        checkpointed_task_configs=committed or stopped or connector.checkpointed_task_configs,
+        has_incomplete_commit=bool(missing),
+        commit_line_offset=commit.offset,
+        config_at_last_commit=connector.config,
+    )
+    return changed, missing

@@ -50,6 +50,9 @@ RETRY_FIRST_MS = 250
 """The wait before the first retry of a split or a publication. It doubles with each further retry."""
 RETRY_MAX_MS = 60_000
 """The longest wait before a retry."""
+REPORTED_FAILED_PUBLICATIONS = 5
+"""After so many refusals of the task configs, in about 8 s, the connector's status contains the reason. Fewer occur
+whenever the leader changes."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -122,14 +125,15 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
         case Splitting(config_line_offset=written_at):
             if written_at != connector.config_line_offset:
                 _stop_connector(turn, name, split)
-        case Unsplittable(config_line_offset=written_at, trace=trace) if written_at == connector.config_line_offset:
+        case Unsplittable(config_line_offset=written_at, commit_line_offset=committed_at, trace=trace) if (
+            written_at == connector.config_line_offset and committed_at == connector.commit_line_offset
+        ):
             statuses.report_status(turn, name, JobState.FAILED, trace)
         case SplitRetryPending(config_line_offset=written_at) as waits if (
             written_at == connector.config_line_offset and turn.now_ms < waits.retry_at_ms
         ):
             statuses.report_status(turn, name, JobState.RESTARTING, waits.trace)
         case SplitComplete() as state if _is_split_current(herder, name, state, connector):
-            statuses.report_status(turn, name, JobState.RUNNING)
             if state.commit_line_offset != connector.commit_line_offset:
                 # The task configs were committed again, for example by a stop that was followed by a resume before this
                 # worker read either of them.
@@ -139,6 +143,7 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
                 split.state = state
             if isinstance(state.publication, UnpublishedTaskConfigs) and split.publishing is None:
                 _publish_task_configs(turn, name, split, state, connector)
+            _report_split_status(turn, name, split)
         case NotSplit() if (
             reason := herder.lifecycle.no_new_jobs_reason
         ) is not None and not herder.has_started_connector(name):
@@ -148,14 +153,26 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
                 _start_split(turn, name, split, connector)
 
 
+def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
+    """Report a connector that is split: RUNNING, unless the leader has repeatedly not accepted its task configs."""
+    state = split.state
+    assert isinstance(state, SplitComplete)
+    is_refused = state.failed_publications >= REPORTED_FAILED_PUBLICATIONS
+    if is_refused and isinstance(state.publication, PublishRetryPending):
+        trace = f"The leader has not accepted the connector's task configs: {state.publication.refusal}"
+        statuses.report_status(turn, name, JobState.RESTARTING, trace)
+    elif not is_refused or isinstance(state.publication, PublishedTaskConfigs):
+        statuses.report_status(turn, name, JobState.RUNNING)
+
+
 def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
     """Start a split: let this worker's runtime compute the task configs of the connector's current config. If a task of
-    the connector is FAILED, the new task configs keep the present distribution of the source partitions among the
+    the connector is failing, the new task configs keep the present distribution of the source partitions among the
     tasks, as far as the new config permits this."""
     attempts = 0
     if isinstance(split.state, SplitRetryPending) and split.state.config_line_offset == connector.config_line_offset:
         attempts = split.state.failed_attempts
-    keeps_split = _has_failed_task(turn.herder, name)
+    keeps_split = _has_failing_task(turn.herder, name)
     split.state = Splitting(
         config_line_offset=connector.config_line_offset, keeps_source_parts=keeps_split, failed_attempts=attempts
     )
@@ -177,15 +194,23 @@ def _is_split_current(herder: Herder, name: ConnectorName, state: SplitComplete,
 
 
 def _must_be_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
-    """Whether the connector must be split again: its tasks kept their source parts because a task was FAILED, and no
-    task is FAILED any more."""
-    return state.keeps_source_parts and not _has_failed_task(herder, name)
+    """Whether the connector must be split again: its tasks kept their source parts because a task was failing, and no
+    task is failing any more."""
+    return state.keeps_source_parts and not _has_failing_task(herder, name)
 
 
-def _has_failed_task(herder: Herder, name: ConnectorName) -> bool:
-    """Whether a task of the connector is FAILED, on any worker."""
-    statuses = (herder.statuses.get(task) for task in herder.config.committed_tasks(name))
-    return any(status is not None and status.state is JobState.FAILED for status in statuses)
+def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
+    """Whether a task of the connector, on any worker, is FAILED, or RESTARTING because of an error. A re-split would
+    stop all tasks until the batch in flight of this task has succeeded."""
+    known = (herder.statuses.get(task) for task in herder.config.committed_tasks(name))
+    return any(
+        status is not None
+        and (
+            status.state is JobState.FAILED
+            or (status.state is JobState.RESTARTING and status.trace not in (None, statuses.WAITS_FOR_CONFIG))
+        )
+        for status in known
+    )
 
 
 def _publish_task_configs(
@@ -253,7 +278,12 @@ def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
         case SplitFailed(is_transient=True):
             _schedule_split_retry(turn, event, split, splitting)
         case SplitFailed(config_line_offset=written_at, trace=trace):
-            split.state = Unsplittable(config_line_offset=written_at, trace=trace)
+            connector = turn.herder.config.connector(event.connector)
+            split.state = Unsplittable(
+                config_line_offset=written_at,
+                commit_line_offset=None if connector is None else connector.commit_line_offset,
+                trace=trace,
+            )
 
 
 def _schedule_split_retry(turn: Turn, event: SplitFailed, split: ConnectorRun, splitting: Splitting) -> None:
@@ -276,8 +306,8 @@ def _schedule_split_retry(turn: Turn, event: SplitFailed, split: ConnectorRun, s
 
 
 def on_statuses_read(turn: Turn) -> None:
-    """Statuses were read. Split those connectors again whose tasks kept their source parts because a task was FAILED,
-    when no task of the connector is FAILED any more."""
+    """Statuses were read. Split those connectors again whose tasks kept their source parts because a task was failing,
+    when no task of the connector is failing any more."""
     splits = turn.herder.work.connector_runs.items()
     if any(
         isinstance(one.state, SplitComplete) and _must_be_split_again(turn.herder, name, one.state)
@@ -333,7 +363,9 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
     wait_ms = min(RETRY_FIRST_MS << min(state.failed_publications, 16), RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
     split.state = replace(
-        state, failed_publications=state.failed_publications + 1, publication=PublishRetryPending(retry_at_ms=at_ms)
+        state,
+        failed_publications=state.failed_publications + 1,
+        publication=PublishRetryPending(retry_at_ms=at_ms, refusal=event.refusal),
     )
     turn.emit(SetTimer(timer=ConnectorRetryDue(connector=event.connector), at_ms=at_ms))
     if event.is_signature_refused and signing.may_predate_new_key(state.first_sent_ms, turn.now_ms):

@@ -489,7 +489,7 @@ class SplitConnector:
     config_line_offset: int
     """Identifies ``config`` (:attr:`Connector.config_line_offset`)."""
     keeps_source_parts: bool = False
-    """Whether the tasks keep their source parts, because a task is FAILED
+    """Whether the tasks keep their source parts, because a task is failing
     (:meth:`coterie.herder.seams.TaskRuntime.split`)."""
 
 

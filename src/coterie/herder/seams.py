@@ -319,7 +319,7 @@ class TaskRuntime(Protocol):
         or duplicated. This takes as long as the last batches of these tasks.
 
         With ``keeps_source_parts`` the tasks keep those source parts that still exist if the sink is the same, whatever
-        else ``config`` requires: a task is FAILED, and the other tasks must not be stopped until it is repaired.
+        else ``config`` requires: a task is failing, and the other tasks must not be stopped until it is repaired.
 
         :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is then FAILED with this error,

@@ -177,7 +177,7 @@ class Splitting:
     """Identifies the config that is being split (:attr:`Connector.config_line_offset`); None when the result is no
     longer needed."""
     keeps_source_parts: bool = False
-    """Whether the tasks keep their source parts, because a task was FAILED when the split began."""
+    """Whether the tasks keep their source parts, because a task was failing when the split began."""
     failed_attempts: int = 0
     """How many earlier attempts to split this config have failed in a row with an error that may be temporary."""
 
@@ -203,6 +203,9 @@ class Unsplittable:
 
     config_line_offset: int
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
+    commit_line_offset: int | None
+    """The last commit of the connector's task configs at that time (:attr:`Connector.commit_line_offset`). A later one
+    shows that another worker has finished a closed checkpoint generation."""
     trace: str = field(repr=False)
     """The error, for the connector's status."""
 
@@ -217,6 +220,8 @@ class PublishRetryPending:
     """The leader refused the task configs, or could not be reached: they are sent to it again at ``retry_at_ms``."""
 
     retry_at_ms: int
+    refusal: str
+    """Why they were not accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,8 +240,8 @@ class SplitComplete:
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     task_configs: tuple[Mapping[str, str], ...] = field(repr=False)
     keeps_source_parts: bool = False
-    """Whether the tasks kept their source parts because a task was FAILED. The connector is then split again when no
-    task is FAILED any more."""
+    """Whether the tasks kept their source parts because a task was failing. The connector is then split again when no
+    task is failing any more."""
     publication: Publication = UnpublishedTaskConfigs()
     commit_line_offset: int | None = None
     """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""

@@ -314,7 +314,9 @@ class TaskConfigsWrite(_WriteDefaults):
 
     def lines(self, config: ConfigState) -> tuple[NewTopicRecord, ...]:
         """The lines that the write appends: the task configs and their commit."""
-        return config_records.task_config_lines(self.request.connector, self.request.configs)
+        connector = config.connector(self.request.connector)
+        assert connector is not None, "refusal() has found the connector"
+        return config_records.task_config_lines(self.request.connector, self.request.configs, connector.incarnation)
 
 
 WriteKind: TypeAlias = (

@@ -92,6 +92,14 @@ class Jobs:
         yield from sorted(self.connectors)
         yield from sorted(self.tasks)
 
+    @property
+    def first(self) -> Job:
+        """The job with which the iteration begins, found without sorting all.
+
+        :raises ValueError: when there is no job.
+        """
+        return min(self.connectors) if self.connectors else min(self.tasks)
+
     def __len__(self) -> int:
         return len(self.connectors) + len(self.tasks)
 

@@ -60,7 +60,8 @@ class SnapshotDeparted:
     url: WorkerUrl
     jobs: Jobs
     delay_left_ms: int | None
-    """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no assignor has deferred them yet."""
+    """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no assignor has deferred them yet. If
+    it is 0, a target that defers jobs for this member is not valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

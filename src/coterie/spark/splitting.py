@@ -175,7 +175,7 @@ class Splitter:
                 ),
                 is_split_fixed=source.plugin.has_fixed_split,
                 was_connector_started=has_generation,
-                generation_zero_manifest=self._generation_zero_manifest(checkpointed_task_configs)
+                make_generation_zero_manifest=partial(self._generation_zero_manifest, checkpointed_task_configs)
                 if checkpointed_task_configs and not has_generation
                 else None,
                 keeps_source_parts=keeps_source_parts,

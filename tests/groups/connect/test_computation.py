@@ -152,6 +152,15 @@ def test_another_member_computes_after_an_assignors_error_or_a_timeout() -> None
     assert chosen(conversation) == "w0"
 
 
+def test_a_new_member_ends_the_pause_after_failures() -> None:
+    """It may be able to compute where the others have failed."""
+    conversation = joined("w0")
+    conversation.compute("w0", ComputedTarget(members={}))
+    assert chosen(conversation) is None, "the only member has failed: a pause follows"
+    conversation.beat("w1")
+    assert chosen(conversation) is not None
+
+
 def test_the_coordinators_assignor_of_that_name_computes_when_all_members_have_failed() -> None:
     conversation = Conversation()
     conversation.beat("w0")

@@ -55,6 +55,18 @@ def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
     assert conversation.coordinator.group.members.keys() == {"w0", "w2"}
 
 
+def test_after_a_stall_of_the_broker_a_grace_that_is_over_still_ends_the_membership() -> None:
+    """The end of another connection is processed before the late timer of the first grace."""
+    workers = Workers("w0", "w1", "w2", "w3", "w4")
+    workers.close("w1")
+    workers.conversation.now_ms += 3 * GRACE_MS
+    workers.close("w2")
+    workers.wait(0)
+    assert workers.members == {"w0", "w2", "w3", "w4"}
+    workers.wait(GRACE_MS)
+    assert workers.members == {"w0", "w3", "w4"}
+
+
 def test_a_heartbeat_that_is_held_on_a_closed_connection_is_dropped() -> None:
     conversation = Conversation()
     conversation.settle("w0")

@@ -20,7 +20,7 @@ from coterie.groups.connect.state import check_all_invariants
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import Claims, HeartbeatResponse
 from coterie.nouns.ids import InstanceId, MemberId, ReplyTo, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, TargetOfMember
 from tests.groups.connect.builders import (
     JOBS,
@@ -32,7 +32,7 @@ from tests.groups.connect.builders import (
     short_heartbeat,
 )
 from tests.groups.connect.simple_assignor import compute
-from tests.groups.connect.world import compacted
+from tests.groups.connect.world import compacted, jobs_of
 
 INVALID: Mapping[str, Mapping[str, Any]] = {
     "an empty member id": {"member_id": ""},
@@ -49,6 +49,8 @@ INVALID: Mapping[str, Mapping[str, Any]] = {
     "a version outside of its range": {"client_assignors": (assignor(version=4),)},
     "100,000 assignors": {"client_assignors": tuple(assignor(f"a{number}") for number in range(100_000))},
     "large metadata": {"client_assignors": (assignor(metadata=bytes(100_000)),)},
+    "too many claims": {"claims": Claims(jobs=jobs_of(1, 10_001))},
+    "claims with long names": {"claims": Claims(jobs=Jobs(frozenset([ConnectorName("c" * 1_100_000)])))},
     "a negative request number": {"request_number": -1},
     "a negative wait": {"max_wait_ms": -1},
 }
@@ -224,6 +226,37 @@ def test_the_jobs_of_a_member_that_leaves_permanently_move_at_once() -> None:
     got = conversation.beat("w0", 2, owned=conversation.coordinator.group.currents[MemberId("w0")].assigned)
     assert got.assignment is not None
     assert got.assignment.jobs == JOBS
+
+
+@pytest.mark.parametrize("epoch", [-1, -2])
+def test_a_removed_member_that_leaves_releases_the_jobs_that_it_may_still_have_run(epoch: int) -> None:
+    """An operator has removed it; its worker has stopped its tasks since, and says so."""
+    conversation = Conversation()
+    conversation.settle("w0", "w1")
+    conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1")))
+    group = conversation.coordinator.group
+    assert group.departed[MemberId("w1")].held
+    assert conversation.beat("w1", epoch).member_epoch == epoch
+    departed = group.departed.get(MemberId("w1"))
+    if epoch == -1:
+        assert departed is None, "it does not return, so no job waits for it"
+        conversation.compute("w0")
+        assert group.targets[MemberId("w0")].target.jobs == JOBS
+    else:
+        assert departed is not None
+        assert (departed.held, bool(departed.jobs)) == (NO_JOBS, True)
+    check_all_invariants(group)
+
+
+def test_a_member_cannot_take_the_instance_id_of_another_one() -> None:
+    conversation = Conversation()
+    conversation.beat("w0")
+    conversation.beat("w1", instance_id=InstanceId("one"))
+    for instance_id in (InstanceId("one"), InstanceId("other")):
+        assert conversation.beat("w0", instance_id=instance_id).error is ConnectErrorCode.FENCED_INSTANCE_ID
+    assert conversation.beat("w1", instance_id=None).error is ConnectErrorCode.FENCED_INSTANCE_ID
+    group = conversation.coordinator.group
+    assert group.static_member_id(InstanceId("one")) == "w1"
 
 
 def test_a_static_member_that_leaves_briefly_stays_and_returns_under_another_id() -> None:

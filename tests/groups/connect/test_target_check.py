@@ -47,6 +47,15 @@ def test_a_job_may_be_assigned_deferred_or_unplaceable() -> None:
     assert error_of(VALID) is None
 
 
+def test_jobs_whose_delay_is_over_are_not_deferred_again() -> None:
+    """Each target would begin another computation."""
+    for delay_left_ms, is_valid in ((None, True), (1, True), (0, False)):
+        (gone,) = SNAPSHOT.departed
+        snapshot = replace(SNAPSHOT, departed=(replace(gone, delay_left_ms=delay_left_ms),))
+        error = target_error(VALID, snapshot, frozenset(), NO_JOBS)
+        assert error == (None if is_valid else "it defers jobs for gone, whose delay is over")
+
+
 WRONG = {
     "c-0": replace(VALID, members={MemberId("a"): TargetOfMember(jobs=Jobs.of([C]))}),
     "it assigns c-1 twice": replace(VALID, members={MemberId("a"): TargetOfMember(jobs=Jobs.of([C, T0, T1]))}),

@@ -55,5 +55,5 @@ def request_of(
         infer_values=lambda known: dict.fromkeys(keys_to_infer - known.keys(), f"inferred from {config}"),
         is_split_fixed=fixed,
         was_connector_started=known,
-        generation_zero_manifest=None,
+        make_generation_zero_manifest=None,
     )

@@ -195,7 +195,7 @@ def test_another_sink_closes_no_generation_whose_positions_cannot_be_read(tmp_pa
         infer_values=dict,
         is_split_fixed=True,
         was_connector_started=False,
-        generation_zero_manifest=None,
+        make_generation_zero_manifest=None,
     )
     streams = replace(finisher(tmp_path), position_store=UnmovablePositionStore())
     first = GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(now)
@@ -278,7 +278,7 @@ def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp
         infer_values=dict,
         is_split_fixed=False,
         was_connector_started=True,
-        generation_zero_manifest=flat,
+        make_generation_zero_manifest=lambda: flat,
     )
     files = ResplitFinisher(
         connector_path=tmp_path,

@@ -14,7 +14,7 @@ from coterie.spark.generations.manifest import Manifest, PositionChange, read_ma
 from coterie.spark.generations.reached import read_reached_positions
 from coterie.spark.generations.resplit import ResplitFinisher
 from coterie.spark.generations.split import SplitFunction
-from coterie.spark.generations.updater import GenerationUpdater, PositionChangeRequest
+from coterie.spark.generations.updater import FindInitialPositions, GenerationUpdater, PositionChangeRequest
 from coterie.spark.sources.kafka_positions import KafkaPositionStore
 from tests.spark.generations.owners import CONFIG, PARTS, owner, request_of
 
@@ -56,6 +56,17 @@ def run_nothing(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
     raise AssertionError("no batch is in flight")
 
 
+def recorded_in(requested: dict[bool, list[str]]) -> FindInitialPositions:
+    """Returns the position 4 for each partition, and adds the partition to those of ``requested``, by whether it begins
+    as one of a new connector."""
+
+    def initial_positions(source_partitions: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
+        requested[is_new_connector] += source_partitions
+        return dict.fromkeys(source_partitions, 4)
+
+    return initial_positions
+
+
 def test_a_change_keeps_the_split_and_the_other_positions(tmp_path: Path) -> None:
     first = owner(tmp_path).update(request_of(PARTS[:2], PARTS[2:], known=False))
     change(tmp_path, {PARTS[1]: 8})
@@ -75,12 +86,7 @@ def test_a_removed_position_is_the_one_of_a_new_connector_at_the_next_split(tmp_
     assert owner(tmp_path).finish_resplit_if_abandoned() is None
     # A part that is new in the same split is one that was found later.
     requested: dict[bool, list[str]] = {True: [], False: []}
-
-    def initial_positions(source_partitions: Sequence[str], *, is_new_connector: bool) -> dict[str, int]:
-        requested[is_new_connector] += source_partitions
-        return dict.fromkeys(source_partitions, 4)
-
-    manifest = owner(tmp_path).update(replace(request_of(PARTS), find_initial_positions=initial_positions))
+    manifest = owner(tmp_path).update(replace(request_of(PARTS), find_initial_positions=recorded_in(requested)))
     assert requested == {True: [PARTS[1]], False: [PARTS[2]]}
     assert manifest.positions == {PARTS[0]: 7, PARTS[1]: 4, PARTS[2]: 4}
     assert manifest.reset_partitions == ()
@@ -95,6 +101,22 @@ def test_all_positions_are_removed_and_removing_them_again_changes_nothing(tmp_p
         assert reached(tmp_path) == {}
         assert newest(tmp_path).reset_partitions == PARTS[:2]
     assert owner(tmp_path).update(request_of(PARTS)).positions == BEGIN
+
+
+def test_after_all_positions_were_removed_an_added_partition_begins_as_one_of_a_new_connector(tmp_path: Path) -> None:
+    owner(tmp_path).update(request_of(PARTS[:2], known=False))
+    change(tmp_path, {}, removes_others=True)
+    requested: dict[bool, list[str]] = {True: [], False: []}
+    owner(tmp_path).update(replace(request_of(PARTS), find_initial_positions=recorded_in(requested)))
+    assert requested == {True: list(PARTS), False: []}
+
+
+def test_a_removed_position_of_a_partition_that_was_added_since_is_the_one_of_a_new_connector(tmp_path: Path) -> None:
+    owner(tmp_path).update(request_of(PARTS[:2], known=False))
+    change(tmp_path, {PARTS[2]: None})
+    requested: dict[bool, list[str]] = {True: [], False: []}
+    owner(tmp_path).update(replace(request_of(PARTS), find_initial_positions=recorded_in(requested)))
+    assert requested == {True: [PARTS[2]], False: []}
 
 
 def test_the_last_of_two_changes_of_a_position_applies(tmp_path: Path) -> None:

@@ -172,6 +172,14 @@ def pause_computations(turn: Turn) -> None:
     turn.set_timer(NextComputationTimer(), turn.now_ms + pause_ms)
 
 
+def end_pause_after_failures(turn: Turn) -> None:
+    """A member has joined, which may compute where the others have failed: end the pause after failed computations."""
+    group = turn.group
+    if group.failures and isinstance(group.computation, NoComputation):
+        group.failures = 0
+        group.computation = NoComputation()
+
+
 def make_group_snapshot(turn: Turn, name: str, *, left_ms: int) -> GroupSnapshot:
     """The state of the group as the assignor ``name`` receives it, with the reasons for which members ask for a new
     target. The target has to be installed within ``left_ms``."""

@@ -45,8 +45,14 @@ def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
     group.closures[member_id] = ConnectionClosure(
         closed_at_ms=turn.now_ms, grace_ms=grace_ms, group_size=len(group.members)
     )
-    # A grace that still runs has begun at most one grace ago, and counts the connections closed one grace before that.
-    oldest_ms = turn.now_ms - 2 * max(one.grace_ms for one in group.closures.values())
+    # A grace that still runs counts the connections that were closed at most one grace before its begin. After a stall
+    # of the broker the begin may be long ago, so the timers tell which graces still run.
+    begins_ms = [
+        closure.closed_at_ms - closure.grace_ms
+        for one, closure in group.closures.items()
+        if ConnectionGraceTimer(member_id=one) in group.deadlines
+    ]
+    oldest_ms = min(begins_ms, default=turn.now_ms)
     group.closures = {one: closure for one, closure in group.closures.items() if closure.closed_at_ms >= oldest_ms}
 
 

@@ -205,7 +205,7 @@ def check_member_epoch(group: Group, request: Heartbeat) -> None:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
             f"member {request.member_id} owns {len(surplus)} jobs that are not assigned to it, for example "
-            f"{next(iter(surplus))}; the worker must stop its jobs and join with the epoch 0",
+            f"{surplus.first}; the worker must stop its jobs and join with the epoch 0",
         )
 
 

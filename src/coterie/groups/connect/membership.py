@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 from coterie.groups.connect.assignor_choice import incompatible_assignors_error, offered_assignor_versions
-from coterie.groups.connect.computation import end_computation_of_member
-from coterie.groups.connect.departures import forget_departed_member
+from coterie.groups.connect.computation import end_computation_of_member, end_pause_after_failures
+from coterie.groups.connect.departures import forget_departed_member, release_held_jobs
 from coterie.groups.connect.messages import (
     NO_EPOCH,
     ConfiguredWritten,
@@ -116,6 +116,7 @@ def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
         forget_departed_member(turn, returned.member_id)
     group.sessions[metadata.member_id] = Session()
     group.failed_members.discard(metadata.member_id)
+    end_pause_after_failures(turn)
     if is_first and isinstance(group.computation, NoComputation) and group.settings.initial_rebalance_delay_ms:
         group.computation = NoComputation(turn.now_ms + group.settings.initial_rebalance_delay_ms)
 
@@ -133,6 +134,12 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
     member_id = request.member_id
     current, before = group.currents[member_id], group.members[member_id]
     check_request_number(request, group.sessions[member_id].request_number)
+    if request.instance_id != before.instance_id:
+        raise ConnectRefusal(
+            ConnectErrorCode.FENCED_INSTANCE_ID,
+            f"member {member_id} joined with the instance id {before.instance_id}, and joins again with "
+            f"{request.instance_id}; another instance id needs another member id",
+        )
     metadata = metadata_from_join(turn, request)
     check_assignors(group, metadata)
     check_config_topic(group, request)
@@ -155,6 +162,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
         update_revocations(turn, member_id)
         group.failed_members.discard(member_id)
         end_computation_of_member(turn, member_id)  # it no longer computes
+        end_pause_after_failures(turn)
 
 
 def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> None:
@@ -170,6 +178,8 @@ def replace_static_member(turn: Turn, request: Heartbeat, holder: MemberId) -> N
     check_config_topic(group, request)
     if is_target_affected(before, metadata) or requests_new_target(request):
         turn.bump_group_epoch()
+    if request.member_id in group.departed:
+        forget_departed_member(turn, request.member_id)
     drop_member_state(turn, holder)
     turn.write(
         replace(
@@ -359,6 +369,9 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
     """
     group = turn.group
     member_id = request.member_id
+    if member_id in group.departed and member_id not in group.members:
+        on_leave_of_departed_member(turn, request)
+        return
     check_member(group, member_id)
     check_request_number(request, group.sessions[member_id].request_number)
     current = group.currents[member_id]
@@ -385,6 +398,24 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
         session.connection = NotConnected()
         turn.cancel_timer(ConnectionGraceTimer(member_id=member_id))
         end_computation_of_member(turn, member_id)
+    turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
+
+
+def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
+    """A member that the coordinator has removed leaves: its worker runs no job any more, so its held jobs are free.
+    With the epoch -1 it does not return, so no job waits for it either.
+
+    :raises ConnectRefusal: when the request is older than one that was processed.
+    """
+    departed = turn.group.departed[request.member_id]
+    check_request_number(request, departed.request_number)
+    if request.member_epoch == LEAVE:
+        forget_departed_member(turn, request.member_id)
+        if departed.jobs:
+            turn.bump_group_epoch()
+    elif departed.held:
+        release_held_jobs(turn, request.member_id)
+        turn.cancel_timer(HeldJobsTimer(member_id=request.member_id))
     turn.reply(request.reply_to, HeartbeatResponse(member_epoch=request.member_epoch))
 
 

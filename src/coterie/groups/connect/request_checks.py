@@ -6,12 +6,18 @@ from coterie.groups.connect.state import Group
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, LEAVE_BRIEFLY, SupportedAssignor
 from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import Jobs
 
 ASSIGNORS_MAX = 16
 """The maximum number of assignors of one member: each is stored with the member."""
 METADATA_SIZE_MAX = 64 * 1024
 """The maximum of one sum: the size in bytes of a member's metadata for all its assignors, plus the length of its ids,
 URL, name and assignor names."""
+CLAIMS_MAX = 10_000
+"""The maximum number of jobs that one member claims: they are stored with the member, and each computing member
+receives those of all members."""
+CLAIMS_SIZE_MAX = 1024 * 1024
+"""The maximum length of the names in all jobs that one member claims."""
 
 
 def check_heartbeat(group: Group, request: Heartbeat) -> None:
@@ -56,10 +62,26 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         raise _invalid_request_refusal(
             f"ids, URL, name and assignors have {size} bytes together; at most {METADATA_SIZE_MAX} are allowed"
         )
+    if request.claims is not None and request.claims.jobs:
+        _check_claims(request.claims.jobs)
     if request.member_epoch == JOIN:
         _require(timeout_ms is not None, "a join needs RebalanceTimeoutMs")
         _require(request.owned is not None, "a join needs ConnectorsAndTasks")
         _require(not request.owned, "a worker that joins owns no jobs: it must stop all jobs first")
+
+
+def _check_claims(jobs: Jobs) -> None:
+    """Check the jobs that a member claims.
+
+    :raises ConnectRefusal: INVALID_REQUEST, for too many jobs, or too long names.
+    """
+    remedy = "set fewer in static.connectors and static.tasks of the worker"
+    _require(len(jobs) <= CLAIMS_MAX, f"{len(jobs)} jobs are claimed; at most {CLAIMS_MAX} are allowed: {remedy}")
+    size = sum(map(len, jobs.connectors)) + sum(len(task.connector) for task in jobs.tasks)
+    _require(
+        size <= CLAIMS_SIZE_MAX,
+        f"the names in the claimed jobs have {size} characters; at most {CLAIMS_SIZE_MAX} are allowed: {remedy}",
+    )
 
 
 def _check_assignors(assignors: tuple[SupportedAssignor, ...]) -> None:

@@ -13,14 +13,17 @@ def target_error(
     if repeated_members:
         return f"it lists the member {min(repeated_members)} twice"
     if repeated_jobs:
-        return f"it assigns {next(iter(repeated_jobs))} twice"
+        return f"it assigns {repeated_jobs.first} twice"
     if unknown := target.members.keys() - {one.member_id for one in snapshot.members}:
         return f"it has a target for {min(unknown)}, but the group had no member {min(unknown)}"
     if unknown := target.deferred.keys() - {one.member_id for one in snapshot.departed}:
         return f"it defers jobs for {min(unknown)}, but no member {min(unknown)} has left the group"
+    delay_left_ms = {one.member_id: one.delay_left_ms for one in snapshot.departed}
     for member_id, deferred in sorted(target.deferred.items()):
         if deferred.delay_ms <= 0:
             return f"it defers jobs for {member_id} by {deferred.delay_ms} ms; a delay must be above 0"
+        if delay_left_ms[member_id] == 0:
+            return f"it defers jobs for {member_id}, whose delay is over"
     if any(not one.reason for one in target.unplaceable):
         return "it gives no reason for unplaceable jobs"
     return _coverage_error(target, snapshot.configured)
@@ -39,7 +42,7 @@ def _coverage_error(target: ComputedTarget, configured: Jobs) -> str | None:
             seen |= some
     given = Jobs.of(seen)
     if missing := configured - given:
-        return f"it does not assign {next(iter(missing))} ({len(missing)} jobs are missing)"
+        return f"it does not assign {missing.first} ({len(missing)} jobs are missing)"
     if surplus := given - configured:
-        return f"it assigns {next(iter(surplus))}, which is not configured"
+        return f"it assigns {surplus.first}, which is not configured"
     return None

@@ -29,6 +29,11 @@ class PositionChange:
     removes_others: bool = False
     """Whether all positions are removed that :attr:`positions` does not contain."""
 
+    @property
+    def removed(self) -> frozenset[str]:
+        """The keys of the positions that the change names and removes."""
+        return frozenset(key for key, position in self.positions.items() if position is None)
+
     def apply(self, positions: Positions) -> dict[str, int]:
         """``positions`` after the change."""
         changed = {**({} if self.removes_others else positions), **self.positions}
@@ -60,7 +65,7 @@ class GenerationPlan:
         reset_partitions: tuple[str, ...] = ()
         if self.position_change is not None:
             all_positions = self.position_change.apply(all_positions)
-            reset_partitions = self.split.partitions_without_position(all_positions)
+            reset_partitions = self.split.partitions_without_position(all_positions, self.position_change.removed)
         if self.split.function is not SplitFunction.PARTS_V1 and self.split.partitions_by_task:
             existing_positions = all_positions
         else:

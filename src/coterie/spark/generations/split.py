@@ -4,7 +4,7 @@ path. All workers compute the same division.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -84,12 +84,12 @@ class Split:
             }
         return {uri: position for uri, position in positions.items() if self._task_number_by_hash(uri) == task_number}
 
-    def partitions_without_position(self, positions: Positions) -> tuple[str, ...]:
-        """The source partitions of all tasks that have no entry in ``positions``, sorted; none with a hash function,
-        whose positions are those of files."""
+    def partitions_without_position(self, positions: Positions, others: Set[str] = frozenset()) -> tuple[str, ...]:
+        """The source partitions of all tasks, and ``others``, that have no entry in ``positions``, sorted; none with a
+        hash function, whose positions are those of files."""
         if self.function is not SplitFunction.PARTS_V1:
             return ()
-        return tuple(sorted(self.source_partitions - positions.keys()))
+        return tuple(sorted((self.source_partitions | others) - positions.keys()))
 
     def _task_number_by_hash(self, uri: str) -> int:
         """The number of the task that reads the file ``uri``, with a hash function."""

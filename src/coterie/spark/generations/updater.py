@@ -68,11 +68,11 @@ class GenerationRequest:
     was_connector_started: bool
     """Whether the connector has task configs that name a checkpoint generation. If the folder then contains no
     generation, this worker does not have the file system of the other workers."""
-    generation_zero_manifest: Manifest | None
-    """The manifest of generation 0, if the connector has task configs of a version of Coterie without checkpoint
-    generations; otherwise None."""
+    make_generation_zero_manifest: Callable[[], Manifest] | None
+    """Returns the manifest of generation 0; None unless the connector has task configs, and all of them are of a
+    version of Coterie without checkpoint generations or of Kafka Connect. Called only if there is a generation 0."""
     keeps_source_parts: bool = False
-    """Whether a task of the connector is FAILED. The other tasks are then not stopped for changed source partitions or
+    """Whether a task of the connector is failing. The other tasks are then not stopped for changed source partitions or
     another number of tasks: see :meth:`GenerationUpdater._may_keep_unmatched`."""
 
     def inferred_values(self, previous: Manifest | None) -> Mapping[str, str]:
@@ -311,7 +311,7 @@ class GenerationUpdater:
         )
 
     def _may_keep_unmatched(self, manifest: Manifest, request: GenerationRequest) -> bool:
-        """Whether a generation that does not match ``request`` is kept because a task is FAILED. All source partitions
+        """Whether a generation that does not match ``request`` is kept because a task is failing. All source partitions
         of the generation must still exist, none of them may be reset, all inferred values must be known, and the sink
         must be the same. Logs a warning when the generation is kept."""
         if not (
@@ -324,9 +324,9 @@ class GenerationUpdater:
         if not manifest.split.is_within_partitions(request.split.source_partitions):
             return False
         log.warning(
-            "The connector with the checkpoint folder %s: one of its tasks is FAILED, so the tasks keep their source "
+            "The connector with the checkpoint folder %s: one of its tasks is failing, so the tasks keep their source "
             "partitions, although the partitions or the number of tasks have changed; the connector is split again "
-            "once no task is FAILED",
+            "once no task is FAILED, and none RESTARTING because of an error",
             self._connector_path,
         )
         return True
@@ -336,8 +336,8 @@ class GenerationUpdater:
 
         :raises WorldError: when there is no such manifest, and ``request`` contains none.
         """
-        if request.generation_zero_manifest is not None:
-            write_generation_zero_manifest(self._connector_path, request.generation_zero_manifest)
+        if request.make_generation_zero_manifest is not None:
+            write_generation_zero_manifest(self._connector_path, request.make_generation_zero_manifest())
         elif not (self._connector_path / MANIFEST_FILE).exists():
             raise WorldError(
                 f"The folder {self._connector_path} contains checkpoints, but the config topic contains no configs of "
@@ -349,9 +349,10 @@ class GenerationUpdater:
         before, None for the first one of a connector."""
         known_positions = {} if previous is None else {**previous.positions, **previous.absent_partition_positions}
         new_partitions = request.split.source_partitions - known_positions.keys()
-        # A generation without tasks only has the positions that a user has set before the first start.
-        has_run = previous is not None and bool(previous.split.partitions_by_task)
-        later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_run else frozenset()
+        # A generation without tasks only has the positions that a user has set before the first start, and if all
+        # partitions are reset, the connector begins as a new one: partitions that were added since count as its first.
+        has_read = previous is not None and not previous.split.source_partitions <= set(previous.reset_partitions)
+        later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_read else frozenset()
         initial_positions: dict[str, int] = {}
         if first_partitions := new_partitions - later_partitions:
             initial_positions |= request.find_initial_positions(sorted(first_partitions), is_new_connector=True)

@@ -14,6 +14,8 @@ from coterie.nouns.ids import ConfigOffset, GroupEpoch, InstanceId, MemberEpoch,
 from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, TargetOfMember, UnplaceableJobs
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
 
+NO_REPLY = ReplyTo(0)
+"""The ``reply_to`` of an event that is converted before the coordinator gives it one."""
 _UNCHANGED = -1
 """In a request: a number that has not changed, or a duration that is not given."""
 _UNCHANGED_CONFIG_OFFSET = -2

@@ -5,10 +5,11 @@ request.
 """
 
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
-from coterie.broker.apis.connect_groups.events import heartbeat_event
+from coterie.broker.apis.connect_groups.events import NO_REPLY, heartbeat_event
 from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
 from coterie.broker.apis.connect_groups.response_values import heartbeat_values
 from coterie.broker.context import ApiRequest, BrokerContext
@@ -24,24 +25,15 @@ from coterie.wire.kio_entities import Values
 def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values]:
     """The response values at once if the response may be sent at once and is small, which needs no asyncio task; else
     an awaitable for them."""
-    body = request.body
-    group_id = GroupId(body.group_id)
+    group_id = GroupId(request.body.group_id)
     if (error := classic_group_error(broker, group_id)) is not None:
         return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
 
+    if request.has_many_elements:
+        return _handle_large(broker, request)
+
     def make_heartbeat_event(reply_to: ReplyTo) -> Heartbeat:
-        return request.connection.begin_heartbeat(
-            request.number,
-            group_id,
-            heartbeat_event(
-                body,
-                reply_to=reply_to,
-                connection=request.connection.number,
-                client_id=request.header.client_id or "",
-                client_host=f"/{request.peer_host}",
-            ),
-            may_hold=not request.has_many_elements,
-        )
+        return request.connection.begin_heartbeat(request.number, group_id, _to_event(request, reply_to), may_hold=True)
 
     try:
         answer = connect_groups_of(broker).ask_nowait(group_id, make_heartbeat_event)
@@ -51,6 +43,39 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
         return _await_response_values(request, answer)
     values = _end_heartbeat(request, answer)
     return values if _is_small_response(answer) else _values_as_awaitable(values)
+
+
+async def _handle_large(broker: BrokerContext, request: ApiRequest) -> Values:
+    """Handle a request with so many jobs that they are converted on a thread."""
+    group_id = GroupId(request.body.group_id)
+    try:
+        event = await broker.codec_thread.run(_to_event, request, NO_REPLY)
+    except InvalidFieldError as error:
+        return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
+
+    def make_heartbeat_event(reply_to: ReplyTo) -> Heartbeat:
+        return request.connection.begin_heartbeat(
+            request.number, group_id, replace(event, reply_to=reply_to), may_hold=False
+        )
+
+    answer = connect_groups_of(broker).ask_nowait(group_id, make_heartbeat_event)
+    if isinstance(answer, Awaitable):
+        return await _await_response_values(request, answer)
+    return _end_heartbeat(request, answer)
+
+
+def _to_event(request: ApiRequest, reply_to: ReplyTo) -> Heartbeat:
+    """The event of the request.
+
+    :raises InvalidFieldError: when a field has a value that the protocol does not allow.
+    """
+    return heartbeat_event(
+        request.body,
+        reply_to=reply_to,
+        connection=request.connection.number,
+        client_id=request.header.client_id or "",
+        client_host=f"/{request.peer_host}",
+    )
 
 
 async def _await_response_values(request: ApiRequest, answer: Awaitable[Response]) -> Values:

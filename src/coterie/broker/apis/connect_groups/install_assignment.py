@@ -1,8 +1,10 @@
 """ConnectGroupInstallAssignment: the member that was chosen to compute the target assignment installs it (K848C)."""
 
+from dataclasses import replace
+
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
-from coterie.broker.apis.connect_groups.events import install_assignment_event
+from coterie.broker.apis.connect_groups.events import NO_REPLY, install_assignment_event
 from coterie.broker.apis.connect_groups.found_group import classic_group_error, connect_groups_of
 from coterie.broker.apis.connect_groups.response_values import install_assignment_values
 from coterie.broker.context import ApiRequest, BrokerContext
@@ -18,9 +20,11 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     if (error := classic_group_error(broker, group_id)) is not None:
         return _refusal_values(ConnectErrorCode.GROUP_ID_NOT_FOUND, error)
     try:
-        response = await connect_groups_of(broker).ask(
-            group_id, lambda reply_to: install_assignment_event(request.body, reply_to=reply_to)
-        )
+        if request.has_many_elements:
+            event = await broker.codec_thread.run(install_assignment_event, request.body, reply_to=NO_REPLY)
+        else:
+            event = install_assignment_event(request.body, reply_to=NO_REPLY)
+        response = await connect_groups_of(broker).ask(group_id, lambda reply_to: replace(event, reply_to=reply_to))
     except InvalidFieldError as invalid:
         return _refusal_values(ConnectErrorCode.INVALID_REQUEST, str(invalid))
     assert isinstance(response, InstallAssignmentResponse)
