@@ -7,7 +7,7 @@ from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
 from coterie.herder.session_keys import SessionKey
-from coterie.nouns.ids import Incarnation
+from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 
@@ -173,6 +173,20 @@ def test_a_config_put_after_the_last_commit_loses_no_task_configs_by_compaction(
         state = ConfigState()
         read(state, compacted(lines))
         assert list(state.connectors_to_split()) == [ORDERS], "the new config has to be split"
+
+
+def test_task_configs_of_a_connector_whose_config_kafka_connect_wrote_survive_compaction() -> None:
+    """The incarnation is then that of the line: another one after a compaction."""
+    by_connect = NewTopicRecord(key=CONNECTOR_LINE.key, value=b'{"properties":{"connector.class":"X","name":"orders"}}')
+    tasks = config_records.task_config_lines(ORDERS, [{"i": "0"}], Incarnation("at-0"))
+    live, reread = ConfigState(), ConfigState()
+    read(live, [by_connect, by_connect, *tasks])
+    reread.offset = ConfigOffset(1)
+    read(reread, [by_connect, *tasks])
+    for state, incarnation in ((live, "at-0"), (reread, "at-1")):
+        connector = state.connector(ORDERS)
+        assert connector is not None
+        assert (connector.incarnation, connector.task_configs) == (incarnation, ({"i": "0"},))
 
 
 def test_no_task_config_of_a_deleted_connector_survives_compaction_into_the_next_one() -> None:

@@ -282,14 +282,14 @@ def test_a_connector_whose_task_configs_are_refused_again_and_again_shows_the_re
     herder, written_at = owner_after_split()
     refused = TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=written_at, refusal="HTTP 413: too long")
     seen = []
-    for _ in range(6):
+    for _ in range(8):
         assert herder.pop_effects(PublishTaskConfigs)
         herder.feed(refused)
         seen.append(herder.herder.work.last_reported[ORDERS])
         herder.now_ms += 60_000
         herder.feed(TimerFired(timer=ConnectorRetryDue(connector=ORDERS)))
     text = "The leader has not accepted the connector's task configs: HTTP 413: too long"
-    assert seen == [(JobState.RUNNING, None)] * 4 + [(JobState.RESTARTING, text)] * 2
+    assert seen == [(JobState.RUNNING, None)] * 6 + [(JobState.RESTARTING, text)] * 2
     publish(herder, written_at)
     assert herder.herder.work.last_reported[ORDERS] == (JobState.RUNNING, None)
 

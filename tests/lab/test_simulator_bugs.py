@@ -45,7 +45,7 @@ def test_every_listed_bug_can_still_be_planted(planted: ModuleType) -> None:
         assert source.count(bug.search) == 1, f"{bug.name!r} no longer fits {bug.file}: correct bugs.toml"
 
 
-def marked(*names: str) -> list[object]:
+def with_soak_marks(*names: str) -> list[object]:
     """The names as parameters; those of :data:`SOAK` belong to `make soak`."""
     return [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in names]
 
@@ -53,7 +53,7 @@ def marked(*names: str) -> list[object]:
 @pytest.mark.timeout(600)  # A bug that appears only with some seeds takes hundreds of plays.
 @pytest.mark.parametrize(
     "name",
-    marked(
+    with_soak_marks(
         "effects leave before their records are durable",
         "sessions are not armed again after a load",
         "a new round has the generation of the one before",

@@ -123,9 +123,9 @@ def test_a_taken_port_is_named_with_advice() -> None:
             open_listener("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("host", ["::1", "::"])
-def test_a_listener_may_have_an_ipv6_address(host: str) -> None:
-    with open_listener(host, 0) as listener, socket.create_connection(("::1", listener.getsockname()[1])):
+@pytest.mark.parametrize(("host", "client_host"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])
+def test_a_listener_may_have_an_ipv6_address(host: str, client_host: str) -> None:
+    with open_listener(host, 0) as listener, socket.create_connection((client_host, listener.getsockname()[1])):
         listener.accept()[0].close()
 
 

@@ -19,8 +19,9 @@ case."""
 _SECRET_NAME = re.compile(SECRET_NAME_PATTERN, re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@|[?&;](password|passwd|pwd|secret|token)=", re.IGNORECASE)
 _REFERENCE_PATTERN = re.compile(r"\$\{([^}:]{0,255}):(?:([^}:]*):)?([^}]*)\}")
-"""A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The reference itself is
-not secret."""
+"""A reference, as in Kafka: the provider's name, the path, which may be absent, and the key. The provider's name has at
+most 255 characters: without a limit, the search would take time with the square of a text's length. The reference
+itself is not secret."""
 HIDDEN_SIZE_MIN = 4
 """The shortest value of a reference, in characters, that is hidden in texts: a shorter value may be a part of many
 words."""
@@ -28,7 +29,7 @@ words."""
 
 def replace_references(text: str, replacement: Callable[[re.Match[str]], str]) -> str:
     """``text`` with ``replacement(match)`` in place of each reference. The groups of the match are the provider's name,
-    the path, which may be None, and the key. Takes time in proportion to the length of any text."""
+    the path, which may be None, and the key. Takes time in proportion to the length of ``text``."""
     # Without a closing brace after it, each opening one would be searched to the end of the text.
     end = text.rfind("}") + 1
     return _REFERENCE_PATTERN.sub(replacement, text[:end]) + text[end:]

@@ -265,9 +265,9 @@ def task_config_lines(
 ) -> tuple[NewTopicRecord, ...]:
     """The line with each task's config and the connector's ``incarnation``, then the commit line with which these
     configs take effect. With an incarnation None the lines are those of Kafka Connect."""
-    of_incarnation = {} if incarnation is None else {"incarnation": incarnation}
+    incarnation_field = {} if incarnation is None else {"incarnation": incarnation}
     tasks = (
-        _make_line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config), **of_incarnation})
+        _make_line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config), **incarnation_field})
         for i, config in enumerate(configs)
     )
     return (*tasks, _make_line(f"commit-{connector}", {"tasks": len(configs)}))

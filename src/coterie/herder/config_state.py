@@ -1,6 +1,6 @@
 """The state of the config topic: all connectors and tasks that are configured by the lines read so far."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coterie.engine.log import TopicRecord
@@ -34,6 +34,9 @@ class Connector:
 
     config: Mapping[str, str]
     incarnation: Incarnation
+    is_incarnation_written: bool
+    """Whether the line with ``config`` contains the incarnation. Otherwise Kafka Connect wrote the line, and a worker
+    that begins to read after a compaction may know another incarnation."""
     config_line_offset: int
     """Offset of the line that contains ``config``. It distinguishes two writes of the same config."""
     task_configs: tuple[Mapping[str, str], ...] = ()
@@ -117,7 +120,7 @@ class ConfigState:
             case ConnectorWritten(connector=name, request_id=request) as written:
                 self._add_affected(name)
                 self._keep_written_request(request, name)
-                self._apply_connector_config(written, line.offset)
+                return self._apply_connector_config(written, line.offset)
             case TaskConfigWritten(task=task) as written:
                 self._uncommitted_tasks.setdefault(task.connector, {})[task.task] = written
             case TasksCommitted(connector=name, task_count=tasks):
@@ -159,27 +162,37 @@ class ConfigState:
             if len(self._written_requests) > WRITTEN_REQUESTS_MAX:
                 del self._written_requests[next(iter(self._written_requests))]
 
-    def _apply_connector_config(self, written: ConnectorWritten, offset: int) -> None:
-        """Apply a new, changed or deleted config."""
+    def _apply_connector_config(self, written: ConnectorWritten, offset: int) -> str | None:
+        """Apply a new, changed or deleted config, and the early commit of its connector, if there is one. Returns a
+        message when the config of a task is missing."""
         name = written.connector
         if written.config is None:
             self._connectors.pop(name, None)
             self._target_states.pop(name, None)
             self._uncommitted_tasks.pop(name, None)
             self._early_commits.pop(name, None)
-            return
+            return None
         known = self._connectors.get(name)
         # A line of Connect's own tools contains no incarnation: the current incarnation continues, or a new connector
         # gets the line's offset as its incarnation.
         incarnation = written.incarnation or (known.incarnation if known else Incarnation(f"at-{offset}"))
         if known is None or known.incarnation != incarnation:
-            known = Connector(config=written.config, incarnation=incarnation, config_line_offset=offset)
-        self._connectors[name] = replace(known, config=written.config, config_line_offset=offset)
+            known = Connector(
+                config=written.config, incarnation=incarnation, is_incarnation_written=False, config_line_offset=offset
+            )
+        self._connectors[name] = replace(
+            known,
+            config=written.config,
+            is_incarnation_written=written.incarnation is not None,
+            config_line_offset=offset,
+        )
         early = self._early_commits.pop(name, None)
         if early is not None and any(task.incarnation == incarnation for task in early.tasks.values()):
-            committed, _ = _with_commit(self._connectors[name], early)
-            # Another config was committed: the connector has to be split again.
+            committed, missing = _with_commit(self._connectors[name], early)
+            # The config at the commit is not known any more: the connector has to be split again.
             self._connectors[name] = replace(committed, config_at_last_commit=None)
+            return _missing_configs_message(name, missing)
+        return None
 
     def _apply_task_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
         """Apply a commit of ``tasks`` tasks. Returns a message when the connector is not configured, or the config of a
@@ -193,12 +206,7 @@ class ConfigState:
                 return None
             return f"Ignoring a commit of {tasks} task(s) in the config topic: connector {name} is not configured"
         self._connectors[name], missing = _with_commit(known, commit)
-        if not missing:
-            return None
-        return (
-            f"Connector {name} has no tasks until its task configs are committed again: the configs of its tasks "
-            f"{missing} are not in the config topic"
-        )
+        return _missing_configs_message(name, missing)
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -250,11 +258,13 @@ class ConfigState:
 
 def _with_commit(connector: Connector, commit: TaskCommit) -> tuple[Connector, list[int]]:
     """``connector`` with the commit, and the numbers of the committed tasks whose configs are missing. Task configs of
-    another incarnation do not count: compaction keeps those of a deleted connector."""
+    another incarnation do not count: compaction keeps those of a deleted connector. After a stop it also keeps the
+    config of a task that an earlier commit had and the last one has not: ``checkpointed_task_configs`` then contains
+    that config, too."""
     configs = {
         number: task.config
         for number, task in commit.tasks.items()
-        if task.incarnation in (None, connector.incarnation)
+        if not connector.is_incarnation_written or task.incarnation in (None, connector.incarnation)
     }
     missing = [number for number in range(commit.task_count) if number not in configs]
     committed = () if missing else tuple(configs[number] for number in range(commit.task_count))
@@ -269,3 +279,13 @@ def _with_commit(connector: Connector, commit: TaskCommit) -> tuple[Connector, l
         config_at_last_commit=connector.config,
     )
     return changed, missing
+
+
+def _missing_configs_message(name: ConnectorName, missing: Sequence[int]) -> str | None:
+    """The log message about the tasks ``missing``, whose configs the config topic lacks; None if there is none."""
+    if not missing:
+        return None
+    return (
+        f"Connector {name} has no tasks until its task configs are committed again: the configs of its tasks "
+        f"{missing} are not in the config topic"
+    )

@@ -50,9 +50,9 @@ RETRY_FIRST_MS = 250
 """The wait before the first retry of a split or a publication. It doubles with each further retry."""
 RETRY_MAX_MS = 60_000
 """The longest wait before a retry."""
-REPORTED_FAILED_PUBLICATIONS = 5
-"""After so many refusals of the task configs, in about 8 s, the connector's status contains the reason. Fewer occur
-whenever the leader changes."""
+REPORTED_REFUSALS_MIN = 7
+"""From this number of refusals in a row, about 16 s after the first, the connector's status contains the reason. After
+a crash of the leader there are fewer, since another leader is found within a session timeout of 10 s."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -157,7 +157,7 @@ def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -
     """Report a connector that is split: RUNNING, unless the leader has repeatedly not accepted its task configs."""
     state = split.state
     assert isinstance(state, SplitComplete)
-    is_refused = state.failed_publications >= REPORTED_FAILED_PUBLICATIONS
+    is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
     if is_refused and isinstance(state.publication, PublishRetryPending):
         trace = f"The leader has not accepted the connector's task configs: {state.publication.refusal}"
         statuses.report_status(turn, name, JobState.RESTARTING, trace)
@@ -174,7 +174,10 @@ def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector
         attempts = split.state.failed_attempts
     keeps_split = _has_failing_task(turn.herder, name)
     split.state = Splitting(
-        config_line_offset=connector.config_line_offset, keeps_source_parts=keeps_split, failed_attempts=attempts
+        config_line_offset=connector.config_line_offset,
+        commit_line_offset=connector.commit_line_offset,
+        keeps_source_parts=keeps_split,
+        failed_attempts=attempts,
     )
     turn.emit(
         SplitConnector(
@@ -200,17 +203,10 @@ def _must_be_split_again(herder: Herder, name: ConnectorName, state: SplitComple
 
 
 def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
-    """Whether a task of the connector, on any worker, is FAILED, or RESTARTING because of an error. A re-split would
-    stop all tasks until the batch in flight of this task has succeeded."""
+    """Whether a task of the connector, on any worker, is failing (:func:`statuses.is_failing`). A re-split would stop
+    all tasks until the batch in flight of this task has succeeded."""
     known = (herder.statuses.get(task) for task in herder.config.committed_tasks(name))
-    return any(
-        status is not None
-        and (
-            status.state is JobState.FAILED
-            or (status.state is JobState.RESTARTING and status.trace not in (None, statuses.WAITS_FOR_CONFIG))
-        )
-        for status in known
-    )
+    return any(status is not None and statuses.is_failing(status) for status in known)
 
 
 def _publish_task_configs(
@@ -278,11 +274,8 @@ def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
         case SplitFailed(is_transient=True):
             _schedule_split_retry(turn, event, split, splitting)
         case SplitFailed(config_line_offset=written_at, trace=trace):
-            connector = turn.herder.config.connector(event.connector)
             split.state = Unsplittable(
-                config_line_offset=written_at,
-                commit_line_offset=None if connector is None else connector.commit_line_offset,
-                trace=trace,
+                config_line_offset=written_at, commit_line_offset=splitting.commit_line_offset, trace=trace
             )
 
 
@@ -358,7 +351,7 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
         return  # A newer config or split replaced it before the leader responded.
     if event.refusal is None:
         if publishing is not None and publishing.commit_line_offset == state.commit_line_offset:
-            split.state = replace(state, publication=PublishedTaskConfigs())
+            split.state = replace(state, publication=PublishedTaskConfigs(), failed_publications=0)
         return
     wait_ms = min(RETRY_FIRST_MS << min(state.failed_publications, 16), RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms

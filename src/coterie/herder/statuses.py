@@ -18,6 +18,12 @@ WAITS_FOR_CONFIG = "The connector is split again; the task waits for its config"
 """The trace of a task that is RESTARTING because its checkpoint generation is closed."""
 
 
+def is_failing(status: Status) -> bool:
+    """Whether the job with this status is FAILED, or RESTARTING because of an error."""
+    has_error = status.trace not in (None, WAITS_FOR_CONFIG)
+    return status.state is JobState.FAILED or (status.state is JobState.RESTARTING and has_error)
+
+
 def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = None) -> None:
     """Queue a status of ``job`` for the status topic, unless it equals the last status that this worker reported.
     FAILED and UNASSIGNED are not written over the status of a newer owner."""

@@ -176,6 +176,8 @@ class Splitting:
     config_line_offset: int | None
     """Identifies the config that is being split (:attr:`Connector.config_line_offset`); None when the result is no
     longer needed."""
+    commit_line_offset: int | None = None
+    """The last commit of the connector's task configs when the split began (:attr:`Connector.commit_line_offset`)."""
     keeps_source_parts: bool = False
     """Whether the tasks keep their source parts, because a task was failing when the split began."""
     failed_attempts: int = 0
@@ -204,8 +206,8 @@ class Unsplittable:
     config_line_offset: int
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
     commit_line_offset: int | None
-    """The last commit of the connector's task configs at that time (:attr:`Connector.commit_line_offset`). A later one
-    shows that another worker has finished a closed checkpoint generation."""
+    """The last commit of the connector's task configs when the split began (:attr:`Connector.commit_line_offset`). A
+    later one shows that another worker has finished a closed checkpoint generation."""
     trace: str = field(repr=False)
     """The error, for the connector's status."""
 

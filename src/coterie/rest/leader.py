@@ -173,8 +173,9 @@ async def forward_to_worker(
 
 
 def _select_headers(headers: Headers | httpx.Headers, names: Sequence[str]) -> dict[str, str]:
-    """Those of ``headers`` whose names are in ``names``, without regard to case. The values of repeated headers are
-    joined, which does not change their meaning (RFC 9110, section 5.3)."""
+    """Those of ``headers`` whose names are in ``names``, without regard to case. The values of a repeated header are
+    joined by commas, as RFC 9110, section 5.3, permits for lists such as ``If-Match``. The other headers must not be
+    repeated."""
     values = headers.getlist if isinstance(headers, Headers) else headers.get_list
     return {name: ", ".join(values(name)) for name in names if name in headers}
 

@@ -92,10 +92,12 @@ def open_listener(host: str, port: int) -> socket.socket:
     :raises WorldError: when the port is in use, or the socket cannot listen at the address, for example because the
         host is unknown; the message contains the address.
     """
-    address = f"{host or '*'}:{port}"
+    address = f"{f'[{host}]' if ':' in host else host or '*'}:{port}"
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=256)
+        # The URL that the worker advertises for :: may have an IPv4 address.
+        is_dual = host == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server((host, port), family=family, backlog=256, dualstack_ipv6=is_dual)
         # Each connection inherits it; asyncio sets it only for sockets with an explicit protocol number. Without it,
         # the kernel sends the body of a small response only when the client has acknowledged the headers, 40 ms later.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

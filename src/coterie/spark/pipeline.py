@@ -14,7 +14,7 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
 from coterie.spark.seams import Sink, Source, TaskInput, TopicUser
 from coterie.spark.task_timeouts import TaskTimeouts
-from coterie.spark.validation import INFERRED_VALUES_KEY
+from coterie.spark.validation import GENERATION_KEY, INFERRED_VALUES_KEY
 
 TASK_DEFINITION = ConfigDef(
     (
@@ -47,9 +47,6 @@ TASK_DEFINITION = ConfigDef(
     )
 )
 """The keys that a task's config has in addition to the connector's keys, ``task.class`` and :data:`GENERATION_KEY`."""
-GENERATION_KEY = "generation"
-"""Key of a task's config: the number and id of the only checkpoint generation in which the task may start
-(:class:`coterie.spark.generations.layout.GenerationId`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

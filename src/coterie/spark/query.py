@@ -92,8 +92,8 @@ class TaskQuery:
 
     @property
     def restart_policy(self) -> RestartPolicy:
-        """When the query is started again after its last failure. A restart that a batch needs is no failure of the
-        task: it also happens with ``errors.restart.max=0``."""
+        """When the query is started again after its last failure. A batch that is too large always gets one restart,
+        also with ``errors.restart.max=0``; it counts as a failure."""
         policy = self.timeouts.restart_policy
         return replace(policy, restarts_max=policy.restarts_max or 1) if self._needs_restart else policy
 

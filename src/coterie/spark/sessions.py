@@ -15,5 +15,6 @@ def new_session(spark: SparkSession) -> SparkSession:
     registry = session._jsparkSession.sessionState().functionRegistry()
     some, identifier = jvm.scala.Some, jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
     for name in FUNCTIONS_THAT_CALL_JAVA:
-        registry.dropFunction(identifier(name, some("builtin"), some("system")))
+        if not registry.dropFunction(identifier(name, some("builtin"), some("system"))):
+            raise RuntimeError(f"Spark has no function {name} to remove: it may have another identifier")
     return session

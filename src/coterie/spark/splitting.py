@@ -37,7 +37,7 @@ from coterie.spark.generations.updater import (
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
-from coterie.spark.pipeline import GENERATION_KEY, Pipeline, split_source, split_to_store, task_configs
+from coterie.spark.pipeline import Pipeline, split_source, split_to_store, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wrap_in_plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
 from coterie.spark.positions import Positions
@@ -48,7 +48,7 @@ from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
 from coterie.spark.transforms import first_message_line
-from coterie.spark.validation import sink_change_errors, source_change_errors, task_count_change_errors
+from coterie.spark.validation import GENERATION_KEY, sink_change_errors, source_change_errors, task_count_change_errors
 
 log = logging.getLogger(__name__)
 

@@ -52,13 +52,14 @@ from coterie.spark.generations.checkpoint_take_over import (
 )
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
 from coterie.spark.generations.resplit import record_task_stopped
-from coterie.spark.pipeline import GENERATION_KEY, Pipeline
+from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, PluginTimeoutError, result_of
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import Outage
+from coterie.spark.validation import GENERATION_KEY
 
 log = logging.getLogger(__name__)
 

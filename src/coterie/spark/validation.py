@@ -49,6 +49,9 @@ from coterie.spark.sources.kafka import KafkaSource
 
 logger = logging.getLogger(__name__)
 
+GENERATION_KEY = "generation"
+"""Key of a task's config: the number and id of the only checkpoint generation in which the task may start
+(:class:`coterie.spark.generations.layout.GenerationId`)."""
 INFERRED_VALUES_KEY = "task.inferred"
 """Key of a task's config: the values that its checkpoint generation inferred for source keys that the connector's
 config does not set, as a JSON object by name without the prefix."""
@@ -184,7 +187,8 @@ def _validate_and_complete_source(
     errors |= source.config.unknown_key_errors(source.definition, source.plugin.free_key_prefixes)
     # Check jars, other keys and the server first: without them Spark would only report that it finds no columns.
     errors = errors or source.plugin.validate(spark, source.config)
-    if not errors and not checkpointed_task_configs and isinstance(source.plugin, HasStartPositions):
+    has_begun = any(GENERATION_KEY in task for task in checkpointed_task_configs)
+    if not errors and not has_begun and isinstance(source.plugin, HasStartPositions):
         errors = source.plugin.start_position_errors(source.config)
     if errors or not source.plugin.keys_to_infer(source.config):
         return source, errors

@@ -218,7 +218,7 @@ class Chores:
                 chore.checkpointed_task_configs,
                 keeps_source_parts=chore.keeps_source_parts,
             )
-            _check_are_text(configs)
+            _check_encodable(configs)
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitEndedError)
             trace = _trace_for_status(error)
@@ -402,7 +402,7 @@ class Chores:
         return StatusAppendEnded()
 
 
-def _check_are_text(task_configs: Sequence[Mapping[str, str]]) -> None:
+def _check_encodable(task_configs: Sequence[Mapping[str, str]]) -> None:
     """Check that task configs can be written to the config topic.
 
     :raises WorldError: when a key or a value contains half of a surrogate pair; names the key.

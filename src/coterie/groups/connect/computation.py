@@ -173,10 +173,10 @@ def pause_computations(turn: Turn) -> None:
 
 
 def end_pause_after_failures(turn: Turn) -> None:
-    """A member has joined, which may compute where the others have failed: end the pause after failed computations."""
+    """End the pause after failed computations: a member has joined, and it may be able to compute. If all fail again,
+    the next pause is longer."""
     group = turn.group
     if group.failures and isinstance(group.computation, NoComputation):
-        group.failures = 0
         group.computation = NoComputation()
 
 

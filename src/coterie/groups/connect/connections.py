@@ -52,7 +52,7 @@ def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
         for one, closure in group.closures.items()
         if ConnectionGraceTimer(member_id=one) in group.deadlines
     ]
-    oldest_ms = min(begins_ms, default=turn.now_ms)
+    oldest_ms = min(begins_ms)
     group.closures = {one: closure for one, closure in group.closures.items() if closure.closed_at_ms >= oldest_ms}
 
 

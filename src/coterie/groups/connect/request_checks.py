@@ -17,7 +17,7 @@ CLAIMS_MAX = 10_000
 """The maximum number of jobs that one member claims: they are stored with the member, and each computing member
 receives those of all members."""
 CLAIMS_SIZE_MAX = 1024 * 1024
-"""The maximum length of the names in all jobs that one member claims."""
+"""The maximum number of characters in the names of all jobs that one member claims."""
 
 
 def check_heartbeat(group: Group, request: Heartbeat) -> None:

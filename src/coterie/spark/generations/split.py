@@ -84,12 +84,14 @@ class Split:
             }
         return {uri: position for uri, position in positions.items() if self._task_number_by_hash(uri) == task_number}
 
-    def partitions_without_position(self, positions: Positions, others: Set[str] = frozenset()) -> tuple[str, ...]:
-        """The source partitions of all tasks, and ``others``, that have no entry in ``positions``, sorted; none with a
-        hash function, whose positions are those of files."""
+    def partitions_without_position(
+        self, positions: Positions, further_partitions: Set[str] = frozenset()
+    ) -> tuple[str, ...]:
+        """The source partitions of all tasks, and ``further_partitions``, that have no entry in ``positions``, sorted;
+        none with a hash function, whose positions are those of files."""
         if self.function is not SplitFunction.PARTS_V1:
             return ()
-        return tuple(sorted((self.source_partitions | others) - positions.keys()))
+        return tuple(sorted((self.source_partitions | further_partitions) - positions.keys()))
 
     def _task_number_by_hash(self, uri: str) -> int:
         """The number of the task that reads the file ``uri``, with a hash function."""

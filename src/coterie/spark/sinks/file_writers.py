@@ -149,7 +149,8 @@ def _write_by_spark(
     ends_lines = values.get("linesep", "\n").endswith("\n")
     number = 0
     for spark_file, suffix in _spark_files(spark_folder):
-        # Without line ends a header cannot be told from rows here; a file may then be without rows.
+        # Only a line feed ends the header line that `_has_rows` skips. With another line separator every file is kept,
+        # also one with a header and no row.
         if (has_header and not ends_lines) or _has_rows(spark_file, format_, has_header=has_header):
             folder = files.folder / spark_file.parent.relative_to(spark_folder)
             folder.mkdir(parents=True, exist_ok=True)

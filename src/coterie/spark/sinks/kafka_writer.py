@@ -63,8 +63,8 @@ LEDGER_READ_TIMEOUT_S = 45
 task's commit. Less than the default of ``plugin.call.timeout.ms``, so that the task is retried and does not fail."""
 PRODUCER_BLOCK_MAX_MS = 45_000
 """The default of the producer's ``max.block.ms``, for the same reason less than Kafka's own default, a minute."""
-CLOSE_TIMEOUT_MS = 2_000
-"""The longest wait, when a producer is closed, for the abort of its open transaction."""
+CLOSE_TIMEOUT_MS = 1_000
+"""The longest wait for Kafka's client when a producer is closed."""
 POLL_TIMEOUT_MS = 500
 """How long one poll of the ledger waits for records, in ms."""
 FIRST_READ_OFFSETS = 1000
@@ -288,8 +288,8 @@ class KafkaWriter:
 
     def _release_producer(self, pooled_producer: Any) -> None:
         """Close the producer of ``pooled_producer``, one of Spark's pool, and return it to the pool, which removes its
-        entry some minutes later. The producer aborts an open transaction, which would hide later records from readers,
-        if it can within :data:`CLOSE_TIMEOUT_MS`. Raises nothing."""
+        entry some minutes later. Kafka's client first ends a commit that has begun, or aborts the open transaction,
+        which would hide later records from readers; after :data:`CLOSE_TIMEOUT_MS` it gives up. Raises nothing."""
         try:
             pooled_producer.producer().close(self._java.java.time.Duration.ofMillis(CLOSE_TIMEOUT_MS))
             self._producer_pool.release(pooled_producer)

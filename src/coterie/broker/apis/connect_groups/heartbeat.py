@@ -52,6 +52,8 @@ async def _handle_large(broker: BrokerContext, request: ApiRequest) -> Values:
         event = await broker.codec_thread.run(_to_event, request, NO_REPLY)
     except InvalidFieldError as error:
         return _refusal_values(request, ConnectErrorCode.INVALID_REQUEST, str(error))
+    if (group_error := classic_group_error(broker, group_id)) is not None:  # one may have been created meanwhile
+        return _refusal_values(request, ConnectErrorCode.GROUP_ID_NOT_FOUND, group_error)
 
     def make_heartbeat_event(reply_to: ReplyTo) -> Heartbeat:
         return request.connection.begin_heartbeat(
