@@ -2,7 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-FUNCTIONS_THAT_CALL_JAVA = ("java_method", "reflect", "try_reflect")
+FUNCTIONS_THAT_CALL_JAVA: tuple[str, ...] = ("java_method", "reflect", "try_reflect")
 """Spark's SQL functions that call any static method of Java, also ``System.exit``."""
 
 

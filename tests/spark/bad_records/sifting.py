@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
+import pytest
 
+from coterie.spark import sessions
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -17,7 +19,14 @@ RANDOMLY_BAD = {
         "CAST(reflect('java.lang.Math', 'random') AS DOUBLE) < 0.5 OR raise_error('bad by chance') IS NULL"
     ),
 }
-"""A transform for which a record may be bad in one evaluation and good in another; Spark's rand() is deterministic."""
+"""A transform for which a record may be bad in one evaluation and good in another; Spark's rand() is deterministic. It
+needs :func:`allow_calls_of_java`."""
+
+
+def allow_calls_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let conditions call Java, as those of connectors cannot: SQL has no other function that is random in each
+    evaluation."""
+    monkeypatch.setattr(sessions, "FUNCTIONS_THAT_CALL_JAVA", ())
 
 
 def postgres_config(kafka: Kafka, server: PostgresServer, topic: str, **keys: str) -> dict[str, str]:

@@ -22,7 +22,14 @@ from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
 from coterie.spark.sinks.postgres_writer import StagedTransaction
 from tests.ports import free_port
-from tests.spark.bad_records.sifting import RANDOMLY_BAD, dead_letters_in, good_and_bad, numbers, postgres_config
+from tests.spark.bad_records.sifting import (
+    RANDOMLY_BAD,
+    allow_calls_of_java,
+    dead_letters_in,
+    good_and_bad,
+    numbers,
+    postgres_config,
+)
 from tests.spark.conftest import Rig, rows_of
 from tests.spark.sinks.file_owners import other_device
 from tests.spark.sinks.kafka_rows import records
@@ -35,6 +42,11 @@ BAD = [b"", b'{"row": 1} trailing', b'{"row": "x"}', b"[1]", b'{"row": 1']
 BATCHES = 2
 ROWS = 80
 PER_BATCH = str(ROWS // BATCHES)
+
+
+@pytest.fixture(autouse=True)
+def random_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    allow_calls_of_java(monkeypatch)
 
 
 @pytest.fixture
