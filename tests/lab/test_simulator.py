@@ -57,6 +57,7 @@ def test_all_invariants_hold_for_workers(seed: int) -> None:
 
 
 @in_one_process
+@pytest.mark.timeout(600)  # All plays, if no test before has played them.
 def test_the_plays_of_workers_cover_all_listed_events() -> None:
     """An event that occurs in no seed is not tested, even if all invariants hold."""
     stories = "\n".join(plays.fleet(seed).trace_text for seed in (1, 5, 7, 8, 10, 17, 24, 26))
@@ -86,6 +87,7 @@ def test_all_invariants_hold_for_a_connect_group(seed: int) -> None:
 
 
 @in_one_process
+@pytest.mark.timeout(600)  # All plays, if no test before has played them.
 def test_the_plays_of_connect_groups_cover_all_listed_events() -> None:
     """An event that occurs in no seed is not tested, even if all invariants hold."""
     stories = "\n".join(plays.connect(seed).trace_text for seed in plays.SEEDS)
@@ -128,6 +130,7 @@ def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
 
 
 @in_one_process
+@pytest.mark.timeout(600)  # All plays, if no test before has played them.
 def test_the_plays_of_clients_cover_all_listed_events() -> None:
     """An event that occurs in no seed is not tested, even if all invariants hold."""
     stories = "\n".join(plays.clients(seed).trace_text for seed in plays.CLIENTS_SEEDS)
@@ -150,6 +153,7 @@ def test_all_invariants_hold_for_producers_and_their_transactions(seed: int) -> 
 
 
 @in_one_process
+@pytest.mark.timeout(600)  # All plays, if no test before has played them.
 def test_the_plays_of_producers_cover_all_listed_events() -> None:
     stories = "\n".join(plays.producers(seed).trace_text for seed in plays.PRODUCERS_SEEDS)
     for pattern in (
