@@ -73,7 +73,7 @@ def both_processes(tmp_path: Path, warm: tuple[TaskProcess, TaskProcess]) -> Ite
         holder.ask("stop", "stopped")
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(30, marks=pytest.mark.soak)])
 def test_of_two_processes_that_take_one_checkpoint_over_one_wins_each_time(
     tmp_path: Path, both_processes: tuple[TaskProcess, TaskProcess], rounds: int
 ) -> None:

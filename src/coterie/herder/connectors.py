@@ -26,6 +26,7 @@ from coterie.herder.messages import (
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.writes import PutTaskConfigs
+from coterie.herder.restart_policy import doubled_delay_ms
 from coterie.herder.seams import SourcePartsChanged, TaskSpec
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import ConnectorRetryDue
@@ -281,7 +282,7 @@ def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
 
 def _schedule_split_retry(turn: Turn, event: SplitFailed, split: ConnectorRun, splitting: Splitting) -> None:
     """Set the time of the next attempt to split the connector, and log it."""
-    wait_ms = min(RETRY_FIRST_MS << min(splitting.failed_attempts, 16), RETRY_MAX_MS)
+    wait_ms = doubled_delay_ms(RETRY_FIRST_MS, splitting.failed_attempts, RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
     split.state = SplitRetryPending(
         config_line_offset=event.config_line_offset,
@@ -353,7 +354,7 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
         if publishing is not None and publishing.commit_line_offset == state.commit_line_offset:
             split.state = replace(state, publication=PublishedTaskConfigs(), failed_publications=0)
         return
-    wait_ms = min(RETRY_FIRST_MS << min(state.failed_publications, 16), RETRY_MAX_MS)
+    wait_ms = doubled_delay_ms(RETRY_FIRST_MS, state.failed_publications, RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
     split.state = replace(
         state,

@@ -230,7 +230,7 @@ def test_the_jobs_of_a_member_that_leaves_permanently_move_at_once() -> None:
 
 @pytest.mark.parametrize("epoch", [-1, -2])
 def test_a_removed_member_that_leaves_releases_the_jobs_that_it_may_still_have_run(epoch: int) -> None:
-    """An operator has removed it; its worker has stopped its tasks since, and says so."""
+    """An operator has removed the member. Its worker has stopped all tasks since then, and sends its last heartbeat."""
     conversation = Conversation()
     conversation.settle("w0", "w1")
     conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w1")))

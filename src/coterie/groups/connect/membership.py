@@ -369,7 +369,7 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
     """
     group = turn.group
     member_id = request.member_id
-    if member_id in group.departed and member_id not in group.members:
+    if member_id in group.departed:
         on_leave_of_departed_member(turn, request)
         return
     check_member(group, member_id)

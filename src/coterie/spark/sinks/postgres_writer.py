@@ -50,6 +50,16 @@ from coterie.spark.sinks.postgres_tables import (
 )
 from coterie.spark.sinks.postgres_target import PostgresTarget
 
+_TEMPORARY_ERROR_CODES = (
+    "08",  # the connection
+    "25006",  # a read-only transaction: the server became a standby
+    "53",  # insufficient resources: too many connections, disk full
+    "55P03",  # a lock was not available
+    "57014",  # the statement was cancelled: statement_timeout, or a long lock
+    "57P05",  # the idle session was ended
+)
+"""PostgreSQL's error codes, or their classes, of states of the server that end without a change of the connector."""
+
 T = TypeVar("T")
 
 LEDGER_TABLE = "coterie_ledger"
@@ -167,17 +177,6 @@ def connect(target: PostgresTarget, application_name: str) -> PostgresSession:
     session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     session.wait_limit_s = statement_timeout_ms / 1000 + SERVER_ERROR_GRACE_S
     return session
-
-
-_TEMPORARY_ERROR_CODES = (
-    "08",  # the connection
-    "25006",  # a read-only transaction: the server became a standby
-    "53",  # insufficient resources: too many connections, disk full
-    "55P03",  # a lock was not available
-    "57014",  # the statement was cancelled: statement_timeout, or a long lock
-    "57P05",  # the idle session was ended
-)
-"""PostgreSQL's error codes, or their classes, of states of the server that end without a change of the connector."""
 
 
 class PostgresWriter:

@@ -14,7 +14,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -257,6 +257,18 @@ DEFINITION = ConfigDef(
 )
 
 
+def _errors_by_key(config: PrefixedConfig, check: Callable[[], object]) -> dict[str, list[str]]:
+    """The errors that ``check`` raises, by the user's key; an error of the cluster belongs to the key of its address.
+    Empty if ``check`` raises none."""
+    try:
+        check()
+    except ConfigError as error:
+        return error.errors_as_lists
+    except WorldError as error:
+        return {config.user_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
+    return {}
+
+
 @dataclass(slots=True, kw_only=True)
 class KafkaSource:
     """Reads the topic partitions that the split assigns to one task. Its source partitions are the texts of
@@ -320,7 +332,8 @@ class KafkaSource:
             errors[config.user_key(CONSUMER_OVERRIDE_PREFIX + name)] = [f"Kafka's consumer has no property {name}"]
         if errors:
             return errors
-        try:
+
+        def check_columns_and_topics() -> None:
             if not cls.keys_to_infer(config):
                 source = cls.of(
                     config,
@@ -328,23 +341,17 @@ class KafkaSource:
                 )
                 _check_distinct_column_names(source, spark)
             cls.list_source_partitions(config)
-        except ConfigError as error:
-            return error.errors_as_lists
-        except WorldError as error:
-            return {config.user_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
-        return {}
+
+        return _errors_by_key(config, check_columns_and_topics)
 
     @classmethod
     def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
         if config.optional_value(DEFINITION, "start.offsets", str) is None:
             return {}
-        try:
-            cls.initial_positions(config, cls.list_source_partitions(config), is_new_connector=True)
-        except ConfigError as error:
-            return error.errors_as_lists
-        except WorldError as error:
-            return {config.user_key(CONSUMER_OVERRIDE_PREFIX + BOOTSTRAP_SERVERS): [str(error)]}
-        return {}
+        return _errors_by_key(
+            config,
+            lambda: cls.initial_positions(config, cls.list_source_partitions(config), is_new_connector=True),
+        )
 
     @classmethod
     def keys_to_infer(cls, config: PrefixedConfig) -> Sequence[str]:
