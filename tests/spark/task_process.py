@@ -34,8 +34,6 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import JarSettings, SparkConfig
 
 TASK = ConnectorTaskId(ConnectorName("fight"), 0)
-# As `allow_calls_of_java` of the tests of bad records, whose conditions are random in each evaluation.
-sessions.FUNCTIONS_THAT_CALL_JAVA = ()
 
 
 def end_with(parent: int) -> None:
@@ -117,4 +115,7 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[3]))
+    # As `allow_calls_of_java` of the tests of bad records, whose conditions are random in each evaluation. Not when the
+    # module is imported, which tests do in their own process.
+    sessions.FUNCTIONS_THAT_CALL_JAVA = ()
     asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[4]) if sys.argv[4:] else None))
