@@ -93,6 +93,15 @@ async def test_tombstones_differ_from_rows_of_nulls(rig: Rig) -> None:
     assert [part["offset"] for part in parts(through(rows, config))] == [0]
 
 
+async def test_a_tombstone_has_no_fields_for_a_key(rig: Rig) -> None:
+    rows, keyed = records(rig.session, ROW, None), {"type": "ValueToKey", "fields": "name"}
+    with pytest.raises(Exception, match="cannot make a key of the fields of a tombstone"):
+        parts(through(rows, config_of(**keyed)))
+    p = {"predicates": "p", "predicates__p__type": "RecordIsTombstone", "predicate": "p", "negate": "true"}
+    filtered = through(rows, config_of(type="Filter", **p | {"negate": "false"}))
+    assert [part["key"] for part in parts(through(filtered, config_of(**keyed)))] == [{"name": "a"}]
+
+
 async def test_a_transform_changes_only_the_rows_that_match_its_predicate(rig: Rig) -> None:
     p = {"predicates": "p", "predicates__p__type": "RecordIsTombstone", "predicate": "p", "negate": "true"}
     rows = records(rig.session, ROW, None)

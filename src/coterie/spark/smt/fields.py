@@ -21,7 +21,13 @@ from pyspark.sql.types import (
 
 from coterie.config.definition import Type, not_blank, one_of, split_list
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.record_columns import MetadataColumn, exact_column, metadata_column, visible_column_names
+from coterie.spark.record_columns import (
+    MetadataColumn,
+    exact_column,
+    has_metadata_column,
+    metadata_column,
+    visible_column_names,
+)
 from coterie.spark.smt.transform_type import (
     REPLACE_NULL_WITH_DEFAULT,
     ErrorsByKey,
@@ -351,11 +357,23 @@ MASK_FIELD = TransformType(
 # -- ValueToKey, HoistField, ExtractField, Flatten --------------------------------------------------------------------
 
 
+TOMBSTONE_WITHOUT_FIELDS = (
+    "The transform ValueToKey cannot make a key of the fields of a tombstone, whose value is null: drop tombstones "
+    "before, with the transform Filter and a predicate of type RecordIsTombstone"
+)
+
+
 def _apply_value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ValueToKey: the record's key becomes a struct of fields of the value."""
     columns = field_columns(rows, RecordSide.VALUE)
     names = check_columns_exist(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
-    return rows.withColumn(MetadataColumn.KEY.value, F.struct(*(columns[name].alias(name) for name in names)))
+    key = F.struct(*(columns[name].alias(name) for name in names))
+    if has_metadata_column(rows, MetadataColumn.TOMBSTONE):
+        # A key of nulls would be the same one for all tombstones. Connect refuses such a record, too.
+        key = F.when(exact_column(MetadataColumn.TOMBSTONE.value), F.raise_error(TOMBSTONE_WITHOUT_FIELDS)).otherwise(
+            key
+        )
+    return rows.withColumn(MetadataColumn.KEY.value, key)
 
 
 VALUE_TO_KEY = TransformType(
