@@ -65,6 +65,19 @@ def test_each_reference_is_replaced_and_all_other_text_stays(folder: Path, monke
     assert ConfigProviders().resolve({"a": "${env:NAME}"}) == {"a": "${env:NAME}"}
 
 
+def test_one_warning_names_the_references_to_unknown_providers(caplog: pytest.LogCaptureFixture) -> None:
+    config = {"a": "${vault:p:0}" * 2, "b": "".join(f"${{vault:p:{number}}}" for number in range(1_000))}
+    providers = ConfigProviders.from_properties({})
+    for resolve_config in (providers.resolve, providers.resolve_where_possible):
+        caplog.clear()
+        assert resolve_config(config) == config
+        (text,) = caplog.messages
+        assert text.endswith("${vault:p:0}, ${vault:p:1}, ${vault:p:2}, ${vault:p:3}, ${vault:p:4} and 995 more")
+    caplog.clear()
+    assert providers.resolve({"a": "text"}) == {"a": "text"}
+    assert caplog.messages == []
+
+
 def test_a_changed_value_counts_at_once(folder: Path) -> None:
     providers = ConfigProviders.from_properties(THREE)
     reference = {"a": f"${{directory:{folder}:token}}"}

@@ -15,7 +15,7 @@ not have stays as it is. Every value that replaces a reference is hidden in text
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 PROVIDERS_KEY = "config.providers"
 """The key with the names of the providers; the other keys of the providers begin with it and a dot."""
+UNKNOWN_REFERENCES_LOGGED = 5
+"""How many references to unknown providers the warning about a config names."""
 _CLASS_PREFIX = "org.apache.kafka.common.config.provider."
 
 
@@ -199,21 +201,14 @@ class ConfigProviders:
 
     def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
         """``config`` with the values of its references in their places. The values are hidden in texts from now on
-        (:func:`coterie.config.secrets.hide_secrets`). May block, because it reads files.
+        (:func:`coterie.config.secrets.hide_secrets`). May block, because it reads files. A reference to a provider that
+        the worker does not have stays as it is; one warning names such references.
 
         :raises ConfigError: when a provider of this worker has no value for a reference, or may not read it; names each
             key whose value has such a reference.
         :raises SecretNotHiddenError: when a value cannot be hidden everywhere.
         """
-        resolved: dict[str, str] = {}
-        errors: dict[str, list[str]] = {}
-        for key, value in config.items():
-            try:
-                resolved[key] = replace_references(value, self._replacement_of_reference)
-            except SecretNotHiddenError:
-                raise
-            except WorldError as error:
-                errors[key] = [f"The value of {key} refers to a value that cannot be read: {error}"]
+        resolved, errors = self._resolve(config)
         if errors:
             raise ConfigError(errors)
         return resolved
@@ -224,25 +219,47 @@ class ConfigProviders:
 
         :raises SecretNotHiddenError: when a value cannot be hidden everywhere.
         """
+        resolved, errors = self._resolve(config)
+        return resolved | {key: config[key] for key in errors}
+
+    def _resolve(self, config: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+        """The values of ``config`` whose references could be resolved, and the error of each other key.
+
+        :raises SecretNotHiddenError: when a value cannot be hidden everywhere.
+        """
         resolved: dict[str, str] = {}
+        errors: dict[str, list[str]] = {}
+        # Ordered and without repetitions.
+        unknown_references: dict[str, None] = {}
+
+        def replacement(reference: re.Match[str]) -> str:
+            name, path, key = reference[1], reference[2] or "", reference[3]
+            if (provider := self.by_name.get(name)) is None:
+                unknown_references[reference[0]] = None
+                return reference[0]
+            value = provider.value_of(path, key)
+            remember_secret(value)
+            return value
+
         for key, value in config.items():
             try:
-                resolved |= self.resolve({key: value})
-            except ConfigError:
-                resolved[key] = value
-        return resolved
+                resolved[key] = replace_references(value, replacement)
+            except SecretNotHiddenError:
+                raise
+            except WorldError as error:
+                errors[key] = [f"The value of {key} refers to a value that cannot be read: {error}"]
+        if unknown_references:
+            _log_unknown_references(list(unknown_references))
+        return resolved, errors
 
-    def _replacement_of_reference(self, reference: re.Match[str]) -> str:
-        """The text that replaces ``reference``, a match of :func:`replace_references`: the value, or the reference
-        itself, with a warning, if the worker has no provider of its name.
 
-        :raises SecretNotHiddenError: when the value cannot be hidden everywhere.
-        :raises WorldError: when the provider has no value for the reference, or may not read it.
-        """
-        name, path, key = reference[1], reference[2] or "", reference[3]
-        if (provider := self.by_name.get(name)) is None:
-            log.warning("%s stays as it is: the worker's %s has no provider %s", reference[0], PROVIDERS_KEY, name)
-            return reference[0]
-        value = provider.value_of(path, key)
-        remember_secret(value)
-        return value
+def _log_unknown_references(references: Sequence[str]) -> None:
+    """Log one warning about ``references`` to providers that the worker does not have."""
+    named = ", ".join(references[:UNKNOWN_REFERENCES_LOGGED])
+    if (others := len(references) - UNKNOWN_REFERENCES_LOGGED) > 0:
+        named += f" and {others} more"
+    log.warning(
+        "References of a config stay as they are, because the worker's %s lacks their providers: %s",
+        PROVIDERS_KEY,
+        named,
+    )
