@@ -97,8 +97,8 @@ async def test_a_tombstone_has_no_fields_for_a_key(rig: Rig) -> None:
     rows, keyed = records(rig.session, ROW, None), {"type": "ValueToKey", "fields": "name"}
     with pytest.raises(Exception, match="cannot make a key of the fields of a tombstone"):
         parts(through(rows, config_of(**keyed)))
-    p = {"predicates": "p", "predicates__p__type": "RecordIsTombstone", "predicate": "p", "negate": "true"}
-    filtered = through(rows, config_of(type="Filter", **p | {"negate": "false"}))
+    config = config_of(type="Filter", predicate="p", predicates="p", predicates__p__type="RecordIsTombstone")
+    filtered = through(rows, config)
     assert [part["key"] for part in parts(through(filtered, config_of(**keyed)))] == [{"name": "a"}]
 
 

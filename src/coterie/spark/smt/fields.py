@@ -357,12 +357,6 @@ MASK_FIELD = TransformType(
 # -- ValueToKey, HoistField, ExtractField, Flatten --------------------------------------------------------------------
 
 
-TOMBSTONE_WITHOUT_FIELDS = (
-    "The transform ValueToKey cannot make a key of the fields of a tombstone, whose value is null: drop tombstones "
-    "before, with the transform Filter and a predicate of type RecordIsTombstone"
-)
-
-
 def _apply_value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
     """ValueToKey: the record's key becomes a struct of fields of the value."""
     columns = field_columns(rows, RecordSide.VALUE)
@@ -370,9 +364,11 @@ def _apply_value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedCon
     key = F.struct(*(columns[name].alias(name) for name in names))
     if has_metadata_column(rows, MetadataColumn.TOMBSTONE):
         # A key of nulls would be the same one for all tombstones. Connect refuses such a record, too.
-        key = F.when(exact_column(MetadataColumn.TOMBSTONE.value), F.raise_error(TOMBSTONE_WITHOUT_FIELDS)).otherwise(
-            key
+        tombstone_error = F.raise_error(
+            "The transform ValueToKey cannot make a key of the fields of a tombstone, whose value is null: drop "
+            "tombstones before, with the transform Filter and a predicate of type RecordIsTombstone"
         )
+        key = F.when(exact_column(MetadataColumn.TOMBSTONE.value), tombstone_error).otherwise(key)
     return rows.withColumn(MetadataColumn.KEY.value, key)
 
 
