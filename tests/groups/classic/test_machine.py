@@ -301,3 +301,17 @@ def test_after_a_restart_an_unassigned_generation_is_skipped_by_a_new_rebalance(
     assert driver.error(driver.sync("m1", 2, assignments={"m1": b"late"})) is ErrorCode.rebalance_in_progress
     driver.join("m2")
     assert driver.join_response(driver.join("m1")).generation == 3
+
+
+def test_after_a_restart_a_sync_with_the_forgotten_protocol_gets_rebalance_in_progress(driver: "GroupDriver") -> None:
+    """A consumer that gets INCONSISTENT_GROUP_PROTOCOL ends; one that gets REBALANCE_IN_PROGRESS rejoins."""
+    driver.settle(1)
+    driver.join("m1")
+    assert (driver.phase, driver.group.generation) == (Phase.COMPLETING_REBALANCE, 2)
+    driver.restart()
+    sync = driver.sync("m1", 2, assignments={"m1": b"late"}, protocol_type="connect", protocol="v1")
+    assert driver.error(sync) is ErrorCode.rebalance_in_progress
+    sync = driver.sync("m1", 2, protocol_type="consumer", protocol="v1")
+    assert driver.error(sync) is ErrorCode.inconsistent_group_protocol
+    rejoined = driver.join_response(driver.join("m1"))
+    assert (rejoined.generation, rejoined.protocol) == (3, "v1")

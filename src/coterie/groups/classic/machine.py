@@ -263,8 +263,7 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
     check_group_id(group)
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
-    if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
-        raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
+    check_selected_protocol(group, request)
     phase = group.phase
     if phase is Phase.PREPARING_REBALANCE:
         raise KafkaRefusal(ErrorCode.rebalance_in_progress)
@@ -396,6 +395,19 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
     if group.members and not (
         request.protocol_type == group.protocol_type and group.protocol_support.any_supported_by_all(request.protocols)
     ):
+        raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
+
+
+def check_selected_protocol(group: Group, request: SyncGroup) -> None:
+    """Check that the protocol type and the protocol of the request, if it has them (KIP-559), are the group's.
+
+    :raises KafkaRefusal: INCONSISTENT_GROUP_PROTOCOL.
+    """
+    if request.protocol_type not in (None, group.protocol_type):
+        raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
+    # A coordinator that was restarted in the sync phase does not know the protocol that was selected: a generation
+    # without assignments is stored without its protocol. Clients end with this error, so it is not guessed.
+    if group.protocol is not None and request.protocol not in (None, group.protocol):
         raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
 
 

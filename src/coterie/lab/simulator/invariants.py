@@ -132,6 +132,9 @@ class Invariant(StrEnum):
     """A member receives the assignment that the leader of its generation has sent for it."""
     ONE_PER_INSTANCE = "one-per-instance"
     """A member that was replaced by a newer member with the same instance id receives only errors (KIP-345)."""
+    PROTOCOL_KEPT = "protocol-kept"
+    """No SyncGroup with the protocol of its member's JoinGroup response gets INCONSISTENT_GROUP_PROTOCOL, which ends a
+    Kafka client, also after crashes (KIP-559)."""
     STATIC_STAYS_QUIET = "static-stays-quiet"
     """A static member that rejoins a STABLE group with unchanged protocols causes no rebalance (KIP-345)."""
     CURRENT_COMMITS = "current-commits"

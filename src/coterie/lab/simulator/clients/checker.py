@@ -175,10 +175,17 @@ class ClientsChecker:
     def _check_computed_response(self, step: CoordinatorStep, reply: Reply[Response]) -> None:
         """Check a response in the step that computes it.
 
-        :raises Violation: ONE_PER_INSTANCE, AS_LED, CURRENT_COMMITS, GONE, STATIC_STAYS_QUIET, NOTHING_LOST.
+        :raises Violation: PROTOCOL_KEPT, ONE_PER_INSTANCE, AS_LED, CURRENT_COMMITS, GONE, STATIC_STAYS_QUIET,
+            NOTHING_LOST.
         """
         request, response = step.unanswered_requests[reply.to], reply.response
         self._received_when_computed[reply.to] = self._received
+        if isinstance(request, SyncGroup) and response.error is ErrorCode.inconsistent_group_protocol:
+            # Each client sends the protocol of its JoinGroup response.
+            raise Violation(
+                Invariant.PROTOCOL_KEPT,
+                f"{request.member_id} syncs with the protocol {request.protocol} that it has received, and is refused",
+            )
         if response.error is not ErrorCode.none:
             return
         if isinstance(request, Heartbeat | SyncGroup | JoinGroup) or (
