@@ -21,7 +21,9 @@ class Kafka:
         self.next_row = 0
 
     def create(self, topic: str, partitions: int) -> None:
-        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        # The records of some tests have timestamps of long ago: with a retention time the broker may delete them.
+        new_topic = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+        for future in self.admin.create_topics([new_topic]).values():
             future.result(30)
 
     def delete(self, topic: str) -> None:
