@@ -33,6 +33,7 @@ from coterie.spark.failures import (
     error_message,
     hide_secrets_in_exceptions,
     java_error_message,
+    java_exception_of,
     message_of_raise_error,
     message_with_trace,
 )
@@ -40,6 +41,7 @@ from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import clean_up_stage, plugin_stage
 from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
+from coterie.spark.sources.kafka_client import is_retriable
 from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeouts
 from coterie.spark.transforms import apply_transforms
 
@@ -69,7 +71,8 @@ class TaskQuery:
         self.permanent_failure: str | None = None
         """The message of a failure that a restart would only repeat; None without such a failure."""
         self.is_server_unreachable = False
-        """Whether the last start or batch failed because a server could not be reached."""
+        """Whether the last start or batch failed because a server could not be reached. After a failure between
+        batches :meth:`end_reason` sets it."""
         self._needs_restart = False
         """Whether the last batch was ended in order to start the query with another limit (BatchTooLargeError)."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
@@ -261,14 +264,21 @@ class TaskQuery:
 
     def end_reason(self) -> str:
         """Why the query ended: the cause in one line, followed by Spark's stack trace; or only
-        :attr:`permanent_failure`, if that is set; or that the query ended without an error."""
+        :attr:`permanent_failure`, if that is set; or that the query ended without an error.
+
+        Spark fails a query itself, without a failed batch, when its source cannot find the next batch. If the reason is
+        a server that does not respond, this sets :attr:`is_server_unreachable`."""
         if self.permanent_failure is not None:
             return hide_secrets(self.permanent_failure)
         spark_failure = self._query.exception() if self._query is not None else None
         if spark_failure is None:
             return "The query ended without an error"
         assert self._query is not None
-        cause = self._last_failure or java_error_message(self._query._jsq.exception().get())
+        cause = self._last_failure
+        if cause is None:
+            java_exception = self._query._jsq.exception().get()
+            self.is_server_unreachable = is_retriable(java_exception)
+            cause = java_error_message(java_exception)
         return hide_secrets(f"{cause}\n\n{spark_failure}")
 
     def stop(self, *, grace_ms: int) -> None:
@@ -395,6 +405,7 @@ class TaskQuery:
         except Exception as error:
             self.permanent_failure = message_of_raise_error(error)
             self._last_failure = f"Batch {batch_id} failed: {error_message(error)}"
+            self.is_server_unreachable = is_retriable(java_exception_of(error))
             raise
         finally:
             self._running_batch_and_start_s = None

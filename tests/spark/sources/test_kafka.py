@@ -4,13 +4,15 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 
 from coterie.config.security import KafkaSecurity
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskRetrying
 from coterie.kafka.security import java_settings, librdkafka_settings
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
@@ -20,9 +22,12 @@ from coterie.spark.plugins import configured_source
 from coterie.spark.seams import Batch, StagedBatch, TaskInput
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.sources.kafka_batch import spark_consumer_options
+from coterie.spark.sources.kafka_client import is_retriable
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.certificates import Authority
+from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.sink_files import batch_of, take_back, visible_files
 from tests.spark.conftest import Rig, rows_of
@@ -515,3 +520,81 @@ async def test_a_running_task_overtaken_by_retention_continues_after_one_restart
     before = [row for row in kafka.rows("behind") if row < 35]
     assert before == list(range(len(before)))
     assert kafka.rows("behind") == [*before, *range(35, 40)]
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker of this test only, which it may kill."""
+    broker = EmbeddedBroker(tmp_path / "broker")
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.mark.parametrize("moment", ["between batches", "in a batch"])
+async def test_a_query_that_spark_fails_while_the_broker_is_away_waits_for_it(
+    rig: Rig, own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: Path, moment: str
+) -> None:
+    kafka = Kafka(own_broker.bootstrap_servers, tmp_path)
+    kafka.create("away", 2)
+    kafka.produce_rows("away", 2)
+
+    def options(properties: Mapping[str, str]) -> dict[str, str]:
+        # Spark's default is two minutes.
+        return {**spark_consumer_options(properties), "kafkaConsumer.pollTimeoutMs": "1000"}
+
+    monkeypatch.setattr("coterie.spark.sources.kafka.spark_consumer_options", options)
+    limits = {f"consumer.override.{name}": "1000" for name in ("default.api.timeout.ms", "request.timeout.ms")} | {
+        "errors.retry.timeout": "-1",
+        "errors.retry.delay.max.ms": "500",
+    }
+    start = await rig.start(kafka.config("away") | limits, "away")
+    await rig.wait_until(lambda: len(kafka.rows("away")) >= kafka.next_row)
+    if moment == "in a batch":
+        # The plan of the batch is complete when the broker ends, and Spark reads the records in the sink.
+        stage = FileSink.stage
+
+        def kill_and_stage(sink: FileSink, batch: Batch) -> StagedBatch:
+            monkeypatch.setattr(FileSink, "stage", stage)
+            own_broker.kill()
+            return stage(sink, batch)
+
+        monkeypatch.setattr(FileSink, "stage", kill_and_stage)
+        kafka.produce_rows("away", 2)
+    else:
+        own_broker.kill()
+    # The first attempt is the query's own end, the second one a start that finds no broker.
+    for _ in range(2):
+        event = await asyncio.wait_for(rig.runtime.next_event(), 60)
+        while not isinstance(event, TaskRetrying):
+            assert not isinstance(event, RuntimeDied | TaskDied), event
+            event = await asyncio.wait_for(rig.runtime.next_event(), 60)
+        assert event.trace.startswith("A server cannot be reached; the task is restarted")
+    own_broker.start()
+    kafka.produce_rows("away", 2)
+    await rig.wait_until(lambda: len(kafka.rows("away")) >= kafka.next_row)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert kafka.rows("away") == list(range(kafka.next_row))
+
+
+async def test_only_exceptions_that_another_attempt_may_not_meet_again_are_retriable(rig: Rig, kafka: Kafka) -> None:
+    java: Any = rig.session._jvm
+    errors = java.org.apache.kafka.common.errors
+
+    def is_retriable_inside(cause: Any) -> bool:
+        return is_retriable(java.java.lang.RuntimeException("outer", cause))
+
+    timeout = java.java.util.concurrent.TimeoutException
+    assert is_retriable_inside(errors.TimeoutException("no answer"))
+    assert is_retriable_inside(errors.NotLeaderOrFollowerException())
+    assert is_retriable_inside(timeout("Cannot fetch record for offset 3 in 1000 milliseconds"))
+    for permanent in (
+        errors.CorruptRecordException("damaged"),
+        errors.RecordTooLargeException("large"),
+        errors.SaslAuthenticationException("password"),
+        errors.TopicAuthorizationException("right"),
+        java.org.apache.kafka.clients.consumer.OffsetOutOfRangeException(java.java.util.HashMap()),
+        timeout("Futures timed out after [300 seconds]"),
+        None,
+    ):
+        assert not is_retriable_inside(permanent)

@@ -293,16 +293,29 @@ _TIMEOUT_EXCEPTION = "java.util.concurrent.TimeoutException"
 _RETRIABLE_EXCEPTION = "org.apache.kafka.common.errors.RetriableException"
 """The exception of Kafka's clients for errors after which a retry may succeed: no connection, no response in time, no
 leader yet."""
+_DAMAGED_EXCEPTION = "org.apache.kafka.common.errors.CorruptRecordException"
+"""The one retriable exception of Kafka's clients that a server which responds does not cure: a stored record is
+damaged."""
+_SPARK_FETCH_TIMEOUT = f"{_TIMEOUT_EXCEPTION}: Cannot fetch record for offset "
+"""How the text of Spark's exception begins when a consumer of Spark's Kafka source received no record in time."""
 
 
 def is_retriable(error: Any) -> bool:
-    """Whether Kafka's client marks a Java exception, or one of its causes, as retriable."""
+    """Whether a Java exception, or one of its causes, means that a Kafka cluster does not respond now: Kafka's client
+    marks it as retriable (except a damaged record), or Spark's Kafka source received no record in time.
+
+    Also True when a topic is absent, because the metadata of a broker that has just started may lack it; whoever
+    retries must check whether the topic was deleted. None as ``error`` is not retriable.
+    """
     while error is not None:
         java_class = error.getClass()
-        while java_class is not None:
+        is_damaged = java_class.getName() == _DAMAGED_EXCEPTION
+        while java_class is not None and not is_damaged:
             if java_class.getName() == _RETRIABLE_EXCEPTION:
                 return True
             java_class = java_class.getSuperclass()
+        if str(error.toString()).startswith(_SPARK_FETCH_TIMEOUT):
+            return True
         error = error.getCause()
     return False
 
