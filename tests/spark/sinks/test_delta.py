@@ -133,6 +133,19 @@ async def test_keys_that_do_not_fit_the_table_are_refused(rig: Rig, tmp_path: Pa
     assert "delta.appendOnly=true" in errors["sink.insert.mode"][0]
 
 
+async def test_an_upsert_of_several_tasks_is_refused_if_exactly_once_is_required(rig: Rig, tmp_path: Path) -> None:
+    """Spark's Delta merges large batches, and its commit may replace one of another task."""
+    config = config_of(rig, tmp_path, exactly__once__support="required", tasks__max="2")
+    assert await rig.config_errors(config, ()) == {}, "deltalake commits all batches that are appended"
+    upsert = config | {"sink.insert.mode": "upsert", "sink.pk.fields": "row"}
+    errors = await rig.config_errors(upsert, ())
+    assert set(errors) == {"tasks.max"}
+    assert "sink.insert.mode=upsert" in errors["tasks.max"][0]
+    assert "set tasks.max=1, or remove exactly.once.support=required" in errors["tasks.max"][0]
+    for accepted in ({"tasks.max": "1"}, {"exactly.once.support": "requested"}):
+        assert await rig.config_errors(upsert | accepted, ()) == {}
+
+
 async def test_without_deltalake_validate_and_start_name_the_extra(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,19 +40,28 @@ def find_table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, 
         return config.error_by_key(
             "path", f"Only Spark can write to this table: {layout.spark_only_reason}. {missing_jars}"
         )
-    if layout is not None and layout.spark_only_reason and _requires_exactly_once_of_several_tasks(config):
-        return {
-            "tasks.max": [
-                f"Only Spark can write to this table ({layout.spark_only_reason}), and commits of two tasks may "
-                "replace each other: set tasks.max=1, or remove exactly.once.support=required"
-            ]
-        }
+    if _requires_exactly_once_of_several_tasks(config):
+        advice = "set tasks.max=1, or remove exactly.once.support=required"
+        if layout is not None and layout.spark_only_reason:
+            return {
+                "tasks.max": [
+                    f"Only Spark can write to this table ({layout.spark_only_reason}), and commits of two tasks may "
+                    f"replace each other: {advice}"
+                ]
+            }
+        if target.is_upsert:
+            return {
+                "tasks.max": [
+                    f"With {config.user_key('insert.mode')}=upsert Spark merges the batches that are too large for the "
+                    f"driver, and its commit may replace the commit of another task: {advice}"
+                ]
+            }
     return {}
 
 
 def _requires_exactly_once_of_several_tasks(config: PrefixedConfig) -> bool:
-    """Whether the config requires exactly once and allows more than one task. For a table that only Spark can write to,
-    Spark's Delta does not guarantee exactly once to several tasks."""
+    """Whether the config requires exactly once and allows more than one task. Spark's Delta does not guarantee exactly
+    once to several tasks: its commit is a rename, which may replace a commit of another worker at the same moment."""
     connector_config = config.config
     return (
         connector_config.get("exactly.once.support", "").strip() == "required"
