@@ -60,8 +60,9 @@ _RETRY_DELAY_MS = 1_000
 
 
 class Transactions:
-    """The states of all transactional ids of this broker, and of the producers in its partitions. Created by
-    :meth:`open`."""
+    """Runs the transactions of this broker: the steps of transactional ids and the batches of producers are queued for
+    the log's writer thread, transactions are aborted after their timeout, and expired producers are deleted. The states
+    are in the log's tables; this object holds only the timers. Created by :meth:`open`."""
 
     def __init__(
         self,

@@ -179,7 +179,9 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
     for name in options.add:
         if not name.strip():
             raise WorldError("--add: a worker needs a name")
-        if name in joining_members or group.matching_members(name):
+        if name in joining_members:
+            raise WorldError(f"--add {name} is given twice; give each new worker another name")
+        if group.matching_members(name):
             raise WorldError(f"The group has a worker {name} already; give the new worker another name")
         joining_members[name] = MemberId(name)
 

@@ -70,7 +70,7 @@ def decode_generation(data: bytes) -> GenerationWritten:
     if version != GENERATION_VALUE_VERSION:
         raise WireError(
             f"the record of a group's generation has version {version}; the only known version is "
-            f"{GENERATION_VALUE_VERSION}: another version of Kafka may have written it"
+            f"{GENERATION_VALUE_VERSION}: another version of Coterie may have written it"
         )
     protocol_type = reader.string()
     generation = Generation(reader.int32())

@@ -38,8 +38,8 @@ from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The coordinator's settings; the defaults are Kafka's (``group.min.session.timeout.ms`` and so on) unless a field
-    says otherwise."""
+    """The limits, delays and retention times of the coordinator; the defaults are Kafka's
+    (``group.min.session.timeout.ms`` and so on) unless a field says otherwise."""
 
     session_timeout_min_ms: int = 6_000
     """The least session timeout that a client may request."""

@@ -42,8 +42,8 @@ class PositionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPlan:
-    """The plan of a checkpoint generation: all of its manifest but the positions that the tasks of the generation
-    before have reached. The plan is stored before these positions are read."""
+    """The plan of a checkpoint generation: everything in its manifest, except the positions that the tasks of the
+    previous generation have reached. The plan is stored before these positions are read."""
 
     generation: GenerationId
     """The planned generation."""

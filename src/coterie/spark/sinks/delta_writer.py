@@ -148,7 +148,9 @@ class DeltaWriter:
                     f"There is no Delta table in {self._target.path}; create the table, or set auto.create=true"
                 )
             self._table.create(rows, self._target.partition_columns)
-        raise UnreachableError(f"Delta table {self._target.path} was removed directly after this task had created it")
+        raise UnreachableError(
+            f"Delta table {self._target.path} was removed twice, directly after it had been created for a batch"
+        )
 
     def _spark_only_reason(self, batch: Batch, layout: DeltaTableLayout) -> str | None:
         """The reason why only Spark's Delta can write the batch, for messages; None when deltalake can."""

@@ -103,7 +103,8 @@ class CheckedRound:
 
     @cached_property
     def wildcard_members(self) -> Sequence[RoundMember]:
-        """The members that claim no jobs and do not drain: each may run all jobs that no member claims."""
+        """The members that report no claims and do not drain: each may run all jobs that no member claims. A member
+        with an empty set of claims may run no job and is not one of them."""
         return [member for member in self.members.values() if member.claims is None and not member.is_draining]
 
     @cached_property

@@ -199,7 +199,8 @@ class WorkersChecker:
         return not self._is_replaced(process) and self._world.now_ms < process.session_ends_ms
 
     def _is_replaced(self, process: WorkerProcess) -> bool:
-        """Whether the group has another member in place of ``process``, which may not have received the error yet."""
+        """Whether ``process`` is no longer a member of the group and may not have received the error yet: another
+        member has replaced it, or its connection was closed."""
         return False
 
 
