@@ -374,7 +374,16 @@ class TaskQuery:
                 if is_small
                 else batch
             )
-            whole_batch = Batch(task_lineage=self._lineage, batch_id=batch_id, rows=rows, is_small=is_small)
+            whole_batch = Batch(
+                task_lineage=self._lineage,
+                batch_id=batch_id,
+                rows=rows,
+                is_small=is_small,
+                has_bounded_partitions=is_small
+                or self._pipeline.source.has_bounded_partitions(
+                    batch.sparkSession, self.held_checkpoint.path, batch_id
+                ),
+            )
             with ExitStack() as clean_up_stack:
                 staged_batches, get_summary = self._stage_batch(whole_batch, clean_up_stack)
                 self._pipeline.source.check_after_read(batch.sparkSession, self.held_checkpoint.path, batch_id)
@@ -424,7 +433,11 @@ class TaskQuery:
         if tolerance is None:
             return [self._clean_up_at_end(clean_up_stack, sink.stage(whole_batch))], BadRowSummary
         if isinstance(tolerance.dead_letter_destination, sink.atomic_dead_letters):
-            separator = BadRowSeparator(whole_batch.rows, is_small=whole_batch.is_small)
+            separator = BadRowSeparator(
+                whole_batch.rows,
+                is_small=whole_batch.is_small,
+                has_bounded_partitions=whole_batch.has_bounded_partitions,
+            )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
             return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary
         if self._pipeline.dead_letter_queue is None and not tolerance.logs_errors:

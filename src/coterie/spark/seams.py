@@ -198,6 +198,13 @@ class Source(Protocol):
         """
         ...
 
+    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Whether each Spark partition of the planned batch ``batch_id`` has at most about twice
+        :data:`SPARK_PARTITION_BYTES_MAX` of input, so that the driver may hold two of them. Judged by the plan in
+        ``checkpoint``, after :meth:`is_batch_small` was False. False if the plan does not tell: Spark then stores the
+        rows on disk for a sink whose driver reads them."""
+        ...
+
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
         """Check that the planned batch ``batch_id`` may be read. Called before each read of a batch.
 
@@ -247,6 +254,9 @@ class Batch:
     """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
     """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
+    has_bounded_partitions: bool = False
+    """Whether the driver may hold the rows of two Spark partitions; see :meth:`Source.has_bounded_partitions`. Without
+    meaning when :attr:`is_small` is True."""
     bad_row_separator: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
     (:attr:`Sink.atomic_dead_letters`); else None. Such a sink takes its rows from this separator and not from

@@ -24,7 +24,7 @@ def piece(first: int, count: int) -> pa.RecordBatch:
 
 def divided(pieces: Callable[[], Iterable[pa.RecordBatch]]) -> Callable[[], SeparatedRows]:
     """The function that the writer calls at each attempt."""
-    return lambda: SeparatedRows(pieces())
+    return lambda: SeparatedRows(piece for piece in pieces())
 
 
 def target_of(keys: Mapping[str, str]) -> PostgresTarget:

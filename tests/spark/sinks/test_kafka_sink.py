@@ -65,12 +65,13 @@ def rows(servers: str, topic: str) -> list[int]:
     return sorted(json.loads(value)["row"] for value in values(servers, topic) if value is not None)
 
 
-@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("read", ["at once", "by partition", "stored"])
 async def test_rows_of_files_are_written_once_over_stops_and_replays(
-    rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+    rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
-    monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: is_small)
-    topic = f"files-{is_small}"
+    monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: read == "at once")
+    monkeypatch.setattr(FileSource, "has_bounded_partitions", lambda *_: read == "by partition")
+    topic = f"files-{read.replace(' ', '-')}"
     config = config_of(rig, servers, tmp_path, topic, key__fields="distance", exactly__once__support="required")
     assert await rig.config_errors(config, ()) == {}
     for number in range(3):

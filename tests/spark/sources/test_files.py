@@ -1,6 +1,7 @@
 """The formats of the file source, each read once by two tasks; and the limits of a batch."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,39 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
     without_spark: Any = None
     return source(format_).is_batch_small(without_spark, checkpoint, 0)
+
+
+def has_bounded_partitions(checkpoint: Path, checked: FileSource, path: Path) -> bool:
+    """Whether the Spark partitions of a batch of this file are bounded."""
+    write_source_log(checkpoint, [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}'])
+    commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
+    without_spark: Any = None
+    return checked.has_bounded_partitions(without_spark, checkpoint, 0)
+
+
+@pytest.mark.parametrize(
+    ("format_", "name", "size_mb", "option", "is_bounded"),
+    [
+        ("csv", "a.csv", 1_000, {}, True),
+        ("csv", "a.csv", 65, {"option.multiLine": "TRUE"}, False),
+        ("csv", "a.csv", 64, {"option.multiLine": "true"}, True),
+        ("text", "a.txt", 65, {"option.wholetext": "true"}, False),
+        ("csv", "a.csv.gz", 8, {}, True),
+        ("csv", "a.csv.gz", 9, {}, False),
+        ("json", "a.json.zst", 9, {}, False),
+        ("parquet", "a.parquet", 9, {}, False),
+    ],
+)
+def test_spark_partitions_are_bounded_unless_spark_cannot_divide_a_large_file(
+    tmp_path: Path, format_: str, name: str, size_mb: int, option: dict[str, str], is_bounded: bool
+) -> None:
+    path = tmp_path / name
+    path.touch()
+    os.truncate(path, size_mb << 20)
+    assert has_bounded_partitions(tmp_path / "checkpoint", source(format_, **option), path) == is_bounded
+    path.unlink()
+    if not is_bounded:
+        assert not has_bounded_partitions(tmp_path / "gone", source(format_, **option), path), "nothing is known"
 
 
 @pytest.mark.parametrize("format_", ["orc", "parquet"])

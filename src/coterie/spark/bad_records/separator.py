@@ -8,7 +8,7 @@ and separates them (:meth:`BadRowSeparator.separate`); Spark stores the evaluate
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +42,8 @@ class SeparatedRows:
     """The good and the bad rows of a batch as Arrow record batches. Read :meth:`read_good_rows` to its end before
     :meth:`read_bad_rows`: the bad rows are collected while the good rows are read. Must be closed."""
 
-    def __init__(self, arrow_batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(self, arrow_batches: Generator[pa.RecordBatch, None, None]) -> None:
+        """``arrow_batches`` is closed by :meth:`close`."""
         self._arrow_batches = arrow_batches
         self._spool: tempfile.SpooledTemporaryFile[bytes] | None = None
         """The bad rows; None while there are none."""
@@ -77,9 +78,10 @@ class SeparatedRows:
         yield from pa.ipc.open_stream(pa.PythonFile(self._spool, mode="r"))
 
     def close(self) -> None:
-        """Delete the collected bad rows. :attr:`bad_row_summary` remains valid."""
+        """Delete the collected bad rows, and end the reading of the rows. :attr:`bad_row_summary` remains valid."""
         if self._spool is not None:
             self._spool.close()
+        self._arrow_batches.close()
 
     def _collect_bad_rows(self, bad_rows: pa.RecordBatch) -> None:
         """Store ``bad_rows`` for :meth:`read_bad_rows`, and count them in the summary."""
@@ -99,19 +101,27 @@ class BadRowSeparator:
     """Separates the good and the bad rows of one batch, ``classified_rows``, which have the column ``BAD_ROW_COLUMN``.
     Each attempt to write the batch evaluates the rows again.
 
-    ``is_small``: :meth:`separate` reads all rows to the driver at once.
+    ``is_small`` and ``has_bounded_partitions`` determine how :meth:`separate` reads the rows to the driver: see
+    :func:`read_arrow_batches`.
     """
 
-    def __init__(self, classified_rows: DataFrame, *, is_small: bool) -> None:
+    def __init__(self, classified_rows: DataFrame, *, is_small: bool, has_bounded_partitions: bool) -> None:
         self._classified_rows = classified_rows
         self._is_small = is_small
+        self._has_bounded_partitions = has_bounded_partitions
         self._last_separated_rows: SeparatedRows | None = None
         self._counted_summary: BadRowSummary | None = None
 
     def separate(self) -> SeparatedRows:
         """The separated rows of one new evaluation, which takes place while the result is read. The caller must close
         the result."""
-        self._last_separated_rows = SeparatedRows(read_arrow_batches(self._classified_rows, is_small=self._is_small))
+        self._last_separated_rows = SeparatedRows(
+            read_arrow_batches(
+                self._classified_rows,
+                is_small=self._is_small,
+                has_bounded_partitions=self._has_bounded_partitions,
+            )
+        )
         return self._last_separated_rows
 
     @property

@@ -203,7 +203,7 @@ def _arrow_writes_type_as_spark(type_: DataType) -> bool:
 def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], codec: str) -> None:
     """Write the rows on the driver by Arrow, one Parquet file for each partition folder; without rows no file.
     ``codec``: Spark's name of the compression."""
-    batches = list(read_arrow_batches(rows, is_small=True))
+    batches = list(read_arrow_batches(rows, is_small=True, has_bounded_partitions=True))
     if not any(batch.num_rows for batch in batches):
         return
     table = pa.Table.from_batches(batches)

@@ -4,7 +4,9 @@ Spark's Kafka writer has no transactions. So an exactly-once batch goes through 
 driver: Spark's own code turns rows into records and passes them to that producer, in the JVM, row by row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 from py4j.protocol import Py4JJavaError
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.arrow import free_internal_rows, internal_rows, stored_arrow_partitions
 from coterie.spark.bad_records.keys import DEAD_LETTER_KEY_PREFIX, DeadLetterDestination, DeadLetterTopic
 from coterie.spark.bad_records.separator import BadRowSeparator
 from coterie.spark.failures import error_message, java_exception_of, message_of_raise_error
@@ -172,7 +175,17 @@ class KafkaSink:
             return DirectKafkaWrite(target, records, topic, separator)
         if self._writer is None:
             raise FencedError
-        staged = self._writer.stage(batch.batch_id, lambda: make_send_function(records, topic, is_small=batch.is_small))
+        writer = self._writer
+        with ExitStack() as stored_rows:
+
+            def make_send() -> SendFunction | None:
+                if batch.is_small or batch.has_bounded_partitions:
+                    return make_send_function(records, topic, is_small=batch.is_small)
+                return make_send_function_of_stored_rows(
+                    records, topic, stored_rows.enter_context(closing(stored_arrow_partitions(records)))
+                )
+
+            staged = writer.stage(batch.batch_id, make_send)
         if separator is not None:
             separator.read_bad_row_metrics(records)
         return staged
@@ -192,23 +205,55 @@ def make_send_function(records: DataFrame, topic: str | None, *, is_small: bool)
     :raises Py4JJavaError: when Spark cannot compute the rows: with ``is_small`` any row, otherwise the first rows. The
         returned function raises it for a later row.
     """
-    java: Any = records.sparkSession._jvm
     executed_plan = records._jdf.queryExecution().executedPlan()
     # As Spark's own collect and toLocalIterator: rows in Spark's internal form, which its record writer takes.
     rows = getattr(executed_plan.executeCollectIterator(), "_2")() if is_small else executed_plan.executeToIterator()  # noqa: B009
     if not rows.hasNext():
         return None
-    write_task_class = java.org.apache.spark.sql.kafka010.KafkaWriteTask
 
     def send(producer: Any, properties: Any) -> None:
-        write_task = write_task_class(properties, executed_plan.output(), java.scala.Option.apply(topic))
-        try:
-            write_task.execute(rows)
-        finally:
-            # Waits until all records are sent, and raises the error of the first failed record.
-            write_task.close()
+        _send_rows(records, rows, topic, properties)
 
     return send
+
+
+def make_send_function_of_stored_rows(
+    records: DataFrame, topic: str | None, stored_partitions: Iterator[Any]
+) -> SendFunction | None:
+    """As :func:`make_send_function`, for ``stored_partitions``, the result of :func:`stored_arrow_partitions` for
+    ``records``: the driver holds one of their record batches at a time.
+
+    :raises PySparkException, Py4JError, UnreachableError: as :func:`stored_arrow_partitions`.
+    """
+    first_partition = next((partition for partition in stored_partitions if partition.hasNext()), None)
+    if first_partition is None:
+        return None
+
+    def send(producer: Any, properties: Any) -> None:
+        for partition in chain((first_partition,), stored_partitions):
+            rows = internal_rows(records, partition)
+            try:
+                _send_rows(records, rows, topic, properties)
+            finally:
+                free_internal_rows(rows)
+
+    return send
+
+
+def _send_rows(records: DataFrame, rows: Any, topic: str | None, properties: Any) -> None:
+    """Send ``rows``, a Scala iterator of rows of ``records`` in Spark's internal form, by the producer with
+    ``properties``. ``topic``: as :func:`make_send_function`.
+
+    :raises Py4JJavaError: when Spark cannot compute a row, or a record cannot be sent.
+    """
+    java: Any = records.sparkSession._jvm
+    columns = records._jdf.queryExecution().executedPlan().output()
+    write_task = java.org.apache.spark.sql.kafka010.KafkaWriteTask(properties, columns, java.scala.Option.apply(topic))
+    try:
+        write_task.execute(rows)
+    finally:
+        # Waits until all records are sent, and raises the error of the first failed record.
+        write_task.close()
 
 
 class DirectKafkaWrite:

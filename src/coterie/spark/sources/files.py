@@ -51,7 +51,7 @@ from coterie.spark.positions import Positions
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig
 from coterie.spark.record_columns import exact_column
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, TaskInput
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, SPARK_PARTITION_BYTES_MAX, TaskInput
 from coterie.spark.sources.file_log import (
     missing_paths,
     paths_with_glob_characters,
@@ -390,13 +390,38 @@ class FileSource:
                 return False
         return True
 
+    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Whether the Spark partitions of the batch are bounded (:meth:`Source.has_bounded_partitions`). Spark divides
+        files into parts of at most ``spark.sql.files.maxPartitionBytes``, which is :data:`SPARK_PARTITION_BYTES_MAX`,
+        but not a file that is compressed as a whole or whose records may contain line breaks; and it compares the size
+        before decompression. So the result is True if no file is one of these, or the whole batch is so small. The
+        files of other tasks count, too."""
+        paths = planned_files(checkpoint, batch_id)
+        if not self._has_records_over_lines and not any(map(self._is_compressed, paths)):
+            return True
+        try:
+            return sum(map(self._decompressed_size_bytes, paths)) <= 2 * SPARK_PARTITION_BYTES_MAX
+        except OSError:
+            return False  # check_after_read fails the batch, or Spark reports the error in the file.
+
+    @property
+    def _has_records_over_lines(self) -> bool:
+        """Whether an option tells Spark that a record may contain line breaks: Spark then reads a file as a whole."""
+        return any(
+            name.lower() in ("multiline", "wholetext") and value.lower() == "true"
+            for name, value in self.reader_options.items()
+        )
+
+    def _is_compressed(self, path: str) -> bool:
+        """Whether the rows of a file are much larger in memory than in the file."""
+        return self.format in ("avro", "orc", "parquet") or path.endswith(_COMPRESSED_SUFFIXES)
+
     def _decompressed_size_bytes(self, path: str) -> int:
         """The approximate size of a file's rows after decompression, in bytes.
 
         :raises FileNotFoundError: when the file was deleted.
         """
-        is_compressed = self.format in ("avro", "orc", "parquet") or path.endswith(_COMPRESSED_SUFFIXES)
-        return os.stat(path).st_size * (DECOMPRESSION_FACTOR if is_compressed else 1)
+        return os.stat(path).st_size * (DECOMPRESSION_FACTOR if self._is_compressed(path) else 1)
 
     def _footer_row_count(self, path: str) -> int:
         """The number of rows of a file according to its footer; 0 for formats without a footer.

@@ -621,6 +621,11 @@ class KafkaSource:
             )
         return rows <= SMALL_BATCH_ROWS_MAX and rows * self.mean_record_size_bytes <= SMALL_BATCH_BYTES_MAX
 
+    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Always True: :meth:`read` bounds the records of a Spark partition by their sampled size, and
+        :meth:`is_batch_small` refuses a batch that was planned for smaller records."""
+        return True
+
     def _count_records_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """Return the number of offsets in ``ranges``, the offsets that a batch reads by partition. First sample the
         size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` records or the

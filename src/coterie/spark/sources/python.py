@@ -151,6 +151,10 @@ class PythonSource:
         """Always False: from the plan of an unknown source the number of a batch's rows cannot be determined."""
         return False
 
+    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Always False, for the same reason."""
+        return False
+
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: every batch can be read."""
 

@@ -170,6 +170,11 @@ class RateSource:
         seconds = int(planned_source_offset(checkpoint, batch_id) or 0) - int(previous_offset or 0)
         return seconds * self.rows_per_second <= SMALL_BATCH_ROWS_MAX
 
+    def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        """Always False: one Spark partition has the rows of all seconds since the last batch, however long ago that
+        was."""
+        return False
+
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
         """Does nothing: every batch can be read."""
 
