@@ -1,5 +1,6 @@
 """The formats of the file source, each read once by two tasks; and the limits of a batch."""
 
+import gzip
 import logging
 import os
 from pathlib import Path
@@ -17,7 +18,7 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.positions import commit_empty_batches, write_source_log
 from coterie.spark.prefixed_config import SOURCE_PREFIX, PrefixedConfig
-from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, TaskInput
+from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, SPARK_PARTITION_BYTES_MAX, TaskInput
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.folder_size import FolderSizeWarning
 from tests.spark.conftest import Rig, rows_of
@@ -228,6 +229,22 @@ def test_the_size_of_a_batch_of_other_files_is_in_bytes_and_compressed_files_cou
     damaged = tmp_path / "damaged.parquet"
     damaged.write_text("no Parquet")
     assert not is_small(tmp_path / "of-damaged", "parquet", damaged)
+
+
+def test_the_size_of_a_gzip_file_is_read_from_its_end(tmp_path: Path) -> None:
+    """Equal lines take almost no bytes in such a file."""
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b" " * SMALL_BATCH_BYTES_MAX))
+    assert is_small(tmp_path / "small", "json", path)
+    path.write_bytes(gzip.compress(b" " * (SMALL_BATCH_BYTES_MAX + 1)))
+    assert not is_small(tmp_path / "large", "json", path)
+    bound = 2 * SPARK_PARTITION_BYTES_MAX
+    path.write_bytes(gzip.compress(b" " * bound))
+    assert has_bounded_partitions(tmp_path / "bounded", source("json"), path)
+    path.write_bytes(gzip.compress(b" " * (bound + 1)))
+    assert not has_bounded_partitions(tmp_path / "unbounded", source("json"), path)
+    path.write_bytes(b"")
+    assert not is_small(tmp_path / "empty", "json", path), "Spark reports the error in the file"
 
 
 def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:

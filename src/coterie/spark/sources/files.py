@@ -420,8 +420,13 @@ class FileSource:
         """The approximate size of a file's rows after decompression, in bytes.
 
         :raises FileNotFoundError: when the file was deleted.
+        :raises OSError: when the file cannot be read.
         """
-        return os.stat(path).st_size * (DECOMPRESSION_FACTOR if self._is_compressed(path) else 1)
+        size_bytes = os.stat(path).st_size
+        if not self._is_compressed(path):
+            return size_bytes
+        assumed_bytes = size_bytes * DECOMPRESSION_FACTOR
+        return max(assumed_bytes, _size_in_gzip_trailer(path)) if path.endswith(".gz") else assumed_bytes
 
     def _footer_row_count(self, path: str) -> int:
         """The number of rows of a file according to its footer; 0 for formats without a footer.
@@ -542,6 +547,17 @@ def list_sample_files(folder: str) -> list[str]:
                 return paths
             paths.append(path)
     return paths
+
+
+def _size_in_gzip_trailer(path: str) -> int:
+    """The decompressed size, modulo 4 GiB, of the last member of a gzip file, in bytes: most files have one member. The
+    file ends with this number (RFC 1952, ISIZE).
+
+    :raises OSError: when the file cannot be read, or is too short.
+    """
+    with open(path, "rb") as file:
+        file.seek(-4, os.SEEK_END)
+        return int.from_bytes(file.read(4), "little")
 
 
 def _is_known_option(spark: SparkSession, format_: str, option: str) -> bool:
