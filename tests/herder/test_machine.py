@@ -29,6 +29,7 @@ from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Request
 from coterie.herder.requests.reads import DescribeConnector
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, PutTaskConfigs, SetTargetState
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY
 from coterie.herder.seams import (
     TaskCheckpointClosed,
     TaskDied,
@@ -444,7 +445,8 @@ class RandomHerderRun:
     def end(self, chore: RunnableChore) -> None:
         if isinstance(chore, StartTask) and self.rng.random() < 0.2:
             self.active.discard(chore.spec.task)
-            self.driver.feed(TaskStartFailed(task=chore.spec.task, trace="no"))
+            policy = self.rng.choice((None, DEFAULT_RESTART_POLICY))
+            self.driver.feed(TaskStartFailed(task=chore.spec.task, trace="no", restart_policy=policy))
         elif isinstance(chore, RestartTask) and self.rng.random() < 0.5:
             self.driver.feed(TaskStartFailed(task=chore.task, trace="no"))
         else:
@@ -526,7 +528,7 @@ class RandomHerderRun:
         self.driver.feed(lease_renewed(sent_at_ms=self.driver.now_ms))
         self.driver.assign(leader=ME, revoked=self.given - self.driver.herder.config.jobs())
         self.given = self.given & self.driver.herder.config.jobs()
-        self.driver.now_ms += 2_000  # Restarts of failed queries are due.
+        self.driver.now_ms += 2_000  # Restarts of failed queries and starts are due.
         self.driver.feed(TimerFired(timer="changed jobs"))
         self.collect()
         while self.chores:

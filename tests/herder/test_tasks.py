@@ -1,8 +1,9 @@
-"""Halted tasks, failed queries and closed checkpoints; all other events of tasks are in `test_machine`."""
+"""Halted tasks, failed queries and starts, closed checkpoints; all other events of tasks are in `test_machine`."""
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
     EndTaskStart,
+    FindConfigEnd,
     RestartTask,
     SplitConnector,
     StartTask,
@@ -13,6 +14,8 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
+from coterie.herder.requests.orders import RestartConnectorTask
+from coterie.herder.requests.refusals import Done
 from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
 from coterie.herder.seams import (
     PluginThreadsLost,
@@ -23,10 +26,10 @@ from coterie.herder.seams import (
     TaskRetrying,
 )
 from coterie.herder.timers import TaskRestartDue
-from coterie.herder.work import CheckpointClosed, Running, Starting
+from coterie.herder.work import CheckpointClosed, OwnershipUnconfirmed, Running, Starting
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import LeaseRenewed, MembershipLost, Rejoin, SetWorkerState
-from coterie.nouns.states import JobState
+from coterie.nouns.states import JobState, TargetState
 from tests.herder.builders import CONNECTOR_LINE, ORDERS, TASK_CONFIG_LINES, TASKS, jobs_of
 from tests.herder.herder_driver import SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
 
@@ -139,8 +142,8 @@ def test_a_failed_query_is_restarted_three_times_with_growing_delays_before_its_
     herder = working_with_progress()
     for wait_ms in (200, 400, 800):
         report_query_failure(herder)
-        assert not due_restarts(herder, after_ms=wait_ms - 1)
-        assert due_restarts(herder, after_ms=1) == [RestartTask(task=TASKS[0])]
+        assert not due_restarts(herder, after_ms=wait_ms * 4 // 5 - 1)
+        assert due_restarts(herder, after_ms=wait_ms // 5 + 1) == [RestartTask(task=TASKS[0])]
         herder.feed(TaskStarted(task=TASKS[0]))
         assert stored_status(herder) == (JobState.RUNNING, None), "a failure before the limit is not reported"
     report_query_failure(herder)
@@ -178,8 +181,8 @@ def test_a_task_without_a_limit_is_restarted_at_growing_delays_and_shows_a_long_
             assert (state, trace) == (JobState.RUNNING, None)
         else:
             assert (state, trace) == (JobState.RESTARTING, f"{waits_visibly} {delay_ms / 1000:g} s: boom")
-        assert not due_restarts(herder, after_ms=delay_ms - 1)
-        assert due_restarts(herder, after_ms=1)
+        assert not due_restarts(herder, after_ms=delay_ms * 4 // 5 - 1)
+        assert due_restarts(herder, after_ms=delay_ms // 5 + 1)
         herder.feed(TaskStarted(task=TASKS[0]))
         assert stored_status(herder) == (state, trace), "it has not progressed"
     herder.feed(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
@@ -344,6 +347,144 @@ def test_a_query_that_fails_before_its_start_returned_is_restarted() -> None:
     assert not due_restarts(herder, after_ms=1_000), "one chore at a time"
     herder.feed(TaskStarted(task=TASKS[0]))
     assert herder.pop_effects(RestartTask)
+
+
+# -- failed starts ----------------------------------------------------------------------------------------------------
+
+
+def starting(*, lease_ms: int = 1_000_000) -> HerderDriver:
+    """A worker whose start of the first task was ordered, with a lease of ``lease_ms``."""
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(CONNECTOR_LINE, *TASK_CONFIG_LINES)
+    herder.assign(assigned=jobs_of(TASKS[0]))
+    herder.feed(LeaseRenewed(lease_ends_ms=herder.now_ms + lease_ms, session_timeout_ms=lease_ms * 3 // 2))
+    assert ordered_starts(herder) == [TASKS[0]]
+    return herder
+
+
+def ordered_starts(herder: HerderDriver) -> list[ConnectorTaskId]:
+    return [order.spec.task for order in herder.pop_effects(StartTask)]
+
+
+def due_starts(herder: HerderDriver, *, after_ms: int) -> list[ConnectorTaskId]:
+    """The starts ordered after ``after_ms``."""
+    herder.now_ms += after_ms
+    herder.feed(TimerFired(timer=TaskRestartDue(task=TASKS[0])))
+    return ordered_starts(herder)
+
+
+def report_failed_start(herder: HerderDriver, policy: RestartPolicy | None = DEFAULT_RESTART_POLICY) -> None:
+    herder.feed(TaskStartFailed(task=TASKS[0], trace="the folder is away", restart_policy=policy))
+
+
+def test_a_task_whose_checkpoint_folder_is_away_for_two_starts_runs_without_an_operator() -> None:
+    herder = starting()
+    for attempt, delay_ms in enumerate((200, 400), start=1):
+        report_failed_start(herder)
+        assert not ordered_starts(herder)
+        text = f"Start {attempt} of the task has failed; the next one follows after {delay_ms / 1000:g} s: "
+        assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away")
+        assert TASKS[0] not in herder.herder.work.active_tasks, "no checkpoint is held"
+        assert not due_starts(herder, after_ms=delay_ms * 4 // 5 - 1)
+        assert due_starts(herder, after_ms=delay_ms // 5 + 1) == [TASKS[0]]
+        assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away"), "it does not run yet"
+    herder.feed(TaskStarted(task=TASKS[0]))
+    herder.feed(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
+    assert stored_status(herder) == (JobState.RUNNING, None)
+    assert not herder.pop_effects(RestartTask), "a start takes the checkpoint over"
+
+
+def test_a_task_that_has_never_started_fails_after_three_further_starts() -> None:
+    herder = starting()
+    for delay_ms in (200, 400, 800):
+        report_failed_start(herder)
+        assert due_starts(herder, after_ms=delay_ms) == [TASKS[0]]
+    report_failed_start(herder)
+    assert stored_status(herder) == (JobState.FAILED, "the folder is away")
+    assert not due_starts(herder, after_ms=60_000)
+
+
+def test_a_start_that_no_further_start_can_mend_fails_the_task_at_once() -> None:
+    for policy in (None, RestartPolicy(restarts_max=0)):
+        herder = starting()
+        report_failed_start(herder, policy)
+        assert stored_status(herder) == (JobState.FAILED, "the folder is away")
+        assert not due_starts(herder, after_ms=60_000)
+
+
+def test_failed_starts_and_failures_of_the_query_are_counted_together_until_progress() -> None:
+    herder = starting()
+    for delay_ms in (200, 400):
+        report_failed_start(herder)
+        assert due_starts(herder, after_ms=delay_ms)
+    herder.feed(TaskStarted(task=TASKS[0]))
+    report_query_failure(herder)
+    assert due_restarts(herder, after_ms=800)
+    herder.feed(TaskStarted(task=TASKS[0]))
+    report_query_failure(herder)
+    assert stored_status(herder) == (JobState.FAILED, "boom")
+
+
+def test_a_task_is_not_started_again_after_the_lease_expired() -> None:
+    herder = starting(lease_ms=500)
+    report_failed_start(herder)
+    assert not due_starts(herder, after_ms=500), "the lease is over"
+    herder.feed(lease_renewed(sent_at_ms=herder.now_ms))
+    assert ordered_starts(herder) == [TASKS[0]]
+
+
+def test_a_task_that_waits_for_its_next_start_is_released_at_once() -> None:
+    herder = starting()
+    report_failed_start(herder)
+    herder.assign(revoked=jobs_of(TASKS[0]))
+    assert not herder.pop_effects(StopTask), "the runtime has no run of the task"
+    assert TASKS[0] not in herder.herder.work.task_runs
+    assert stored_status(herder) == (JobState.UNASSIGNED, None)
+    assert not due_starts(herder, after_ms=60_000)
+
+
+def test_a_task_that_waits_for_its_next_start_is_paused_and_resumed_at_once() -> None:
+    herder = starting()
+    report_failed_start(herder)
+    herder.write(config_records.target_state_line(ORDERS, TargetState.PAUSED))
+    assert stored_status(herder) == (JobState.PAUSED, None)
+    assert not due_starts(herder, after_ms=60_000)
+    herder.write(config_records.target_state_line(ORDERS, TargetState.STARTED))
+    assert ordered_starts(herder) == [TASKS[0]]
+    report_failed_start(herder)
+    assert due_starts(herder, after_ms=200), "the failures are counted from 0 again"
+
+
+def test_a_task_that_waits_for_its_next_start_starts_at_once_with_another_config_or_by_an_order() -> None:
+    for ordered in (False, True):
+        herder = starting()
+        report_failed_start(herder, RestartPolicy(restarts_max=1))
+        if ordered:
+            id_ = herder.send_request(RestartConnectorTask(task=TASKS[0]))
+            for lookup in herder.pop_effects(FindConfigEnd):
+                herder.run_chore(lookup)
+            assert herder.answer(id_) == Done()
+        else:
+            herder.write(*RESPLIT)
+        assert ordered_starts(herder) == [TASKS[0]]
+        report_failed_start(herder, RestartPolicy(restarts_max=1))
+        assert due_starts(herder, after_ms=200), "the failures are counted from 0 again"
+
+
+def test_a_task_that_was_halted_or_closed_during_a_failed_start_does_not_start_again() -> None:
+    for event, state in (
+        (TaskHalted(task=TASKS[0]), OwnershipUnconfirmed),
+        (TaskCheckpointClosed(task=TASKS[0]), CheckpointClosed),
+    ):
+        herder = starting()
+        herder.feed(event)
+        report_failed_start(herder)
+        assert isinstance(herder.herder.work.task_runs[TASKS[0]].state, state)
+        assert not due_starts(herder, after_ms=60_000)
+
+
+# -- closed checkpoints -----------------------------------------------------------------------------------------------
 
 
 def test_a_task_with_a_closed_checkpoint_starts_only_with_another_config() -> None:

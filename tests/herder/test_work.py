@@ -16,6 +16,7 @@ from coterie.herder.work import (
     Running,
     RunState,
     Starting,
+    StartRetryPending,
     Stopping,
     Work,
 )
@@ -25,6 +26,7 @@ START = TaskSpec(task=TASKS[0], connector_incarnation=INCARNATION, config={})
 STATES: dict[type[RunState], tuple[RunState, bool]] = {
     NotStarted: (NotStarted(), False),
     Failed: (Failed(spec=START, trace=""), False),
+    StartRetryPending: (StartRetryPending(spec=START, failed_starts=1, starts_at_ms=0), False),
     OwnershipUnconfirmed: (OwnershipUnconfirmed(unconfirmed_since_ms=0), False),
     CheckpointClosed: (CheckpointClosed(spec=START), False),
     Starting: (Starting(spec=START), True),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import TaskProgressed, TaskRetrying
+from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskRetrying
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import supervisor
@@ -151,6 +151,24 @@ async def test_a_start_that_a_sink_fences_is_reported_with_this_cause(
     await rig.runtime.restart(failed.task)
     assert await rig.end_of(failed.task) == died
     assert rig.spark_runtime.held_checkpoint(failed.task) is None
+
+
+async def test_a_start_that_fails_because_its_task_was_halted_is_reported_as_halted(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The herder must not start it again before the group has confirmed that the task is assigned to this worker."""
+    start = await rig.start(rig.config(tmp_path), "halted-start")
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+    def halt_and_fail(*_: object) -> None:
+        rig.runtime.halt_all_tasks()
+        raise WorldError("the folder is away")
+
+    monkeypatch.setattr(supervisor, "take_over_in_open_generation", halt_and_fail)
+    await rig.runtime.start(start)
+    async with asyncio.timeout(30):
+        while (event := await rig.runtime.next_event()) != TaskHalted(task=start.task):
+            assert not isinstance(event, TaskDied)
 
 
 @pytest.mark.parametrize("error", [WorldError, UnreachableError])

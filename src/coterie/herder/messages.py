@@ -15,6 +15,7 @@ from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.questions import PluginKeys, PluginList, PluginQuestion
 from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.requests.writes import WriteAttempt
+from coterie.herder.restart_policy import RestartPolicy
 from coterie.herder.seams import RebalanceNews, TaskEvent, TaskSpec
 from coterie.herder.session_keys import SigningKey
 from coterie.herder.timers import Timer
@@ -156,6 +157,9 @@ class TaskStartFailed:
     task: ConnectorTaskId
     trace: str = field(repr=False)
     """The error's message, with its stack unless it is one of Coterie's errors."""
+    restart_policy: RestartPolicy | None = None
+    """When a start is tried again; None when another start would fail in the same way. A restart that fails is tried
+    again by the policy of the failure before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""When a task is restarted whose query has failed (``errors.restart.*``)."""
+"""When a task is restarted whose query or start has failed (``errors.restart.*``)."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ def doubled_delay_ms(first_ms: int, doublings: int, max_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """How often, and after which waits, a task is restarted whose query fails without progress in between."""
+    """How often, and after which waits, a task is restarted whose query or start fails without progress in between."""
 
     restarts_max: int = 3
     """How many restarts there are, until the task is FAILED; -1 means without limit."""

@@ -229,6 +229,18 @@ class SplitEndedError(WorldError):
     another worker has taken over the split."""
 
 
+class RetriableStartError(WorldError):
+    """A start of a task has failed before its query was started; this worker does not hold the checkpoint. Another
+    start may succeed."""
+
+    def __init__(self, message: str, restart_policy: RestartPolicy = DEFAULT_RESTART_POLICY) -> None:
+        """``message``: the error, for the task's status. ``restart_policy``: the policy in the task's config, of which
+        only the runtime can resolve the references."""
+        super().__init__(message)
+        self.restart_policy = restart_policy
+        """When the task is started again."""
+
+
 class TaskRuntime(Protocol):
     """Runs tasks. Every coroutine is safe to await on the event loop: blocking calls run on the runtime's threads.
     Plug-ins may raise any exception, also exceptions that the methods below do not name.
@@ -380,7 +392,9 @@ class TaskRuntime(Protocol):
         (:class:`TaskDied`), the checkpoint generation is closed (:class:`TaskCheckpointClosed`), or the task was halted
         meanwhile (:class:`TaskHalted`).
 
-        :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with this error.
+        :raises RetriableStartError: when the query was not started, and another start may succeed.
+        :raises ConfigError, WorldError: when the config is not valid, or another start would fail in the same way; the
+            task is FAILED with this error.
         """
         ...
 

@@ -34,6 +34,7 @@ from coterie.herder.work import (
     Restarting,
     Running,
     Starting,
+    StartRetryPending,
     Stopping,
     TaskRun,
 )
@@ -62,6 +63,9 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
     herder = turn.herder
     spec = herder.spec_to_run(task)
     run.restart_is_ordered = run.restart_is_ordered and spec is not None
+    if isinstance(run.state, StartRetryPending) and run.state.spec != spec:
+        run.state = NotStarted()
+        run.outage = None
     match run.state:
         case Running(spec=start) | FailedQuery(spec=start) if start != spec or run.restart_is_ordered:
             run.state = Stopping(spec=start)
@@ -85,12 +89,10 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
             # A plug-in may block in the start. The task must not keep its job for as long as that.
             run.state = replace(state, is_needed=False)
             turn.emit(EndTaskStart(task=task, grace_ms=herder.task_stop_grace_ms(turn.now_ms)))
-        case NotStarted() | Failed() | CheckpointClosed() if spec is not None and _may_start(turn, run, spec):
-            run.state = Starting(spec=spec, is_ordered_restart=run.restart_is_ordered)
-            run.restart_is_ordered = False
-            run.starts += 1
-            run.outage = None
-            turn.emit(StartTask(spec=spec))
+        case NotStarted() | Failed() | StartRetryPending() | CheckpointClosed() if spec is not None and _may_start(
+            turn, run, spec
+        ):
+            _start(turn, run, spec)
         case _:
             pass
     if not run.is_active and task not in herder.place.assigned:
@@ -100,14 +102,29 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
         _report_status(turn, task, run)
 
 
+def _start(turn: Turn, run: TaskRun, spec: TaskSpec) -> None:
+    """Start the task. If its last start has failed, this failure stays the outage until the query progresses."""
+    failed_starts = 0
+    if isinstance(run.state, StartRetryPending):
+        failed_starts = run.state.failed_starts
+    else:
+        run.outage = None
+    run.state = Starting(spec=spec, failures_since_progress=failed_starts, is_ordered_restart=run.restart_is_ordered)
+    run.restart_is_ordered = False
+    run.starts += 1
+    turn.emit(StartTask(spec=spec))
+
+
 def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
     """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
-    lease is valid, the worker is not leaving and starts new jobs, and this ``spec`` has not already failed or found its
-    checkpoint generation closed."""
+    lease is valid, the worker is not leaving and starts new jobs, this ``spec`` has not already failed or found its
+    checkpoint generation closed, and the wait after a failed start is over."""
     herder = turn.herder
     if not (herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)) or not herder.lifecycle.is_runtime_open:
         return False
     if herder.lifecycle.no_new_jobs_reason is not None and run.starts == 0:
+        return False
+    if isinstance(run.state, StartRetryPending) and turn.now_ms < run.state.starts_at_ms:
         return False
     has_ended_so = isinstance(run.state, Failed | CheckpointClosed) and run.state.spec == spec
     return not has_ended_so and not herder.lifecycle.is_leaving
@@ -121,7 +138,7 @@ def _report_status(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
             statuses.report_status(turn, task, JobState.RESTARTING)
         case Failed(trace=trace):
             statuses.report_status(turn, task, JobState.FAILED, trace)
-        case Starting() | Running() | FailedQuery() | Restarting() if run.outage is not None:
+        case Starting() | Running() | FailedQuery() | Restarting() | StartRetryPending() if run.outage is not None:
             statuses.report_status(turn, task, JobState.RESTARTING, run.outage)
         case Starting(is_ordered_restart=True):
             statuses.report_status(turn, task, JobState.RESTARTING)
@@ -151,6 +168,10 @@ def restart(turn: Turn, task: ConnectorTaskId, *, only_failed: bool = False) -> 
     match run.state:
         case Failed():
             run.state = NotStarted()
+            run.restart_is_ordered = True
+        case StartRetryPending() if not only_failed:
+            run.state = NotStarted()
+            run.outage = None
             run.restart_is_ordered = True
         case Stopping(next_state=Failed()) as stopping:
             run.state = replace(stopping, next_state=None)
@@ -188,14 +209,17 @@ def on_started(turn: Turn, event: TaskStarted) -> None:
 
 
 def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
-    """A start has failed: the task is FAILED and is not started again with this spec, unless the start was no longer
-    needed. A failed restart counts as another failure of the query."""
+    """A start has failed. If it is still needed, the task is started again, as the event's policy says, or is FAILED; a
+    task that was taken over, halted or closed meanwhile stays so. A failed restart counts as another failure of the
+    query."""
     run = turn.herder.work.task_runs[event.task]
     match run.state:
         case Starting(is_needed=False):
             run.state = NotStarted()
-        case Starting(spec=start):
-            run.state = Failed(spec=start, trace=event.trace)
+        case Starting(early_end=OwnershipUnconfirmed() | CheckpointClosed() as early_end):
+            run.state = early_end
+        case Starting() as state:
+            run.state = _state_after_failed_start(turn, event, run, state)
         case Restarting() as state:
             died = TaskDied(
                 task=event.task, trace=event.trace, holds_checkpoint=True, restart_policy=state.restart_policy
@@ -287,6 +311,24 @@ def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
             pass  # The task is being stopped; another start would find the checkpoint generation closed again.
 
 
+def _state_after_failed_start(
+    turn: Turn, event: TaskStartFailed, run: TaskRun, before: Starting
+) -> StartRetryPending | Failed:
+    """The state after a failed start, which holds no checkpoint. The task is started again, as the event's policy says,
+    and the error becomes the outage of ``run``. If the policy has no further start, or no start can help, the task
+    fails."""
+    failures = before.failures_since_progress + 1
+    delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
+    if delay_ms is None:
+        return Failed(spec=before.spec, trace=event.trace)
+    # Shown also for a short wait, unlike the failure of a query: the next start may take long before it fails.
+    run.outage = (
+        f"Start {failures} of the task has failed; the next one follows after {delay_ms / 1000:g} s: {event.trace}"
+    )
+    starts_at_ms = _set_restart_timer(turn, event.task, delay_ms)
+    return StartRetryPending(spec=before.spec, failed_starts=failures, starts_at_ms=starts_at_ms)
+
+
 def _state_after_query_failure(
     turn: Turn, event: TaskDied, run: TaskRun, before: Starting | Running | Restarting
 ) -> FailedQuery:
@@ -296,8 +338,7 @@ def _state_after_query_failure(
     failures, restarts_at_ms = before.failures_since_progress + 1, None
     run.outage = None
     if event.can_restart and (delay_ms := event.restart_policy.delay_ms(failures)) is not None:
-        restarts_at_ms = turn.now_ms + delay_ms
-        turn.emit(SetTimer(timer=TaskRestartDue(task=event.task), at_ms=restarts_at_ms))
+        restarts_at_ms = _set_restart_timer(turn, event.task, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MS:
             run.outage = (
                 f"The query has failed {failures} times without progress and is started again after "
@@ -311,6 +352,13 @@ def _state_after_query_failure(
         restarts_at_ms=restarts_at_ms,
         restart_policy=event.restart_policy,
     )
+
+
+def _set_restart_timer(turn: Turn, task: ConnectorTaskId, delay_ms: int) -> int:
+    """Set the timer of the restart after ``delay_ms``, and return its time."""
+    at_ms = turn.now_ms + delay_ms
+    turn.emit(SetTimer(timer=TaskRestartDue(task=task), at_ms=at_ms))
+    return at_ms
 
 
 def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:

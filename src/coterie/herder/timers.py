@@ -23,7 +23,7 @@ class ConnectorRetryDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRestartDue:
-    """The back-off of a failed task is over: restart its query."""
+    """The back-off of a failed task is over: restart its query, or start the task again."""
 
     task: ConnectorTaskId
 

@@ -33,6 +33,18 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartRetryPending:
+    """The start of the task has failed, and another start may succeed: the task is started again. This worker does not
+    hold the checkpoint."""
+
+    spec: TaskSpec
+    failed_starts: int
+    """How many starts with ``spec`` have failed in a row."""
+    starts_at_ms: int
+    """The earliest time of the next start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipUnconfirmed:
     """Another worker took the task's checkpoint over, or the task was halted because the event loop was blocked. The
     task may start here again after the coordinator has answered a heartbeat that was sent later than
@@ -74,7 +86,7 @@ class Starting:
     has_progressed: bool = False
     """Whether the query has reported progress, which may happen before the start returns."""
     failures_since_progress: int = 0
-    """How often the query has failed since it last progressed."""
+    """How often starts with ``spec`` have failed in a row, or the query has failed since it last progressed."""
     early_end: FailedQuery | OwnershipUnconfirmed | CheckpointClosed | None = None
     """How the task ended before its start returned; None if it has not ended."""
     is_needed: bool = True
@@ -128,6 +140,7 @@ RunState: TypeAlias = (
     | Restarting
     | Stopping
     | Failed
+    | StartRetryPending
     | OwnershipUnconfirmed
     | CheckpointClosed
 )
@@ -151,14 +164,16 @@ class TaskRun:
         started."""
         self.outage: str | None = None
         """Why the task is RESTARTING without an order: the error of a server that cannot be reached, for which the
-        runtime retries the query, or the failure after which the query is started again only after a while. None when
-        the query has progressed, or failed or started in another way since then."""
+        runtime retries the query, the failure after which the query is started again only after a while, or that of
+        the task's last start. None when the query has progressed, or failed or started in another way since then."""
 
     @property
     def is_active(self) -> bool:
         """Whether this worker holds the task's checkpoint, or may hold it: then it owns the task. This includes a
         failed query that waits for its restart (:class:`FailedQuery`)."""
-        return not isinstance(self.state, NotStarted | Failed | OwnershipUnconfirmed | CheckpointClosed)
+        return not isinstance(
+            self.state, NotStarted | Failed | StartRetryPending | OwnershipUnconfirmed | CheckpointClosed
+        )
 
 
 # -- a connector ------------------------------------------------------------------------------------------------------

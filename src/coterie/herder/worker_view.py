@@ -13,6 +13,7 @@ from coterie.herder.work import (
     Running,
     RunState,
     Starting,
+    StartRetryPending,
     Stopping,
     TaskRun,
 )
@@ -63,7 +64,7 @@ def _task_phase(state: RunState) -> str:
     match state:
         case Stopping():
             return "stopping"
-        case Starting():
+        case Starting() | StartRetryPending():
             return "starting"
         case Failed():
             return "failed"

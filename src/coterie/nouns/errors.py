@@ -22,6 +22,7 @@
     │   ├── RequestNotSentError, ResponseMissingError   in `rest.leader`: another worker could not be reached, or sent
     │   │                          no response
     │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
+    │   ├── RetriableStartError    in `herder.seams`: a start of a task has failed, and another start may succeed
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system
     │   ├── WaitTimeoutError       in `cli.demo.script`: a condition of the demo did not become true in time

@@ -36,7 +36,15 @@ from typing import TypeAlias
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
+from coterie.herder.seams import (
+    RetriableStartError,
+    TaskCheckpointClosed,
+    TaskDied,
+    TaskHalted,
+    TaskProgressed,
+    TaskRetrying,
+    TaskSpec,
+)
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.call_ledger import CallQueue
@@ -417,23 +425,24 @@ class Supervisor:
         over in a sink, this is reported as an event. An error before the checkpoint was taken over is raised; a query
         that does not start is reported as :class:`TaskDied`.
 
-        :raises ConfigError, WorldError: when the config is not valid, the checkpoint cannot be taken over, or Spark is
-            not running.
+        :raises RetriableStartError: when the checkpoint cannot be taken over, or Spark is not running any more.
+        :raises ConfigError, WorldError: when the config is not valid, or Spark is not running.
         """
         try:
             driver = self._running_driver()
             run.config = spec.config
             run.resolved_config = self._config.config_providers.resolve(spec.config)
             pipeline = Pipeline.of(run.resolved_config, self._config.worker_kafka_properties)
-            held_checkpoint = self._take_over_checkpoint(run, spec)
-            log.info(
-                "Task %s: start %d has taken over the checkpoint; batch in flight: %s",
-                run.task,
-                held_checkpoint.start_number,
-                held_checkpoint.batch_id_in_flight,
-            )
-            session = redacting_session(driver.spark, run.config, run.resolved_config)
-            self._start_query(run, TaskQuery(session, run.task, pipeline, held_checkpoint, run.fence))
+            try:
+                self._start_pipeline(driver, run, spec, pipeline)
+            except (FencedError, GenerationClosedError, ConfigError):
+                raise
+            except Exception as error:
+                if run.fence.is_closed:
+                    raise FencedError from error
+                log.warning("Task %s: the start failed: %.500s", run.task, error_message(error))
+                # Without the cause, in whose place an exception without secrets would have the default policy.
+                raise RetriableStartError(message_with_trace(error), pipeline.timeouts.restart_policy) from None
         except FencedError:
             self._running_driver()
             self._report_unless_start_abandoned(
@@ -450,6 +459,19 @@ class Supervisor:
                     self._end_run(run)
             if has_no_query:
                 run.fence.close_and_wait()
+
+    def _start_pipeline(self, driver: SparkDriver, run: QueryRun, spec: TaskSpec, pipeline: Pipeline) -> None:
+        """Take over the checkpoint and start the query of ``pipeline``. Raises the exceptions of
+        :meth:`_take_over_checkpoint` and :meth:`_start_query`."""
+        held_checkpoint = self._take_over_checkpoint(run, spec)
+        log.info(
+            "Task %s: start %d has taken over the checkpoint; batch in flight: %s",
+            run.task,
+            held_checkpoint.start_number,
+            held_checkpoint.batch_id_in_flight,
+        )
+        session = redacting_session(driver.spark, run.config, run.resolved_config)
+        self._start_query(run, TaskQuery(session, run.task, pipeline, held_checkpoint, run.fence))
 
     def _take_over_checkpoint(self, run: QueryRun, spec: TaskSpec) -> HeldCheckpoint:
         """Take over the task's checkpoint in the checkpoint generation that the config in ``spec`` names.

@@ -60,7 +60,14 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, PluginKeys, PluginList
 from coterie.herder.requests.refusals import Problem, RequestRefused, not_found_refusal
-from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
+from coterie.herder.seams import (
+    LeaderClient,
+    Membership,
+    RetriableStartError,
+    SignatureRefusedError,
+    SplitEndedError,
+    TaskRuntime,
+)
 from coterie.nouns.connector_offsets import OffsetsRefusedError
 from coterie.nouns.errors import (
     ConfigError,
@@ -153,7 +160,8 @@ class Chores:
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start_task(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
-        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception."""
+        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception; a start may be tried
+        again if the exception is a RetriableStartError."""
         task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
             if isinstance(chore, StartTask):
@@ -161,7 +169,8 @@ class Chores:
             else:
                 await self._runtime.restart(task)
         except Exception as error:  # noqa: BLE001
-            return TaskStartFailed(task=task, trace=_trace_for_status(error))
+            policy = error.restart_policy if isinstance(error, RetriableStartError) else None
+            return TaskStartFailed(task=task, trace=_trace_for_status(error), restart_policy=policy)
         return TaskStarted(task=task)
 
     async def _stop_task(self, chore: StopTask) -> TaskStopped:

@@ -26,9 +26,9 @@ class TaskView:
 
     task: ConnectorTaskId
     phase: str
-    """``starting``, ``started`` (no batch reported yet), ``running``, ``stopping``, ``stopped``, ``failed``, ``taken``
-    (another worker took the checkpoint over, or the task was halted because the event loop was blocked), ``closed``
-    (its checkpoint generation is closed)."""
+    """``starting`` (also while the next start is awaited after a failed one), ``started`` (no batch reported yet),
+    ``running``, ``stopping``, ``stopped``, ``failed``, ``taken`` (another worker took the checkpoint over, or the task
+    was halted because the event loop was blocked), ``closed`` (its checkpoint generation is closed)."""
     batch_id: int | None
     """The last batch that was reported as committed; None before the first."""
     input_rows: int
