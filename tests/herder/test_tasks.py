@@ -16,7 +16,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.orders import RestartConnectorTask
 from coterie.herder.requests.refusals import Done
-from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy
+from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY, RestartPolicy, jittered_delay_ms
 from coterie.herder.seams import (
     PluginThreadsLost,
     TaskCheckpointClosed,
@@ -482,6 +482,16 @@ def test_a_task_that_was_halted_or_closed_during_a_failed_start_does_not_start_a
         report_failed_start(herder)
         assert isinstance(herder.herder.work.task_runs[TASKS[0]].state, state)
         assert not due_starts(herder, after_ms=60_000)
+
+
+def test_tasks_that_fail_together_are_not_all_restarted_at_the_same_time() -> None:
+    tasks = [ConnectorTaskId(ORDERS, number) for number in range(100)]
+    for failures, delay_ms in enumerate((200, 400, 800), start=1):
+        delays = [jittered_delay_ms(delay_ms, f"{task} {failures}") for task in tasks]
+        assert delay_ms * 4 // 5 <= min(delays) < max(delays) <= delay_ms
+        assert len({delay * 20 // delay_ms for delay in delays}) >= 4, "they are spread over a fifth of the delay"
+    assert jittered_delay_ms(1, "orders-0 1") == 1
+    assert jittered_delay_ms(60_000, "orders-0 9") == jittered_delay_ms(60_000, "orders-0 9")
 
 
 # -- closed checkpoints -----------------------------------------------------------------------------------------------

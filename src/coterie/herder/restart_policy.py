@@ -1,6 +1,7 @@
 """When a task is restarted whose query or start has failed (``errors.restart.*``)."""
 
 from dataclasses import dataclass
+from zlib import crc32
 
 FIRST_DELAY_MS = 200
 """The wait before the first restart. It doubles with each further one, up to :attr:`RestartPolicy.delay_max_ms`."""
@@ -10,6 +11,13 @@ def doubled_delay_ms(first_ms: int, doublings: int, max_ms: int) -> int:
     """``first_ms`` after so many ``doublings``, at most ``max_ms``."""
     # A power of two with thousands of digits would be computed only to be cut.
     return min(first_ms << min(doublings, 30), max_ms)
+
+
+def jittered_delay_ms(delay_ms: int, key: str) -> int:
+    """``delay_ms``, shortened by up to a fifth, which ``key`` alone determines: tasks that failed together are not all
+    restarted at the same time. As in Kafka's exponential backoff (KIP-580), a fifth at most."""
+    # The hash of a str differs between processes, and a random number between two runs of the simulator.
+    return delay_ms - crc32(key.encode()) % (delay_ms // 5 + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

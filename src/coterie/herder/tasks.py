@@ -21,6 +21,7 @@ from coterie.herder.messages import (
     TaskStopped,
     WriteLogMessage,
 )
+from coterie.herder.restart_policy import jittered_delay_ms
 from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.herder.state import Turn
 from coterie.herder.timers import TaskRestartDue
@@ -325,7 +326,7 @@ def _state_after_failed_start(
     run.outage = (
         f"Start {failures} of the task has failed; the next one follows after {delay_ms / 1000:g} s: {event.trace}"
     )
-    starts_at_ms = _set_restart_timer(turn, event.task, delay_ms)
+    starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     return StartRetryPending(spec=before.spec, failed_starts=failures, starts_at_ms=starts_at_ms)
 
 
@@ -338,7 +339,7 @@ def _state_after_query_failure(
     failures, restarts_at_ms = before.failures_since_progress + 1, None
     run.outage = None
     if event.can_restart and (delay_ms := event.restart_policy.delay_ms(failures)) is not None:
-        restarts_at_ms = _set_restart_timer(turn, event.task, delay_ms)
+        restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MS:
             run.outage = (
                 f"The query has failed {failures} times without progress and is started again after "
@@ -354,9 +355,10 @@ def _state_after_query_failure(
     )
 
 
-def _set_restart_timer(turn: Turn, task: ConnectorTaskId, delay_ms: int) -> int:
-    """Set the timer of the restart after ``delay_ms``, and return its time."""
-    at_ms = turn.now_ms + delay_ms
+def _set_restart_timer(turn: Turn, task: ConnectorTaskId, failures: int, delay_ms: int) -> int:
+    """Set the timer of the restart after so many ``failures``, and return its time: after ``delay_ms`` or up to a fifth
+    earlier."""
+    at_ms = turn.now_ms + jittered_delay_ms(delay_ms, f"{task} {failures}")
     turn.emit(SetTimer(timer=TaskRestartDue(task=task), at_ms=at_ms))
     return at_ms
 
