@@ -238,6 +238,10 @@ class FleetChecker(WorkersChecker):
             process, round_, received_generation=process.received_generation, now_ms=self._world.now_ms
         )
 
+    def on_membership_lost(self, process: FleetProcess) -> None:
+        """``process`` has lost its membership."""
+        self._deferral_checker.on_membership_lost(process)
+
     def on_join(self, process: FleetProcess) -> None:
         """``process`` sends JoinGroup: check that it runs no task if its group is eager.
 

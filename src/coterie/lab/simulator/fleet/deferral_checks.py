@@ -1,5 +1,6 @@
-"""The checks of the scheduled rebalance delay. A leader that also computed the group's previous round must defer the
-jobs of a worker that has left since. Under every leader, jobs may be deferred for the delay at most."""
+"""The checks of the scheduled rebalance delay. A leader that also computed the group's previous round, and has not lost
+its membership since, must defer the jobs of a worker that has left since. Under every leader, jobs may be deferred for
+the delay at most."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,6 +89,11 @@ class DeferralChecker:
     def on_eager_round_computed(self, leader: FleetProcess) -> None:
         """Forget the last round of ``leader``: it has computed an eager round, for which all members stop all jobs and
         no job is deferred."""
+        self._last_round_by_leader.pop(leader, None)
+
+    def on_membership_lost(self, leader: FleetProcess) -> None:
+        """Forget the last round of ``leader``, which forgets it, too. A static member may then rejoin in the generation
+        of that round: a coordinator that crashed while it prepared the next round has not stored that round."""
         self._last_round_by_leader.pop(leader, None)
 
     def _expected_deferrals(

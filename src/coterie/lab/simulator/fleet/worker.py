@@ -185,6 +185,7 @@ class FleetWorker(FleetProcess):
             case MembershipLost():
                 self._add_process_record(RecordKind.MEMBERSHIP_LOST)
                 self.assigned_jobs, self.received_generation = NO_JOBS, None
+                self.cluster.checker.on_membership_lost(self)
                 self.feed_herder(effect)
             case MembershipRefused():
                 self._add_process_record(RecordKind.MEMBERSHIP_REFUSED)
