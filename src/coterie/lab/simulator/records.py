@@ -96,6 +96,8 @@ class RecordKind(StrEnum):
     """The writes of the broker begin to fail."""
     QUERY_DIES = "query dies"
     """The query of a task dies. Values: worker's process, task, whether the process still holds the checkpoint."""
+    CHECKPOINTS_AWAY = "checkpoints away"
+    """The folder of the checkpoints cannot be reached by starts of tasks. Values: for how many ms."""
     TOPIC_DELETED = "topic deleted"
     """A topic is deleted. Values: topic."""
 
@@ -171,6 +173,8 @@ class RecordKind(StrEnum):
     config offset, assigned jobs, revoked jobs, delay."""
     TASK_STARTS = "task starts"
     """A task starts. Values: name, task."""
+    TASK_START_FAILS = "task start fails"
+    """A start of a task will fail. Values: name, task."""
     TASK_RESTARTS = "task restarts"
     """A task's query restarts. Values: name, task."""
     TASK_STOPS = "task stops"

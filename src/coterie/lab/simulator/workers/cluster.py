@@ -35,6 +35,8 @@ class WorkersCluster:
         self.steps = steps
         self.config_read_delay_ms: dict[str, int] = {}
         """For each worker that reads the config log late, by how many ms."""
+        self.checkpoints_away_until_ms = 0
+        """The time until which starts of tasks fail, because they cannot reach the folder of the checkpoints."""
         self.on_process_failed: Callable[[str], None] = lambda home: None
         """Called with the worker's name when a process has ended with an exit code other than 0."""
         self.on_worker_drained: Callable[[str], None] = lambda home: None

@@ -56,6 +56,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._start_next_worker: 3,
             self._delay_random_config_reads: 2,
             self._end_random_query: 4,
+            self._take_checkpoints_away: 2,
             **faults_of_protocol,
             self._change_claims: 2,
             self.operators.drain_random_worker: 6,
@@ -116,6 +117,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """Resume paused workers, start all others except those in ``_never_restarted``, and crash the coordinator once
         more."""
         self._cluster.config_read_delay_ms.clear()
+        self._cluster.checkpoints_away_until_ms = 0
         self._workers_to_start_later.clear()
         for process in sorted_by_name(self.live_processes):
             self._resume_process(process)
@@ -253,6 +255,12 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         if self._rng.random() < 0.3:
             pause_ms = self._rng.choice((2_000, 5_000, 8_000))
             self._world.call_after(self._rng.randint(1, 200), partial(self._pause_for, process, pause_ms))
+
+    def _take_checkpoints_away(self) -> None:
+        """For 0.5 to 10 s, let starts of tasks fail on all workers. Running tasks are not affected."""
+        lasts_ms = self._rng.choice((500, 2_000, 10_000))
+        self._cluster.checkpoints_away_until_ms = self._world.now_ms + lasts_ms
+        self._world.add_record(RecordKind.CHECKPOINTS_AWAY, lasts_ms)
 
     def _pause_for(self, process: WorkerT, pause_ms: int, *, cut_ms: int = 0) -> None:
         """Pause ``process`` for ``pause_ms``, if it runs and faults are still injected. If ``cut_ms`` is not 0, its

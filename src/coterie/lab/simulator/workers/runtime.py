@@ -1,5 +1,6 @@
-"""The tasks of one simulated process: their starts and stops take time, and their queries die."""
+"""The tasks of one simulated process: their starts and stops take time, some starts fail, and their queries die."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -7,7 +8,7 @@ from coterie.herder import messages as herder
 from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY
 from coterie.herder.seams import TaskDied, TaskProgressed, TaskSpec
 from coterie.lab.simulator.records import RecordKind
-from coterie.lab.simulator.workers.checker import WorkersChecker
+from coterie.lab.simulator.workers.cluster import WorkersCluster
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.jobs import ConnectorTaskId
 
@@ -16,17 +17,19 @@ class SimTaskRuntime:
     """The task runtime of one process, in place of Spark. It writes `WorkerProcess.running_tasks`."""
 
     def __init__(
-        self, process: WorkerProcess, checker: WorkersChecker, feed_herder: Callable[[herder.Event], None]
+        self, process: WorkerProcess, cluster: WorkersCluster, feed_herder: Callable[[herder.Event], None]
     ) -> None:
         """``feed_herder`` passes an event to the process's herder."""
         self._process = process
         self._rng = process.world.rng
-        self._checker = checker
+        self._cluster = cluster
+        self._checker = cluster.checker
         self._feed_herder = feed_herder
         self._specs_with_checkpoint: dict[ConnectorTaskId, TaskSpec] = {}
         """The tasks whose checkpoints the process holds, also those whose query has died, as they were started."""
-        self._death_count_by_task: dict[ConnectorTaskId, int] = {}
-        """How often each task's query has died since its last progress."""
+        self._failure_count_by_task: Counter[ConnectorTaskId] = Counter()
+        """How often each task's starts have failed, and its query has died, since its last progress or stop: at least
+        as often as the herder counts."""
         self._stopping_tasks: set[ConnectorTaskId] = set()
         """The tasks that are being stopped."""
 
@@ -48,27 +51,36 @@ class SimTaskRuntime:
     def tasks_that_may_die(self) -> list[ConnectorTaskId]:
         """The tasks whose queries may die: they run, are not being stopped, and their herder would restart them."""
         running_tasks = sorted(self._process.running_tasks.keys() - self._stopping_tasks)
-        restarts_max = DEFAULT_RESTART_POLICY.restarts_max
-        return [task for task in running_tasks if self._death_count_by_task[task] < restarts_max]
+        return [task for task in running_tasks if self._may_fail(task)]
 
     def end_query(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
         """Let the query of ``task`` die. With ``holds_checkpoint`` False the reason is that another worker has taken
         over the task's checkpoint."""
         self._process.world.add_record(RecordKind.QUERY_DIES, self._process.name, str(task), holds_checkpoint)
         del self._process.running_tasks[task]
-        self._death_count_by_task[task] += 1
+        self._failure_count_by_task[task] += 1
         if not holds_checkpoint:
             del self._specs_with_checkpoint[task]
+            del self._failure_count_by_task[task]
         self._feed_herder(TaskDied(task=task, trace="the query died", holds_checkpoint=holds_checkpoint))
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
     def _start_task(self, spec: TaskSpec) -> None:
         self._record_task(RecordKind.TASK_STARTS, spec.task)
-        self._specs_with_checkpoint[spec.task] = spec
-        self._death_count_by_task[spec.task] = 0
         self._checker.on_task_start(self._process, spec.task)
+        if self._process.world.now_ms < self._cluster.checkpoints_away_until_ms and self._may_fail(spec.task):
+            self._fail_start(spec.task)
+            return
+        self._specs_with_checkpoint[spec.task] = spec
         self._run_query(spec)
+
+    def _fail_start(self, task: ConnectorTaskId) -> None:
+        """Report up to 600 ms later that the start of ``task`` has failed."""
+        self._record_task(RecordKind.TASK_START_FAILS, task)
+        self._failure_count_by_task[task] += 1
+        failed = herder.TaskStartFailed(task=task, trace="no checkpoints", restart_policy=DEFAULT_RESTART_POLICY)
+        self._process.call_after(self._rng.randint(20, 600), partial(self._feed_herder, failed))
 
     def _restart_task(self, task: ConnectorTaskId) -> None:
         self._record_task(RecordKind.TASK_RESTARTS, task)
@@ -94,7 +106,7 @@ class SimTaskRuntime:
     def _report_progress(self, spec: TaskSpec) -> None:
         """Report progress, unless the query has died or was stopped."""
         if self._process.running_tasks.get(spec.task) is spec:
-            self._death_count_by_task[spec.task] = 0
+            del self._failure_count_by_task[spec.task]
             self._feed_herder(TaskProgressed(task=spec.task, batch_id=0, input_rows=1))
 
     def _report_stopped(self, task: ConnectorTaskId) -> None:
@@ -102,8 +114,13 @@ class SimTaskRuntime:
         self._process.running_tasks.pop(task, None)  # absent if its query has died or the runtime has closed
         self._specs_with_checkpoint.pop(task, None)
         self._stopping_tasks.discard(task)
+        del self._failure_count_by_task[task]
         self._record_task(RecordKind.TASK_STOPPED, task)
         self._feed_herder(herder.TaskStopped(task=task))
+
+    def _may_fail(self, task: ConnectorTaskId) -> bool:
+        """Whether the herder will restart ``task`` after another failure."""
+        return self._failure_count_by_task[task] < DEFAULT_RESTART_POLICY.restarts_max
 
     def _record_task(self, kind: RecordKind, task: ConnectorTaskId) -> None:
         """Add a record of this ``kind`` about ``task``."""

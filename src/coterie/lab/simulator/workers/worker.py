@@ -54,7 +54,7 @@ class Worker(WorkerProcess):
         super().__init__(cluster.world, live_processes, service, herder_state, setup)
         self.cluster = cluster
         self.rest = RestEndpoints(self, cluster, self.feed_herder, self._endpoints_of_url)
-        self.runtime = SimTaskRuntime(self, cluster.checker, self.feed_herder)
+        self.runtime = SimTaskRuntime(self, cluster, self.feed_herder)
         self.config_client = ConfigClient(self, cluster, self.feed_herder, self._wake_config_log_readers)
         self.herder_timers = SimTimers[Timer](
             self.world, lambda timer: self.deliver_callback(lambda: self.feed_herder(herder.TimerFired(timer=timer)))
