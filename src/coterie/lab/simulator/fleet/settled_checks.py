@@ -82,6 +82,8 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
             ("die", faults.kill_random_process_permanently, 4, True),
         ]
         checker = self._cluster.checker
+        # In a group whose protocol is eager, the change stops all tasks, also if the change ends that protocol.
+        is_eager = self._protocol == ConnectProtocol.EAGER.wire_name
         generation, stops_before, undelivered_before, releases_before = (
             self._cluster.coordinator.group.generation,
             checker.stop_count,
@@ -106,7 +108,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         if round_count > rounds_max and self._cluster.policy.moves_per_round_max is None:
             raise Violation(Invariant.FEW_ROUNDS, f"{round_count} rounds came, at most {rounds_max} are needed")
         stop_count = checker.stop_count - stops_before
-        if stop_count and not may_stop and self._protocol != ConnectProtocol.EAGER.wire_name:
+        if stop_count and not may_stop and not is_eager:
             raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stop_count} tasks stop, none needs to")
 
     def _create_connector_burst(self) -> None:

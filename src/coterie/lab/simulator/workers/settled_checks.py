@@ -132,12 +132,14 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     def _unsettled_reason(self) -> str | None:
         """The reason why the running workers have not settled; None when they have: the group is stable, each job has
-        one owner, and each task that should run does."""
+        one owner, each task that should run does, and no change of a user is under way."""
         log = self._cluster.config_log
         owned, runnable_tasks, processes = Jobs(), log.runnable_tasks_at(log.end_offset), self._processes
         for process in processes:
             if (reason := self._unsettled_member_reason(process)) is not None:
                 return reason
+            if process.herder.requests.writes:
+                return f"a user's request to {process.name} has no response yet"
             if process.herder.place.assigned != process.assigned_jobs:
                 owned_text, assigned_text = (
                     job_list_text(process.herder.place.assigned),
