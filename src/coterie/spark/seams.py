@@ -4,7 +4,7 @@ A plug-in is a class. Its class methods belong to a connector: its keys, the val
 creates an object of the class from a task's config; the object reads or writes for one start of that task.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -301,6 +301,18 @@ class HasConsumerGroup(Protocol):
 
         :raises WorldError: when the cluster cannot be reached or rejects the request.
         """
+        ...
+
+
+@runtime_checkable
+class HasRecreatedPartitions(Protocol):
+    """A source class whose input may be deleted and created again under its name. The new input is another source
+    partition, but clients name both by the same partition of an offset."""
+
+    @classmethod
+    def former_partitions(cls, source_partitions: Iterable[str], known_partitions: Iterable[str]) -> frozenset[str]:
+        """Those of ``known_partitions`` that clients name as one of ``source_partitions``, without these themselves:
+        the source partitions of deleted input."""
         ...
 
 

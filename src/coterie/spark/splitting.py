@@ -43,7 +43,7 @@ from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_
 from coterie.spark.positions import Positions
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
-from coterie.spark.seams import HasConsumerGroup, TaskLineage
+from coterie.spark.seams import HasConsumerGroup, HasRecreatedPartitions, TaskLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
@@ -247,6 +247,12 @@ class Splitter:
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             newest_document = read_newest_plan_or_manifest(folder)
             source_partitions = frozenset[str]() if newest_document is None else newest_document.split.source_partitions
+            if positions and isinstance(source.plugin, HasRecreatedPartitions):
+                # Otherwise the positions of deleted input would still be shown for the changed partitions.
+                known = read_reached_positions(folder, source.plugin.position_store)
+                with plugin_stage("former_partitions"):
+                    former = source.plugin.former_partitions(positions, source_partitions | known.keys())
+                positions = {**positions, **dict.fromkeys(former)}
             resplit_finisher = self._make_resplit_finisher(fence, connector, incarnation, config, source_partitions)
             GenerationUpdater(resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS).change_positions(
                 PositionChangeRequest(

@@ -119,6 +119,16 @@ def test_a_removed_position_of_a_partition_that_was_added_since_is_the_one_of_a_
     assert requested == {True: [PARTS[2]], False: []}
 
 
+def test_a_connector_with_a_set_position_in_a_new_partition_is_no_new_connector(tmp_path: Path) -> None:
+    """As after a change of an offset in a topic that was created again: its former partitions are reset."""
+    owner(tmp_path).update(request_of(PARTS[:1], known=False))
+    change(tmp_path, {PARTS[0]: None, PARTS[1]: 7})
+    requested: dict[bool, list[str]] = {True: [], False: []}
+    manifest = owner(tmp_path).update(replace(request_of(PARTS[1:]), find_initial_positions=recorded_in(requested)))
+    assert requested == {True: [], False: [PARTS[2]]}
+    assert manifest.positions == {PARTS[1]: 7, PARTS[2]: 4}
+
+
 def test_the_last_of_two_changes_of_a_position_applies(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
     change(tmp_path, {PARTS[0]: None, PARTS[1]: None})

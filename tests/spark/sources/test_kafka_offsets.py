@@ -75,6 +75,43 @@ async def test_exactly_the_records_of_the_partition_that_is_moved_back_are_read_
     assert Counter(kafka.rows(topic)) == again
 
 
+@pytest.mark.parametrize("is_split_again", [False, True])
+async def test_a_changed_offset_of_a_topic_that_was_created_again_replaces_that_of_the_deleted_topic(
+    rig: Rig, kafka: Kafka, is_split_again: bool
+) -> None:
+    topic = f"recreated-{is_split_again}"
+    kafka.create(topic, 2)
+    kafka.produce_rows(topic, 2, each=20)
+    tasks = Tasks(rig, topic)
+    config = {**kafka.config(topic, consumer__override__auto__offset__reset="latest"), "name": topic}
+    tasks_begin_at_zero = {**config, "consumer.override.auto.offset.reset": "earliest"}
+    await tasks.split(tasks_begin_at_zero)
+    await tasks.start()
+    await rig.wait_until(lambda: kafka.rows(topic) == list(range(40)))
+    await tasks.stop()
+    kafka.delete(topic)
+    kafka.create(topic, 3)
+    if is_split_again:
+        await tasks.split(config)
+    kafka.produce_rows(topic, 3, each=5)
+
+    await tasks.change_offsets(config, at(topic, 0, 2))
+    old_or_new = {(topic, number): 0 if is_split_again else 20 for number in (1, *([2] if is_split_again else []))}
+    assert await shown(tasks, config) == {**old_or_new, (topic, 0): 2}
+    assert kafka.group_offsets(f"connect-{topic}") == {**old_or_new, (topic, 0): 2}
+    await tasks.change_offsets(config, at(topic, 1, None))
+    del old_or_new[topic, 1]
+    assert await shown(tasks, config) == {**old_or_new, (topic, 0): 2}
+    assert kafka.group_offsets(f"connect-{topic}") == {**old_or_new, (topic, 0): 2}
+
+    # The removed position is that of a new connector, the end of the partition; partition 2 was added.
+    await tasks.split(config)
+    assert await shown(tasks, config) == {(topic, 0): 2, (topic, 1): 5, (topic, 2): 0}
+    await tasks.start()
+    await rig.wait_until(lambda: kafka.rows(topic) == [*range(40), *range(42, 45), *range(50, 55)])
+    await tasks.stop()
+
+
 @pytest.mark.parametrize(
     ("partition", "offset", "message"),
     [

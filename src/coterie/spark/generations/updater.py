@@ -350,8 +350,12 @@ class GenerationUpdater:
         known_positions = {} if previous is None else {**previous.positions, **previous.absent_partition_positions}
         new_partitions = request.split.source_partitions - known_positions.keys()
         # A generation without tasks only has the positions that a user has set before the first start, and if all
-        # partitions are reset, the connector begins as a new one: partitions that were added since count as its first.
-        has_read = previous is not None and not previous.split.source_partitions <= set(previous.reset_partitions)
+        # positions are reset, the connector begins as a new one: partitions that were added since count as its first.
+        # If its input was deleted and created again, it still has the positions that were set for the new partitions.
+        has_read = previous is not None and (
+            not previous.split.source_partitions <= set(previous.reset_partitions)
+            or bool(previous.split.source_partitions and known_positions)
+        )
         later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_read else frozenset()
         initial_positions: dict[str, int] = {}
         if first_partitions := new_partitions - later_partitions:

@@ -14,7 +14,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -497,6 +497,18 @@ class KafkaSource:
                         f"{partition.topic_partition_text} has no offset {offset}: its end is {ends[str(partition)]}"
                     )
         return changes
+
+    @classmethod
+    def former_partitions(cls, source_partitions: Iterable[str], known_partitions: Iterable[str]) -> frozenset[str]:
+        """The partitions of deleted topics that were created again: same topic and number, another topic id."""
+        current_names = frozenset(source_partitions)
+        changed = {(part.topic, part.partition) for part in map(TopicIdPartition.parse, current_names)}
+        return frozenset(
+            name
+            for name in known_partitions
+            if name not in current_names
+            and ((partition := TopicIdPartition.parse(name)).topic, partition.partition) in changed
+        )
 
     @classmethod
     def replace_group_offsets(cls, config: PrefixedConfig, positions: Positions) -> None:
