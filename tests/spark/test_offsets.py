@@ -145,6 +145,103 @@ async def test_the_rate_source_continues_at_the_second_that_is_set(rig: Rig, tmp
         )
 
 
+def rate_config(rig: Rig, folder: Path, **keys: str) -> dict[str, str]:
+    own = {"connector.class": "RateSource", "source.rows.per.second": "10", "tasks.max": "2"}
+    config = rig.config(folder, **keys) | own
+    return {key: value for key, value in config.items() if key in own or not key.startswith("source.")}
+
+
+def python_config(rig: Rig, folder: Path) -> dict[str, str]:
+    own = {
+        "connector.class": "PythonSource",
+        "pipeline.function": "tests.spark.user_functions:build",
+        "folder": str(folder / "in"),
+        "offset": "100",
+    }
+    return {key: value for key, value in rig.config(folder).items() if not key.startswith("source.")} | own
+
+
+async def test_a_source_of_another_class_does_not_begin_at_the_offsets_that_were_set_for_the_first_class(
+    rig: Rig, tmp_path: Path
+) -> None:
+    tasks = Tasks(rig, "other-class")
+    files, rate = rig.config(tmp_path), rate_config(rig, tmp_path)
+    in_files = [write_file(tmp_path / "in", f"{row}.csv", [(row, 1.0, 1)]) for row in range(2)]
+    for_files = file_offset(in_files[0], 1)
+    for_rate = ConnectorOffset(partition={"task": 1, "task_count": 2}, offset={"seconds": 100})
+    await tasks.change_offsets(files, for_files)
+    assert list(await tasks.offsets(rate)) == []
+    # They are still those of the first class, until offsets are set for another one or it is started.
+    assert list(await tasks.offsets(files)) == [for_files]
+    await tasks.change_offsets(rate, for_rate)
+    assert list(await tasks.offsets(rate)) == [for_rate]
+    assert list(await tasks.offsets(files)) == []
+    await tasks.change_offsets(files, file_offset(in_files[1], 1))
+    await tasks.split(rate)
+    assert len(tasks.configs) == 2
+    assert list(await tasks.offsets(rate)) == []
+    await tasks.start()
+    await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", "value")[0] == 1)
+    await tasks.stop()
+    assert all(row < 1000 for row in counted(tmp_path / "out", "value"))
+
+
+async def test_a_source_whose_positions_cannot_be_moved_starts_after_offsets_were_set_for_another_class(
+    rig: Rig, tmp_path: Path
+) -> None:
+    tasks = Tasks(rig, "unmovable-class")
+    path = write_file(tmp_path / "in", "0.csv", [(1, 1.0, 1)])
+    await tasks.change_offsets(rig.config(tmp_path), file_offset(path, 1))
+    config = python_config(rig, tmp_path)
+    assert list(await tasks.offsets(config)) == []
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", "row") == Counter([101]))
+    await tasks.stop()
+
+
+async def test_a_split_whose_task_configs_were_never_published_is_not_read_by_another_class(
+    rig: Rig, tmp_path: Path
+) -> None:
+    tasks = Tasks(rig, "unpublished")
+    rate = rate_config(rig, tmp_path)
+    set_for_rate = ConnectorOffset(partition={"task": 1, "task_count": 2}, offset={"seconds": 100})
+    await tasks.change_offsets(rate, set_for_rate)
+    await tasks.split(rate)
+    tasks.configs = []
+    write_file(tmp_path / "in", "0.csv", [(1, 1.0, 1)])
+    config = rig.config(tmp_path)
+    assert list(await tasks.offsets(config)) == []
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", "row") == Counter([1]))
+    await tasks.stop()
+    assert [offset.partition for offset in await tasks.offsets(config)] == [
+        {"filename": str(tmp_path / "in" / "0.csv")}
+    ]
+
+
+@pytest.mark.processes
+async def test_the_offsets_of_a_connector_that_got_another_class_before_its_first_start_are_read(
+    rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_file(tmp_path / "in", "0.csv", [(1, 1.0, 1)])
+    offsets = [{"partition": {"filename": str(path)}, "offset": {"modification_time_ms": 5}}]
+    async with rest_worker(rig, embedded_broker, tmp_path, monkeypatch) as worker:
+        body = {"name": "c", "config": rig.config(tmp_path), "initial_state": "STOPPED", "initial_offsets": offsets}
+        assert (await worker.ask("POST", "/connectors", body)).status_code == 201
+        assert (await worker.ask("GET", "/connectors/c/offsets")).json() == {"offsets": offsets}
+        other = rate_config(rig, tmp_path)
+        assert (await worker.ask("PUT", "/connectors/c/config", other)).status_code == 200
+        answer = await worker.ask("GET", "/connectors/c/offsets")
+        assert (answer.status_code, answer.json()) == (200, {"offsets": []})
+        await worker.order("PUT", "/connectors/c/resume")
+        await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", "value")[0] == 1)
+        await worker.order("PUT", "/connectors/c/stop")
+        await worker.until_stopped("c")
+        assert (await worker.ask("GET", "/connectors/c/offsets")).status_code == 200
+
+
 @pytest.mark.processes
 async def test_exactly_the_files_that_a_client_of_the_rest_api_lets_a_stopped_connector_forget_are_read_again(
     rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

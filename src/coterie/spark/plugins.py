@@ -133,22 +133,31 @@ def connector_type(config: Mapping[str, str]) -> str:
     return "source" if name in source_by_name() else "sink" if name in SINK_BY_NAME else "unknown"
 
 
-def configured_source(
-    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], class_key: str = "connector.class"
-) -> ConfiguredSource:
-    """The source of a connector or of a task: the class that ``class_key`` names, or that ``source.class`` names if
-    ``class_key`` names a sink.
-
-    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
+def source_class(config: Mapping[str, str], class_key: str = "connector.class") -> type[Source]:
+    """The class of the source of a connector or of a task: the class that ``class_key`` names, or that ``source.class``
+    names if ``class_key`` names a sink.
 
     :raises ConfigError: when the value of ``class_key`` or ``source.class`` is missing or unknown; the error names the
         key.
     """
     name = _read_class_name(config, class_key)
-    is_class_of_source = name in source_by_name()
+    if name not in source_by_name():
+        name = ConfigDef((source_class_key(),)).required_value(config, "source.class", str)
+    return source_by_name()[name]
+
+
+def configured_source(
+    config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], class_key: str = "connector.class"
+) -> ConfiguredSource:
+    """The source of a connector or of a task, whose class is :func:`source_class`.
+
+    ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
+
+    :raises ConfigError: as :func:`source_class`.
+    """
+    plugin = source_class(config, class_key)
+    is_class_of_source = _read_class_name(config, class_key) in source_by_name()
     selectors = ConfigDef(() if is_class_of_source else (source_class_key(),))
-    if not is_class_of_source:
-        name = selectors.required_value(config, "source.class", str)
     # A config of Kafka Connect's sink connectors has `topics` without a prefix. Not for the Kafka sink: keys without a
     # prefix belong to the sink there.
     is_prefix_optional = is_class_of_source or (
@@ -160,7 +169,6 @@ def configured_source(
         is_prefix_optional=is_prefix_optional,
         worker_kafka_properties=worker_kafka_properties,
     )
-    plugin = source_by_name()[name]
     keys = source_config.definition_with_user_keys(plugin.definition(source_config)).keys
     return ConfiguredSource(
         plugin=plugin, config=source_config, definition=definition_with_form_order((*selectors.keys, *keys))

@@ -39,7 +39,7 @@ from coterie.spark.generations.updater import (
 from coterie.spark.in_flight import config_for_batch_in_flight
 from coterie.spark.pipeline import Pipeline, split_source, split_to_store, task_configs
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wrap_in_plugin_stage
-from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity
+from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity, source_class
 from coterie.spark.positions import Positions
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
@@ -224,7 +224,7 @@ class Splitter:
         if isinstance(plugin.position_store, UnmovablePositionStore):
             return ()
         folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-        return plugin.to_offsets(read_reached_positions(folder, plugin.position_store))
+        return plugin.to_offsets(self._read_reached_positions(folder, plugin.position_store, config))
 
     def change_offsets(
         self,
@@ -249,7 +249,7 @@ class Splitter:
             source_partitions = frozenset[str]() if newest_document is None else newest_document.split.source_partitions
             if positions and isinstance(source.plugin, HasRecreatedPartitions):
                 # Otherwise the positions of deleted input would still be shown for the changed partitions.
-                known = read_reached_positions(folder, source.plugin.position_store)
+                known = self._read_reached_positions(folder, source.plugin.position_store, config)
                 with plugin_stage("former_partitions"):
                     former = source.plugin.former_partitions(positions, source_partitions | known.keys())
                 positions = {**positions, **dict.fromkeys(former)}
@@ -266,7 +266,8 @@ class Splitter:
                 try:
                     with plugin_stage("replace_group_offsets"):
                         source.plugin.replace_group_offsets(
-                            source.config, read_reached_positions(folder, source.plugin.position_store)
+                            source.config,
+                            self._read_reached_positions(folder, source.plugin.position_store, config),
                         )
                 except CoterieError as error:
                     log.warning(
@@ -404,7 +405,32 @@ class Splitter:
             ),
             fence=fence,
             remove_commit_markers=partial(self._remove_commit_markers, connector),
+            is_source_class_changed=self._is_source_class_changed,
         )
+
+    def _read_reached_positions(
+        self, folder: Path, position_store: PositionStore, config: Mapping[str, str]
+    ) -> Positions:
+        """The positions of :func:`read_reached_positions` in the connector's ``folder``, for the class of source in the
+        connector's ``config``, whose store is ``position_store``."""
+        return read_reached_positions(
+            folder, position_store, lambda former_config: not self._is_source_class_changed(former_config, config)
+        )
+
+    def _is_source_class_changed(self, former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
+        """See :data:`IsSourceClassChanged`."""
+        try:
+            former_class, newer_class = (
+                source_class(
+                    self._config.config_providers.resolve_where_possible(
+                        {key: config[key] for key in ("connector.class", "source.class") if key in config}
+                    )
+                )
+                for config in (former_config, newer_config)
+            )
+        except ConfigError:
+            return False  # The class may have got another name.
+        return former_class is not newer_class
 
     def _configured_source(self, config: Mapping[str, str], class_key: str = "connector.class") -> ConfiguredSource:
         """The source of a connector or a task with this config, whose references are resolved

@@ -72,7 +72,7 @@ def run(folder: Path, point: str, successor: str, seed: int) -> None:
     generation = generation_folder(world.connector, 1)
     for task in range(3):
         record_task_stopped(generation, task)  # The connector is stopped.
-    before = read_reached_positions(world.connector, world.source.position_store)
+    before = read_reached_positions(world.connector, world.source.position_store, lambda config: True)
     read_rows = {row for row in written(world) if world.source.is_read(row, before)}
     key = world.source.key_of(sorted(read_rows)[0])
     positions: dict[str, int | None] = {key: None if isinstance(world.source, Files) else 0}
@@ -86,7 +86,7 @@ def run(folder: Path, point: str, successor: str, seed: int) -> None:
     assert newest is not None
     assert is_stored == (newest == 2 or read_plan(generation) is not None)
     # The positions are the old or the new ones, with those of the batch in flight if it has been run.
-    after = read_reached_positions(world.connector, world.source.position_store)
+    after = read_reached_positions(world.connector, world.source.position_store, lambda config: True)
     is_new = after.get(key) == positions[key]
     assert is_new == is_stored
     assert {name: at for name, at in before.items() if name != key and after.get(name, -1) < at} == {}

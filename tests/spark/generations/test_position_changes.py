@@ -41,7 +41,7 @@ def newest(connector: Path) -> Manifest:
 
 
 def reached(connector: Path) -> Mapping[str, int]:
-    return read_reached_positions(connector, KafkaPositionStore())
+    return read_reached_positions(connector, KafkaPositionStore(), lambda config: True)
 
 
 class EndedFinisher(ResplitFinisher):

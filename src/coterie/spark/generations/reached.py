@@ -3,6 +3,7 @@ taken over, and no file is changed.
 """
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coterie.nouns.errors import WorldError
@@ -19,10 +20,15 @@ raised."""
 RETRY_INTERVAL_MS = 50
 
 
-def read_reached_positions(connector_path: Path, position_store: PositionStore) -> Positions:
+def read_reached_positions(
+    connector_path: Path, position_store: PositionStore, is_of_source_class: Callable[[Mapping[str, str]], bool]
+) -> Positions:
     """The positions that the committed batches of the connector with the folder ``connector_path`` have reached, with
     those of source partitions that no longer exist. Empty when the connector has no checkpoint generation. If a user's
     change of the positions is stored and not yet finished, the positions after the change.
+
+    ``position_store`` is the one of the connector's class of source, and ``is_of_source_class`` returns whether a
+    config of a checkpoint generation names this class: positions and changes of another class are left out.
 
     :raises WorldError: when another version of Coterie wrote the checkpoints, or the source is one whose positions
         cannot be moved.
@@ -30,14 +36,16 @@ def read_reached_positions(connector_path: Path, position_store: PositionStore) 
     """
     for _ in range(ATTEMPTS_MAX - 1):
         try:
-            return _read_positions_once(connector_path, position_store)
+            return _read_positions_once(connector_path, position_store, is_of_source_class)
         except OSError:
             # A task was started, a re-split has moved the checkpoint, or Spark has compacted a log meanwhile.
             time.sleep(RETRY_INTERVAL_MS / 1000)
-    return _read_positions_once(connector_path, position_store)
+    return _read_positions_once(connector_path, position_store, is_of_source_class)
 
 
-def _read_positions_once(connector_path: Path, position_store: PositionStore) -> Positions:
+def _read_positions_once(
+    connector_path: Path, position_store: PositionStore, is_of_source_class: Callable[[Mapping[str, str]], bool]
+) -> Positions:
     """The positions as :func:`read_reached_positions` returns them, by one attempt.
 
     :raises OSError: when a file or a checkpoint is missing, for example because another worker moves the checkpoint.
@@ -53,10 +61,14 @@ def _read_positions_once(connector_path: Path, position_store: PositionStore) ->
         )
     generation_path = generation_folder(connector_path, number)
     manifest, plan = read_manifest(generation_path), read_plan(generation_path)
-    positions_by_task: dict[int, Positions] = {}
-    for task, partitions in enumerate(manifest.split.partitions_by_task):
-        if (checkpoint := find_checkpoint(generation_path, task)) is None:
-            raise FileNotFoundError(f"{generation_path} contains no checkpoint of task {task}")
-        positions_by_task[task] = position_store.read(checkpoint, partitions)
-    positions = merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)
-    return positions if plan is None or plan.position_change is None else plan.position_change.apply(positions)
+    positions: Positions = {}
+    if is_of_source_class(manifest.config):
+        positions_by_task: dict[int, Positions] = {}
+        for task, partitions in enumerate(manifest.split.partitions_by_task):
+            if (checkpoint := find_checkpoint(generation_path, task)) is None:
+                raise FileNotFoundError(f"{generation_path} contains no checkpoint of task {task}")
+            positions_by_task[task] = position_store.read(checkpoint, partitions)
+        positions = merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)
+    if plan is None or plan.position_change is None or not is_of_source_class(plan.config):
+        return positions
+    return plan.position_change.apply(positions)

@@ -92,6 +92,16 @@ def remove_no_commit_markers(manifest: Manifest, lineages: Mapping[int, str]) ->
     return True
 
 
+IsSourceClassChanged: TypeAlias = Callable[[Mapping[str, str], Mapping[str, str]], bool]
+"""Whether a former and a newer config of a connector, the arguments, name two classes of sources. Positions of one
+class have no meaning for another, so they are then dropped. False if a class is not known on this worker."""
+
+
+def is_source_class_never_changed(former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
+    """The :data:`IsSourceClassChanged` of connectors that always have the same class of source: returns False."""
+    return False
+
+
 class SupersededError(CoterieError):
     """Another worker has taken over this re-split or has created another generation, so this worker's re-split has
     ended without a result."""
@@ -170,6 +180,7 @@ class ResplitFinisher:
     batch."""
     remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
     """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
+    is_source_class_changed: IsSourceClassChanged = is_source_class_never_changed
 
     def create_first_generation(self, plan: GenerationPlan) -> Manifest:
         """Create generation 1 of a connector without generations: all tasks begin at the initial positions of ``plan``.
@@ -237,8 +248,8 @@ class ResplitFinisher:
 
     def publish_generation(self, closed_number: int, held_checkpoints: Sequence[HeldCheckpoint]) -> None:
         """Read the positions of the checkpoints ``held_checkpoints``, and publish the generation after
-        ``closed_number``, which begins at these positions: step e. of the re-split. Does nothing more if another worker
-        has published it before.
+        ``closed_number``, which begins at these positions: step e. of the re-split. If the new generation has another
+        class of source, it begins without them. Does nothing more if another worker has published it before.
 
         :raises SupersededError: when another worker has taken over one of the checkpoints.
         :raises FencedError: when the fence is closed.
@@ -247,12 +258,14 @@ class ResplitFinisher:
         generation_path = generation_folder(self.connector_path, closed_number)
         manifest, plan = read_manifest(generation_path), read_plan(generation_path)
         assert plan is not None, f"{generation_path} is not closed"
+        is_source_class_changed = self.is_source_class_changed(manifest.config, plan.config)
         positions_by_task: dict[int, Positions] = {}
         for task, checkpoint in enumerate(held_checkpoints):
             try:
-                positions_by_task[task] = self.position_store.read(
-                    checkpoint.path, manifest.split.partitions_by_task[task]
-                )
+                if not is_source_class_changed:
+                    positions_by_task[task] = self.position_store.read(
+                        checkpoint.path, manifest.split.partitions_by_task[task]
+                    )
             except OSError as error:
                 if is_checkpoint_taken_over(checkpoint.path):
                     raise SupersededError(
@@ -265,9 +278,12 @@ class ResplitFinisher:
                     f"The checkpoint {checkpoint.path} was taken over by another worker, which performs the same "
                     "re-split"
                 )
-        self._publish_new_generation(
-            plan.to_manifest(merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split))
+        reached_positions = (
+            {}
+            if is_source_class_changed
+            else merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)
         )
+        self._publish_new_generation(plan.to_manifest(reached_positions))
 
     def touch_liveness(self, closed_number: int) -> None:
         """Set the modification time of the liveness file of the closed generation ``closed_number`` to now, and create

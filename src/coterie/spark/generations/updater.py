@@ -95,10 +95,11 @@ class PositionChangeRequest:
 
     change: PositionChange
     config: Mapping[str, str] = field(repr=False)
-    """The connector's config, with unresolved references. Used when the connector has no generation."""
+    """The connector's config, with unresolved references. Used when the connector has no generation of its class of
+    source."""
     split_function: SplitFunction
-    """The function by which the connector's source is divided between tasks. Used when the connector has no
-    generation."""
+    """The function by which the connector's source is divided between tasks. Used when the connector has no generation
+    of its class of source."""
     was_connector_started: bool
     """As :attr:`GenerationRequest.was_connector_started`."""
 
@@ -150,7 +151,8 @@ class GenerationUpdater:
         generation: the tasks that still run are stopped, and the batches in flight are run first. A re-split or change
         that another worker has begun is finished before.
 
-        A connector without a generation gets one without tasks: its next split takes the positions from there.
+        A connector without a generation of its class of source gets one without tasks: its next split takes the
+        positions from there.
 
         :raises FencedError: when the fence is closed. If this call had closed the newest generation before, the change
             is stored, and the worker that finishes the re-split creates the generation with the changed positions.
@@ -171,14 +173,7 @@ class GenerationUpdater:
         if number is None:
             if request.was_connector_started:
                 raise self._make_no_generation_error()
-            plan = GenerationPlan(
-                generation=GenerationId(number=1, id=uuid.uuid4().hex),
-                split=Split(function=request.split_function, partitions_by_task=()),
-                config=request.config,
-                inferred_values={},
-                initial_positions={},
-                position_change=request.change,
-            )
+            plan = _make_plan_without_tasks(1, request)
             return self._resplit_finisher.create_first_generation(plan).generation == plan.generation
         if number == 0:
             raise WorldError(
@@ -190,14 +185,17 @@ class GenerationUpdater:
         try:
             manifest = read_manifest(generation_path)
             if read_plan(generation_path) is None:
-                plan = GenerationPlan(
-                    generation=GenerationId(number=number + 1, id=uuid.uuid4().hex),
-                    split=manifest.split,
-                    config=manifest.config,
-                    inferred_values=manifest.inferred_values,
-                    initial_positions={},
-                    position_change=request.change,
-                )
+                if self._resplit_finisher.is_source_class_changed(manifest.config, request.config):
+                    plan = _make_plan_without_tasks(number + 1, request)
+                else:
+                    plan = GenerationPlan(
+                        generation=GenerationId(number=number + 1, id=uuid.uuid4().hex),
+                        split=manifest.split,
+                        config=manifest.config,
+                        inferred_values=manifest.inferred_values,
+                        initial_positions={},
+                        position_change=request.change,
+                    )
                 with self._resplit_finisher.fence.allow_commit():
                     stored_plan = close_generation(self._connector_path, plan)
                 is_own_plan = stored_plan.generation == plan.generation
@@ -263,7 +261,13 @@ class GenerationUpdater:
             self._write_generation_zero_manifest(request)
         manifest = read_manifest(generation_path)
         if read_plan(generation_path) is None:
-            if number > 0 and (matches_request(manifest, request) or self._may_keep_unmatched(manifest, request)):
+            # Only before the tasks are first published: the class of a connector with task configs is not changed.
+            is_source_class_changed = self._resplit_finisher.is_source_class_changed(manifest.config, request.config)
+            if (
+                number > 0
+                and not is_source_class_changed
+                and (matches_request(manifest, request) or self._may_keep_unmatched(manifest, request))
+            ):
                 return manifest
             if not may_close:
                 raise SupersededError(
@@ -273,19 +277,22 @@ class GenerationUpdater:
             has_fixed_tasks = request.is_split_fixed and number > 0 and manifest.split.partitions_by_task
             if (
                 has_fixed_tasks
+                and not is_source_class_changed
                 and manifest.split.with_partition_name_digests() != request.split.with_partition_name_digests()
             ):
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), which cannot "
                     "be split again: keep this number of tasks, or create a connector under another name"
                 )
-            if isinstance(self._resplit_finisher.position_store, UnmovablePositionStore):
+            if not is_source_class_changed and isinstance(
+                self._resplit_finisher.position_store, UnmovablePositionStore
+            ):
                 # Do not close the generation: the re-split could never be finished.
                 raise WorldError(
                     "The positions in the connector's checkpoint cannot be moved to another checkpoint, so the sink "
                     "cannot be changed: configure the former sink again, or create a connector under another name"
                 )
-            plan = self._make_plan(number + 1, request, manifest)
+            plan = self._make_plan(number + 1, request, None if is_source_class_changed else manifest)
             with self._resplit_finisher.fence.allow_commit():
                 close_generation(self._connector_path, plan)
         self._create_next_or_wait(number, manifest)
@@ -346,7 +353,7 @@ class GenerationUpdater:
 
     def _make_plan(self, number: int, request: GenerationRequest, previous: Manifest | None) -> GenerationPlan:
         """The plan of generation ``number``, which matches ``request``; ``previous`` is the manifest of the generation
-        before, None for the first one of a connector."""
+        before, None for the first one of a connector or of its class of source."""
         known_positions = {} if previous is None else {**previous.positions, **previous.absent_partition_positions}
         new_partitions = request.split.source_partitions - known_positions.keys()
         # A generation without tasks only has the positions that a user has set before the first start, and if all
@@ -411,6 +418,19 @@ def read_newest_plan_or_manifest(connector_path: Path) -> GenerationPlan | Manif
         except OSError:
             if newest_generation_number(connector_path) == number:
                 raise
+
+
+def _make_plan_without_tasks(number: int, request: PositionChangeRequest) -> GenerationPlan:
+    """The plan of generation ``number``, which has the positions of the change and no tasks: the connector has no
+    generation, or one of another class of source."""
+    return GenerationPlan(
+        generation=GenerationId(number=number, id=uuid.uuid4().hex),
+        split=Split(function=request.split_function, partitions_by_task=()),
+        config=request.config,
+        inferred_values={},
+        initial_positions={},
+        position_change=request.change,
+    )
 
 
 def matches_request(manifest: Manifest, request: GenerationRequest) -> bool:
