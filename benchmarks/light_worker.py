@@ -17,7 +17,7 @@ from coterie.cli.workers import compose, settings_file
 from coterie.config.definition import ConfigKey
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin, UnknownPluginError
-from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskSpec
+from coterie.herder.seams import SplitResult, TaskEvent, TaskHalted, TaskProgressed, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -76,8 +76,10 @@ class LightRuntime:
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
-        return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
+    ) -> SplitResult:
+        return SplitResult(
+            task_configs=[{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
+        )
 
     def stop_connector(self, connector: ConnectorName) -> None:
         """Does nothing: a split takes no time."""

@@ -264,6 +264,25 @@ def test_while_a_task_is_failed_a_split_keeps_the_source_parts_and_is_repeated_a
     assert not split.keeps_source_parts
 
 
+def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_it_is_split() -> None:
+    herder, written_at = owner_after_split()
+    publish(herder, written_at)
+    append_task_status(herder, 1, JobState.FAILED)
+    for postponement, reported in ((None, (JobState.RUNNING, None)), ("kept", (JobState.RESTARTING, "kept"))):
+        herder.feed(SourcePartsChanged(connector=ORDERS))
+        herder.feed(
+            ConnectorSplit(
+                connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS, postponement=postponement
+            )
+        )
+        assert last_reported_status(herder) == reported
+    append_task_status(herder, 0, JobState.RUNNING)
+    assert last_reported_status(herder) == (JobState.RESTARTING, "kept")
+    append_task_status(herder, 1, JobState.RUNNING)
+    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    assert last_reported_status(herder) == (JobState.RUNNING, None)
+
+
 @pytest.mark.parametrize(
     ("trace", "is_failing"),
     [("The query has failed 9 times", True), (None, False), (statuses.WAITS_FOR_CONFIG, False)],

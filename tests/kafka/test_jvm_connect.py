@@ -23,7 +23,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from coterie.cli.options import with_login_options
 from coterie.cli.plan import preview
 from coterie.cli.workers import commands
-from coterie.herder.seams import TaskSpec
+from coterie.herder.seams import SplitResult, TaskSpec
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -100,11 +100,13 @@ class LightRuntime(SimulatedRuntime):
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> SplitResult:
         self._check(config)
-        tasks = await super().split(connector, incarnation, config, checkpointed_task_configs)
+        tasks = (await super().split(connector, incarnation, config, checkpointed_task_configs)).task_configs
         # Kafka's workers need these keys, and add them when they split a connector themselves.
-        return [{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]
+        return SplitResult(
+            task_configs=[{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]
+        )
 
     async def start(self, spec: TaskSpec) -> None:
         self._check(spec.config)

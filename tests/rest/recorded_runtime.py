@@ -9,7 +9,7 @@ from coterie.config.definition import ClassNames, ConfigDef
 from coterie.config.infos import ConfigInfos, make_config_infos
 from coterie.config.plugins import UnknownPluginError, find_plugin
 from coterie.config.providers import ConfigProviders, EnvVarConfigProvider, FileConfigProvider
-from coterie.herder.seams import TaskProgressed, TaskSpec
+from coterie.herder.seams import SplitResult, TaskProgressed, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
@@ -160,10 +160,10 @@ class RecordedRuntime(RecordedPluginsRuntime):
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> SplitResult:
         has_one_file = "FileStreamSource" in config["connector.class"]
         count = 1 if has_one_file else int(config.get("tasks.max", "1"))
-        return [{"task.class": f"task {number}", **config} for number in range(count)]
+        return SplitResult(task_configs=[{"task.class": f"task {number}", **config} for number in range(count)])
 
     async def change_offsets(
         self,

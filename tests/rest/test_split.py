@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import httpx
 
 from coterie.config.infos import ConfigInfos
 from coterie.engine.log import NewTopicRecord
+from coterie.herder.seams import SourcePartsChanged, SplitResult
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -36,18 +38,21 @@ class FixedSplitRuntime(SimulatedRuntime):
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
-        tasks = await super().split(connector, incarnation, config, checkpointed_task_configs)
-        if errors := task_count_change_errors(config, len(tasks), checkpointed_task_configs):
+    ) -> SplitResult:
+        result = await super().split(
+            connector, incarnation, config, checkpointed_task_configs, keeps_source_parts=keeps_source_parts
+        )
+        task_count = len(result.task_configs)
+        if errors := task_count_change_errors(config, task_count, checkpointed_task_configs):
             raise ConfigError(errors)
-        return [{**task, "task.count": str(len(tasks))} for task in tasks]
+        return replace(result, task_configs=[{**task, "task.count": str(task_count)} for task in result.task_configs])
 
 
-async def running(cluster: ServedCluster) -> tuple[ServedWorker, SimulatedRuntime]:
-    """Start one worker, which runs the two tasks of connector ``a``."""
+async def running(cluster: ServedCluster, **keys: str) -> tuple[ServedWorker, SimulatedRuntime]:
+    """Start one worker, which runs the two tasks of connector ``a``, with the further ``keys`` in its config."""
     runtime = FixedSplitRuntime()
     worker = await cluster.serve(runtime=runtime)
-    assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})).status_code == 201
+    assert (await worker.ask("POST", "/connectors", {"name": "a", "config": {**CONFIG, **keys}})).status_code == 201
     await worker.until_running("a", 2)
     return worker, runtime
 
@@ -120,6 +125,29 @@ async def test_an_invalid_config_written_by_a_connect_worker_fails_the_connector
         "a valid config must be accepted"
     )
     await until_connector_runs(worker)
+
+
+async def test_the_status_shows_why_a_split_is_postponed_until_the_failed_task_is_repaired(
+    cluster: ServedCluster,
+) -> None:
+    worker, runtime = await running(cluster, postponement="a task is failing")
+    runtime.fail_query(TASKS[1], "no", can_restart=False)
+
+    async def has_failed() -> bool:
+        (_, task) = (await worker.get("/connectors/a/status")).json()["tasks"]
+        return bool(task["state"] == "FAILED")
+
+    await until(has_failed)
+    runtime.emit(SourcePartsChanged(connector=ConnectorName("a")))
+
+    async def is_shown() -> bool:
+        status = (await worker.get("/connectors/a/status")).json()["connector"]
+        return (status["state"], status.get("trace")) == ("RESTARTING", "a task is failing")
+
+    await until(is_shown)
+    assert (await worker.ask("POST", "/connectors/a/tasks/1/restart")).status_code == 204
+    await until_connector_runs(worker)
+    await worker.until_running("a", 2)
 
 
 async def until_connector_runs(worker: ServedWorker) -> None:

@@ -82,7 +82,7 @@ class Rig:
     async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskSpec:
         """Split and start task ``index`` of a connector of this name, which :meth:`stop_connectors` stops."""
         self._connectors.add(ConnectorName(name))
-        tasks = await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())
+        tasks = (await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())).task_configs
         task = ConnectorTaskId(ConnectorName(name), index)
         start = TaskSpec(task=task, connector_incarnation=Incarnation("i"), config=tasks[index])
         await self.runtime.start(start)

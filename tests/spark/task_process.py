@@ -95,7 +95,7 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
             command, *words = line.split(" ", 2)
             if command == "start":
                 incarnation = Incarnation(words[0])
-                (config,) = await runtime.split(TASK.connector, incarnation, json.loads(words[1]), ())
+                (config,) = (await runtime.split(TASK.connector, incarnation, json.loads(words[1]), ())).task_configs
                 await runtime.start(TaskSpec(task=TASK, connector_incarnation=incarnation, config=config))
                 held = runtime.held_checkpoint(TASK)
                 if held is None:

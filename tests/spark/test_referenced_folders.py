@@ -53,9 +53,10 @@ class Referring:
         """The config of the only task of the connector, with the config ``config(name)``."""
         connector_name = ConnectorName(connector)
         fence = self._splitter.open_fence(connector_name)
-        (task,) = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             self._splitter.split, fence, connector_name, INCARNATION, self.config(name), before
         )
+        (task,) = result.task_configs
         return task
 
     async def run(self, connector: str, task_config: Mapping[str, str], *rows: int) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedError, TaskCheckpointClosed
+from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitEndedError, SplitResult, TaskCheckpointClosed
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import splitting, supervisor
@@ -118,7 +118,10 @@ async def test_a_config_with_the_same_source_and_sink_keeps_the_generation(rig: 
     assert second["transforms.kept.condition"] == "row > 0"
     # While a task is FAILED it keeps its share, and gets changes that may fix it.
     mended = {**changed, "tasks.max": "2", "transforms.kept.condition": "row > 1"}
-    (kept,) = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_source_parts=True)
+    result = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_source_parts=True)
+    (kept,) = result.task_configs
+    assert result.postponement is not None
+    assert result.postponement.startswith("One of the connector's tasks is failing, so the tasks keep their source")
     assert (kept["generation"], kept["task.count"]) == (first["generation"], "1")
     assert kept["transforms.kept.condition"] == "row > 1"
 
@@ -359,7 +362,7 @@ class Watched:
                 raise WorldError("listing fails")
         return sorted(str(part) for part in path.iterdir() if part.is_dir())
 
-    async def split(self, name: str, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
+    async def split(self, name: str, *tasks: Mapping[str, str]) -> SplitResult:
         connector = ConnectorName(name)
         config = self._rig.config(self._folder / name, metadata__max__age__ms="0" if name != "rare" else "60000")
         fence = self.splitter.open_fence(connector)
@@ -390,10 +393,10 @@ async def test_a_source_with_new_parts_is_reported_until_it_is_split_again(
     folder = tmp_path / "grown" / "in"
     (folder / "a").mkdir(parents=True)
     async with watched.watching():
-        (one,) = await watched.split("grown")
+        (one,) = (await watched.split("grown")).task_configs
         (folder / "b").mkdir()
         assert await watched.reported() == "grown"
-        (two,) = await watched.split("grown", one)
+        (two,) = (await watched.split("grown", one)).task_configs
         assert [len(json.loads(task["task.parts"])) for task in (one, two)] == [1, 2]
         (folder / "a").rmdir()
         assert await watched.reported() == "grown"

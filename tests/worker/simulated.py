@@ -29,6 +29,7 @@ from coterie.herder.seams import (
     Membership,
     SignatureRefusedError,
     SplitEndedError,
+    SplitResult,
     TaskDied,
     TaskEvent,
     TaskHalted,
@@ -288,7 +289,7 @@ class SimulatedRuntime:
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> SplitResult:
         await self._pass("split", connector)
         if "unsplittable" in config:
             raise WorldError(config["unsplittable"])
@@ -296,7 +297,10 @@ class SimulatedRuntime:
             self.outages[connector] = outages - 1
             raise UnreachableError(f"the server of {connector} cannot be reached")
         count = int(config.get("tasks.max", "1"))
-        return [{**config, "share": f"{number} of {count}"} for number in range(count)]
+        return SplitResult(
+            task_configs=[{**config, "share": f"{number} of {count}"} for number in range(count)],
+            postponement=config.get("postponement") if keeps_source_parts else None,
+        )
 
     def stop_connector(self, connector: ConnectorName) -> None:
         self.forgotten.append(connector)

@@ -155,7 +155,8 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
 
 
 def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
-    """Report a connector that is split: RUNNING, unless the leader has repeatedly not accepted its task configs."""
+    """Report a connector that is split: RUNNING, unless the leader has repeatedly not accepted its task configs, or the
+    connector must be split again and a failing task prevents this."""
     state = split.state
     assert isinstance(state, SplitComplete)
     is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
@@ -163,7 +164,10 @@ def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -
         trace = f"The leader has not accepted the connector's task configs: {state.publication.refusal}"
         statuses.report_status(turn, name, JobState.RESTARTING, trace)
     elif not is_refused or isinstance(state.publication, PublishedTaskConfigs):
-        statuses.report_status(turn, name, JobState.RUNNING)
+        is_postponed = state.postponement is not None
+        statuses.report_status(
+            turn, name, JobState.RESTARTING if is_postponed else JobState.RUNNING, state.postponement
+        )
 
 
 def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector: Connector) -> None:
@@ -267,10 +271,12 @@ def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
     match event:
         case _ if splitting.config_line_offset != event.config_line_offset:
             split.state = NotSplit()
-        case ConnectorSplit(config_line_offset=written_at, task_configs=configs):
-            keeps_split = splitting.keeps_source_parts
+        case ConnectorSplit(config_line_offset=written_at, task_configs=configs, postponement=postponement):
             split.state = SplitComplete(
-                config_line_offset=written_at, task_configs=tuple(configs), keeps_source_parts=keeps_split
+                config_line_offset=written_at,
+                task_configs=tuple(configs),
+                keeps_source_parts=splitting.keeps_source_parts,
+                postponement=postponement,
             )
         case SplitFailed(is_transient=True):
             _schedule_split_retry(turn, event, split, splitting)

@@ -179,6 +179,8 @@ class ConnectorSplit:
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the connector's tasks, by task number."""
+    postponement: str | None = None
+    """Why the tasks keep their source parts although the config requires others (:class:`SplitResult`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,6 +128,17 @@ class TaskSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitResult:
+    """The result of a split of a connector."""
+
+    task_configs: Sequence[Mapping[str, str]] = field(repr=False)
+    """The configs of the connector's tasks, by task number."""
+    postponement: str | None = None
+    """Why the tasks keep their source parts although the config requires others, for the connector's status; None if
+    the config requires no others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgressed:
     """A batch of a task was committed, or the query polled its source and found nothing to read."""
 
@@ -322,8 +333,8 @@ class TaskRuntime(Protocol):
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
-        """Return the configs of the connector's tasks, at most ``tasks.max`` of them, by task number.
+    ) -> SplitResult:
+        """Return the configs of the connector's tasks, at most ``tasks.max`` of them.
 
         When the tasks of ``checkpointed_task_configs`` read other source parts or write to another sink than ``config``
         requires, their checkpoint generation is closed first, on every worker that runs one of these tasks

@@ -259,6 +259,8 @@ class SplitComplete:
     keeps_source_parts: bool = False
     """Whether the tasks kept their source parts because a task was failing. The connector is then split again when no
     task is failing any more."""
+    postponement: str | None = None
+    """Why the tasks keep their source parts although the config requires others, for the connector's status."""
     publication: Publication = UnpublishedTaskConfigs()
     commit_line_offset: int | None = None
     """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""

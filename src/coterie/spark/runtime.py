@@ -15,7 +15,7 @@ from coterie.config.definition import ConfigKey
 from coterie.config.infos import ConfigInfos
 from coterie.config.plugins import Plugin
 from coterie.config.worker import USER_JAR_KEYS
-from coterie.herder.seams import PluginThreadsLost, RuntimeDied, TaskEvent, TaskSpec
+from coterie.herder.seams import PluginThreadsLost, RuntimeDied, SplitResult, TaskEvent, TaskSpec
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
@@ -151,7 +151,7 @@ class SparkTaskRuntime:
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> SplitResult:
         return await self._call_splitter(
             connector,
             lambda fence: self._splitter.split(

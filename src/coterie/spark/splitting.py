@@ -12,7 +12,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import SourcePartsChanged, SplitEndedError
+from coterie.herder.seams import SourcePartsChanged, SplitEndedError, SplitResult
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange
 from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
@@ -31,9 +31,11 @@ from coterie.spark.generations.resplit import ResplitFinisher, SupersededError
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import PositionStore, UnmovablePositionStore
 from coterie.spark.generations.updater import (
+    RESPLIT_POSTPONEMENT,
     GenerationRequest,
     GenerationUpdater,
     PositionChangeRequest,
+    matches_request,
     read_newest_plan_or_manifest,
 )
 from coterie.spark.in_flight import config_for_batch_in_flight
@@ -126,7 +128,7 @@ class Splitter:
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
-    ) -> list[Mapping[str, str]]:
+    ) -> SplitResult:
         """Split the connector into task configs, as :meth:`coterie.herder.seams.TaskRuntime.split` describes.
         ``fence``: a new fence from :meth:`open_fence`. The source's partitions are watched afterwards
         (:meth:`watch_source_partitions`)."""
@@ -191,7 +193,10 @@ class Splitter:
                         last_checked_at_s=listed_at_s,
                     )
             with plugin_stage("definition"):
-                return task_configs(connector, config, manifest, resolved_config)
+                return SplitResult(
+                    task_configs=task_configs(connector, config, manifest, resolved_config),
+                    postponement=None if matches_request(manifest, request) else RESPLIT_POSTPONEMENT,
+                )
 
     def finish_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation

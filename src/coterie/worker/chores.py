@@ -220,21 +220,26 @@ class Chores:
         is transient if the exception is an UnreachableError or a SplitEndedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
-            configs = await self._runtime.split(
+            result = await self._runtime.split(
                 name,
                 chore.incarnation,
                 chore.config,
                 chore.checkpointed_task_configs,
                 keeps_source_parts=chore.keeps_source_parts,
             )
-            _check_encodable(configs)
+            _check_encodable(result.task_configs)
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitEndedError)
             trace = _trace_for_status(error)
             return SplitFailed(
                 connector=name, config_line_offset=config_line_offset, trace=trace, is_transient=is_transient
             )
-        return ConnectorSplit(connector=name, config_line_offset=config_line_offset, task_configs=configs)
+        return ConnectorSplit(
+            connector=name,
+            config_line_offset=config_line_offset,
+            task_configs=result.task_configs,
+            postponement=result.postponement,
+        )
 
     async def _finish_checkpoint_generation(self, chore: FinishCheckpointGeneration) -> CheckpointGenerationFinished:
         """Finish a connector's closed checkpoint generation. A failure is logged, and ``configs`` of the result is then

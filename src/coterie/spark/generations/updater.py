@@ -35,6 +35,12 @@ log = logging.getLogger(__name__)
 LIVENESS_TIMEOUT_MS = 10_000
 """Liveness timeout of a re-split: when the modification time of its liveness file has not changed for this time,
 another worker continues the re-split."""
+RESPLIT_POSTPONEMENT = (
+    "One of the connector's tasks is failing, so the tasks keep their source partitions, although the partitions or "
+    "the number of tasks have changed; the connector is split again once no task is FAILED, and none RESTARTING "
+    "because of an error"
+)
+"""Why a generation that does not match the config is kept, for the connector's status and the log."""
 POLL_INTERVAL_MS = 50
 """The interval, in ms, at which this worker reads files that another worker changes, while it waits for a change."""
 
@@ -331,10 +337,9 @@ class GenerationUpdater:
         if not manifest.split.is_within_partitions(request.split.source_partitions):
             return False
         log.warning(
-            "The connector with the checkpoint folder %s: one of its tasks is failing, so the tasks keep their source "
-            "partitions, although the partitions or the number of tasks have changed; the connector is split again "
-            "once no task is FAILED, and none RESTARTING because of an error",
+            "The connector with the checkpoint folder %s is not split again now. %s",
             self._connector_path,
+            RESPLIT_POSTPONEMENT,
         )
         return True
 
