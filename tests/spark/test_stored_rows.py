@@ -5,6 +5,7 @@ import gzip
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import UnreachableError
-from coterie.spark.arrow import STORED_ARROW_BATCH_ROWS_MAX, read_arrow_batches, stored_arrow_partitions
+from coterie.spark.arrow import STORED_ARROW_BATCH_ROWS_MAX, internal_rows, read_arrow_batches, stored_arrow_partitions
 from coterie.spark.bad_records.separator import SeparatedRows
 from tests.spark.conftest import Rig
 
@@ -90,6 +91,25 @@ async def test_nothing_stays_stored_of_rows_that_fail_or_are_lost(rig: Rig, sess
     with pytest.raises(UnreachableError, match="stored rows of Spark partition 1 are lost"):
         next(partitions)
     await rig.wait_until(lambda: not has_blocks(session, rdd))
+
+
+async def test_the_rows_of_each_piece_are_converted_and_freed_before_the_next_piece(
+    rig: Rig, session: SparkSession
+) -> None:
+    """The conversion to Spark's internal form uses memory outside the heap of the JVM."""
+    java: Any = session._jvm
+    allocator = getattr(getattr(java.org.apache.spark.sql.util, "ArrowUtils$"), "MODULE$").rootAllocator()
+    rows = numbers(session).withColumn("text", F.repeat(F.lit("x"), 1000))
+    counts: list[int] = []
+    with closing(stored_arrow_partitions(rows)) as partitions:
+        for partition in partitions:
+            for converted_rows in internal_rows(rows, partition):
+                assert converted_rows.hasNext()
+                assert 0 < allocator.getAllocatedMemory() < 3 * STORED_ARROW_BATCH_ROWS_MAX * 1000
+                # The first piece is not read to its end.
+                counts.append(converted_rows.size() if counts else STORED_ARROW_BATCH_ROWS_MAX)
+    assert sum(counts) == rows.count() > 3 * STORED_ARROW_BATCH_ROWS_MAX
+    assert allocator.getAllocatedMemory() == 0
 
 
 READER = """

@@ -96,20 +96,26 @@ def stored_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
         arrow_rdd.unpersist(False)
 
 
-def internal_rows(rows: DataFrame, record_batches: Any) -> Any:
-    """The rows of ``record_batches``, an iterator of :func:`stored_arrow_partitions` for ``rows``, as a Scala iterator
-    of rows in Spark's internal form. It holds one record batch outside the heap of the JVM; a reader that does not read
-    to the end must call :func:`free_internal_rows`."""
+def internal_rows(rows: DataFrame, record_batches: Any) -> Generator[Any, None, None]:
+    """For each record batch of ``record_batches``, an iterator of :func:`stored_arrow_partitions` for ``rows``, yield
+    its rows as a Scala iterator of rows in Spark's internal form. It must no longer be used when the next one is
+    requested: the memory of the record batch, outside the heap of the JVM, is then free. The caller must close the
+    generator."""
     java: Any = rows.sparkSession._jvm
     converters = getattr(getattr(java.org.apache.spark.sql.execution.arrow, "ArrowConverters$"), "MODULE$")
-    return converters.fromBatchIterator(record_batches, rows._jdf.schema(), "UTC", True, False, None)
-
-
-def free_internal_rows(rows_iterator: Any) -> None:
-    """Free the record batch that an iterator of :func:`internal_rows` holds, if it holds one."""
-    resources = rows_iterator.resources().reverseIterator()
-    while resources.hasNext():
-        resources.next().close()
+    schema = rows._jdf.schema()
+    # One conversion of several record batches would free the memory of all of them at its end.
+    single_batches = record_batches.grouped(1)
+    while single_batches.hasNext():
+        converted_rows = converters.fromBatchIterator(
+            single_batches.next().iterator(), schema, "UTC", True, False, None
+        )
+        try:
+            yield converted_rows
+        finally:
+            resources = converted_rows.resources().reverseIterator()
+            while resources.hasNext():
+                resources.next().close()
 
 
 def _arrow_rdd(rows: DataFrame, batch_rows_max: int) -> Any:

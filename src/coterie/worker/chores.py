@@ -355,7 +355,7 @@ class Chores:
         try:
             return ConfigEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
         except WorldError as error:
-            logger.warning("The end offset of the config topic cannot be read: %s; writes wait until it can be read", error)
+            logger.warning("The end offset of the config topic cannot be read, for which writes wait: %s", error)
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:

@@ -3,11 +3,13 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from coterie.config.security import KafkaSecurity
@@ -299,6 +301,37 @@ async def test_an_error_at_least_once_is_either_an_unreachable_cluster_or_invali
         with pytest.raises((PySparkException, UnreachableError)) as caught:
             staged.commit()
         assert isinstance(caught.value, expected), caught.value
+
+
+async def test_stored_rows_of_a_batch_are_removed_after_it_is_staged_or_has_failed(rig: Rig, servers: str) -> None:
+    java: Any = rig.session._jvm
+    allocator = getattr(getattr(java.org.apache.spark.sql.util, "ArrowUtils$"), "MODULE$").rootAllocator()
+    create(servers, "from-stored-rows")
+    config = {
+        "topic": "from-stored-rows",
+        "value.converter": "StringConverter",
+        "producer.override.bootstrap.servers": servers,
+        "producer.override.max.request.size": "5000",
+    }
+    sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
+    length = F.when(F.col("id") == 3_500, 9_000).otherwise(100)
+    lines = rig.session.range(0, 5_000, 1, 2).select("id", F.repeat(F.lit("x"), length).alias("value"))
+
+    def stage(batch_id: int, rows: DataFrame) -> None:
+        batch = Batch(task_lineage=LINEAGE, batch_id=batch_id, rows=rows.select("value"), is_small=False)
+        staged = sink.stage(batch)
+        assert rig.session.sparkContext._jsc.getPersistentRDDs().size() == 0
+        staged.commit()
+
+    sink.take_over(LINEAGE, 1)
+    stage(0, lines.where("id != 3500"))
+    stage(1, lines.where("id < 0"))
+    with pytest.raises(WorldError, match="For larger records raise"):
+        stage(2, lines)
+    assert rig.session.sparkContext._jsc.getPersistentRDDs().size() == 0
+    assert allocator.getAllocatedMemory() == 0
+    sink.close()
+    assert len(values(servers, "from-stored-rows")) == 4_999
 
 
 async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

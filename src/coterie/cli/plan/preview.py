@@ -177,12 +177,7 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
     """
     joining_members: dict[str, MemberId] = {}
     for name in options.add:
-        if not name.strip():
-            raise WorldError("--add: a worker needs a name")
-        if name in joining_members:
-            raise WorldError(f"--add {name} is given twice; give each new worker another name")
-        if group.matching_members(name):
-            raise WorldError(f"The group has a worker {name} already; give the new worker another name")
+        _check_new_name(name, joining_members, group)
         joining_members[name] = MemberId(name)
 
     def find_member(text: str) -> MemberId:
@@ -214,6 +209,19 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
         *(MemberDrains(member=member) for member in drains),
         *(MemberLeaves(member=group.find_member(worker)) for worker in options.remove),
     ]
+
+
+def _check_new_name(name: str, joining_members: Mapping[str, MemberId], group: NamedGroup) -> None:
+    """Check the name of a worker that ``--add`` adds after ``joining_members``.
+
+    :raises WorldError: when the name is blank or is that of another worker.
+    """
+    if not name.strip():
+        raise WorldError("--add: a worker needs a name")
+    if name in joining_members:
+        raise WorldError(f"--add {name} is given twice; give each new worker another name")
+    if group.matching_members(name):
+        raise WorldError(f"The group has a worker {name} already; give the new worker another name")
 
 
 def _parse_create_option(text: str) -> tuple[ConnectorName, int]:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import ConfigDef
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.arrow import free_internal_rows, internal_rows, stored_arrow_partitions
+from coterie.spark.arrow import internal_rows, stored_arrow_partitions
 from coterie.spark.bad_records.keys import DEAD_LETTER_KEY_PREFIX, DeadLetterDestination, DeadLetterTopic
 from coterie.spark.bad_records.separator import BadRowSeparator
 from coterie.spark.failures import error_message, java_exception_of, message_of_raise_error
@@ -212,7 +212,12 @@ def make_send_function(records: DataFrame, topic: str | None, *, is_small: bool)
         return None
 
     def send(producer: Any, properties: Any) -> None:
-        _send_rows(records, rows, topic, properties)
+        write_task = _make_write_task(records, topic, properties)
+        try:
+            write_task.execute(rows)
+        finally:
+            # Waits until all records are sent, and raises the error of the first failed record.
+            write_task.close()
 
     return send
 
@@ -230,30 +235,32 @@ def make_send_function_of_stored_rows(
         return None
 
     def send(producer: Any, properties: Any) -> None:
-        for partition in chain((first_partition,), stored_partitions):
-            rows = internal_rows(records, partition)
+        write_task = _make_write_task(records, topic, properties)
+        pool = spark_producer_pool(records.sparkSession._jvm)
+        pooled_producer, executions = pool.acquire(properties), 0
+        try:
+            for partition in chain((first_partition,), stored_partitions):
+                with closing(internal_rows(records, partition)) as pieces:
+                    for rows in pieces:
+                        executions += 1
+                        write_task.execute(rows)
+        finally:
             try:
-                _send_rows(records, rows, topic, properties)
+                write_task.close()
             finally:
-                free_internal_rows(rows)
+                # The producer was acquired above and by each execution, and `close` has released it once.
+                for _ in range(executions or 1):
+                    pool.release(pooled_producer)
 
     return send
 
 
-def _send_rows(records: DataFrame, rows: Any, topic: str | None, properties: Any) -> None:
-    """Send ``rows``, a Scala iterator of rows of ``records`` in Spark's internal form, by the producer with
-    ``properties``. ``topic``: as :func:`make_send_function`.
-
-    :raises Py4JJavaError: when Spark cannot compute a row, or a record cannot be sent.
-    """
+def _make_write_task(records: DataFrame, topic: str | None, properties: Any) -> Any:
+    """Spark's writer of rows of ``records`` in Spark's internal form, by the producer with ``properties``. ``topic``:
+    as :func:`make_send_function`."""
     java: Any = records.sparkSession._jvm
     columns = records._jdf.queryExecution().executedPlan().output()
-    write_task = java.org.apache.spark.sql.kafka010.KafkaWriteTask(properties, columns, java.scala.Option.apply(topic))
-    try:
-        write_task.execute(rows)
-    finally:
-        # Waits until all records are sent, and raises the error of the first failed record.
-        write_task.close()
+    return java.org.apache.spark.sql.kafka010.KafkaWriteTask(properties, columns, java.scala.Option.apply(topic))
 
 
 class DirectKafkaWrite:

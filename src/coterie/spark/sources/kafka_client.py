@@ -304,8 +304,8 @@ def is_retriable(error: Any) -> bool:
     """Whether a Java exception, or one of its causes, means that a Kafka cluster does not respond now: Kafka's client
     marks it as retriable (except a damaged record), or Spark's Kafka source received no record in time.
 
-    Also True when a topic is absent, because the metadata of a broker that has just started may lack it; a caller that
-    retries must check whether the topic was deleted. None as ``error`` is not retriable.
+    Also True when a topic is absent, because the metadata of a broker that has just started may lack it: the caller's
+    next attempt must check whether the topic was deleted. None as ``error`` is not retriable.
     """
     while error is not None:
         java_class = error.getClass()
