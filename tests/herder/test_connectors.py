@@ -21,7 +21,7 @@ from coterie.herder.timers import ConnectorRetryDue
 from coterie.nouns.ids import Generation, Incarnation, WorkerId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import JobState, TargetState
-from tests.herder.herder_driver import SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
+from tests.herder.herder_driver import ME, SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
 
 ORDERS = ConnectorName("orders")
 CONFIG = {"connector.class": "Any", "tasks.max": "2"}
@@ -123,6 +123,28 @@ def test_an_unvalidated_config_is_split_with_the_checkpointed_task_configs() -> 
     herder.feed(SplitFailed(connector=ORDERS, config_line_offset=split.config_line_offset, trace="no"))
     assert not herder.pop_effects(PublishTaskConfigs)
     assert herder.herder.config.committed_tasks(ORDERS) == (ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1))
+
+
+def test_a_leader_does_not_write_the_task_configs_of_a_deleted_connector_for_the_one_created_again() -> None:
+    herder = HerderDriver()
+    herder.open_runtime()
+    herder.write(config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-0")))
+    herder.assign(assigned=Jobs(frozenset([ORDERS])), leader=ME)
+    (split,) = herder.pop_effects(SplitConnector)
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=[{"of": "deleted"}])
+    )
+    assert len(herder.herder.requests.writes) == 1, "the write of the task configs waits for the log's end"
+    herder.write(
+        *config_records.deletion_lines(ORDERS),
+        config_records.connector_line(ORDERS, CONFIG, Incarnation("incarnation-1")),
+    )
+    herder.run_all_chores()
+    connector = herder.herder.config.connector(ORDERS)
+    assert connector is not None
+    written = [line.value for line in herder.config if line.key == b"task-orders-0"]
+    assert written == [b'{"properties":{"share":"0/2"},"incarnation":"incarnation-1"}']
+    assert connector.task_configs == ({"share": "0/2"}, {"share": "1/2"})
 
 
 # -- a split that fails, or is no longer needed ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
 from coterie.herder.requests.refusals import Done, Problem
@@ -109,6 +110,19 @@ def test_a_stopped_connector_accepts_only_an_empty_list_of_task_configs() -> Non
     assert refusal is not None
     assert refusal.problem is Problem.BAD_REQUEST
     assert write_kind_of_request(PutTaskConfigs(connector=ORDERS, configs=()), FRESH).refusal(config) is None
+
+
+def test_task_configs_of_a_former_incarnation_are_refused_if_the_present_one_is_written() -> None:
+    former = PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS, incarnation=FRESH)
+    config = configured_herder().herder.config
+    refusal = write_kind_of_request(former, FRESH).refusal(config)
+    assert refusal is not None
+    assert refusal.problem is Problem.NOT_FOUND
+    present = PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS, incarnation=INCARNATION)
+    assert write_kind_of_request(present, FRESH).refusal(config) is None
+    by_connect = NewTopicRecord(key=CONNECTOR_LINE.key, value=b'{"properties":{"name":"orders"}}')
+    config = configured_herder(by_connect).herder.config
+    assert write_kind_of_request(former, FRESH).refusal(config) is None
 
 
 def test_a_deletion_is_answered_with_the_config_that_is_gone() -> None:

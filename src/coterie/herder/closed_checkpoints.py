@@ -78,7 +78,8 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
         )
     )
     if herder.place.is_leader:
-        submit_leader_write(turn, PutTaskConfigs(connector=name, configs=configs))
+        request = PutTaskConfigs(connector=name, configs=configs, incarnation=connector.incarnation)
+        submit_leader_write(turn, request)
     elif not must_wait_for_key:
         turn.emit(
             PublishTaskConfigs(

@@ -228,7 +228,8 @@ def _publish_task_configs(
         return  # There is no leader now; the next assignment contains the leader.
     if herder.place.is_leader:
         split.publishing = PendingPublication(commit_line_offset=connector.commit_line_offset)
-        submit_leader_write(turn, PutTaskConfigs(connector=name, configs=state.task_configs))
+        request = PutTaskConfigs(connector=name, configs=state.task_configs, incarnation=connector.incarnation)
+        submit_leader_write(turn, request)
         return
     if signing.awaits_session_key(herder):
         return  # The leader accepts only signed requests, and will write a key.

@@ -303,10 +303,17 @@ class TaskConfigsWrite(_WriteDefaults):
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed. Task configs for a
-        stopped connector are refused."""
+        stopped connector are refused, and those of a connector that was deleted and created again since."""
         name = self.request.connector
-        if config.connector(name) is None:
+        connector = config.connector(name)
+        if connector is None:
             return unknown_connector_refusal(name)
+        # A line of Kafka Connect contains no incarnation: the known one may then differ between workers.
+        if connector.is_incarnation_written and self.request.incarnation not in (None, connector.incarnation):
+            return not_found_refusal(
+                f"Connector {name} was deleted and created again after these task configs were made: they are those of "
+                "the deleted connector"
+            )
         if self.request.configs and config.target_state(name) is TargetState.STOPPED:
             message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)

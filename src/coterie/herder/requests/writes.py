@@ -8,6 +8,7 @@ from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.reads import ConnectorInfo
 from coterie.herder.session_keys import Signature
 from coterie.nouns.connector_offsets import OffsetChange
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -74,6 +75,9 @@ class PutTaskConfigs:
     configs: Sequence[Mapping[str, str]] = field(repr=False)
     signature: Signature | None = None
     """The signature of the request (KIP-507); None if the request contains none, and for the leader's own writes."""
+    incarnation: Incarnation | None = None
+    """The incarnation of the connector that was split; None for the request of another worker, which does not contain
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
