@@ -100,6 +100,21 @@ async def test_a_re_split_closes_running_tasks_and_every_row_is_read_once(rig: R
     assert len(marks.keys() - lineages) > 0
 
 
+async def test_a_split_can_be_tried_again_while_the_folder_of_the_checkpoints_is_away(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "folder-away")
+    config = rig.config(tmp_path)
+    await tasks.split(config)
+    folder, away = tasks.folder, tasks.folder.with_name("away")
+    folder.rename(away)
+    folder.touch()  # a file: reading and writing in this folder fails
+    with pytest.raises(UnreachableError, match=f"The checkpoints in {folder} cannot be read or written"):
+        await tasks.split({**config, "tasks.max": "2"})
+    folder.unlink()
+    away.rename(folder)
+    await tasks.split({**config, "tasks.max": "2"})
+    assert len(tasks.configs) == 2
+
+
 async def test_a_config_with_the_same_source_and_sink_keeps_the_generation(rig: Rig, tmp_path: Path) -> None:
     tasks = Tasks(rig, "same")
     config = rig.config(tmp_path)

@@ -183,7 +183,14 @@ class Splitter:
                 keeps_source_parts=keeps_source_parts,
             )
             resplit_finisher = self._make_resplit_finisher(fence, connector, incarnation, config, source_partitions)
-            manifest = GenerationUpdater(resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS).update(request)
+            updater = GenerationUpdater(resplit_finisher, tasks_stop_timeout_ms=TASKS_STOP_TIMEOUT_MS)
+            try:
+                manifest = updater.update(request)
+            except OSError as error:
+                # The shared folder may be away for a while, and no row depends on when the connector is split.
+                raise UnreachableError(
+                    f"The checkpoints in {resplit_finisher.connector_path} cannot be read or written: {error}"
+                ) from error
             with self._lock:
                 if not fence.is_closed:
                     self._watched_sources[connector] = WatchedSource(
