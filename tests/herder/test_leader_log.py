@@ -2,6 +2,7 @@
 
 import pytest
 
+from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
     ConfigLinesAppendFailed,
@@ -13,13 +14,19 @@ from coterie.herder.messages import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.herder.requests.refusals import Problem, RequestRefused
+from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, SetTargetState
+from coterie.herder.timers import RequestTimeoutDue
+from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import ConfirmLeadership, LeadershipConfirmed, LeaseRenewed, MembershipLost
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
-from tests.herder.builders import DELETED, ORDERS, configured_herder
+from tests.herder.builders import CONFIG, DELETED, INCARNATION, ORDERS, configured_herder
 from tests.herder.herder_driver import ME, HerderDriver
+
+OTHER = ConnectorName("other")
+OTHER_LINE = config_records.connector_line(OTHER, CONFIG, INCARNATION)
 
 
 def leader() -> HerderDriver:
@@ -40,6 +47,15 @@ def open_log(herder: HerderDriver) -> ConfirmLeadership:
 
 def confirm(herder: HerderDriver) -> None:
     herder.feed(LeadershipConfirmed(token=open_log(herder).token))
+
+
+def run_appends(herder: HerderDriver) -> None:
+    """Let the lookups of the log's end and the appends succeed, until there is none."""
+    while lookups := herder.pop_effects(FindConfigEnd):
+        for lookup in lookups:
+            herder.run_chore(lookup)
+        for append in herder.pop_effects(AppendConfigLines):
+            herder.run_chore(append)
 
 
 def test_a_leader_writes_nothing_before_a_heartbeat_has_confirmed_it_after_the_opening() -> None:
@@ -78,6 +94,45 @@ def test_a_target_state_is_written_without_the_right_of_the_leader() -> None:
     (append,) = herder.pop_effects(AppendConfigLines)
     assert append.leader_log_opening is None
     assert not herder.pop_effects(OpenLeaderLog)
+
+
+def test_a_target_state_overtakes_writes_that_wait_for_the_right_of_the_leader() -> None:
+    herder = leader()
+    herder.write(OTHER_LINE)
+    waiting = herder.send_request(DeleteConnector(connector=ORDERS))
+    same = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
+    other = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
+    run_appends(herder)
+    assert herder.answer(other) == Done()
+    assert (herder.answer(waiting), herder.answer(same)) == (None, None), "the changes of a connector keep their order"
+    late = herder.send_request(DeleteConnector(connector=OTHER))
+    herder.feed(TimerFired(timer=RequestTimeoutDue(id=late)))
+    refusal = herder.answer(late)
+    assert isinstance(refusal, RequestRefused)
+    assert "ensuring membership in the cluster" in refusal.message
+    confirm(herder)
+    run_appends(herder)
+    assert herder.answer(waiting) == DELETED
+    refusal = herder.answer(same)
+    assert isinstance(refusal, RequestRefused)
+    assert refusal.problem is Problem.NOT_FOUND
+
+
+def test_a_target_state_overtakes_a_write_that_had_begun_when_the_leader_became_unknown() -> None:
+    herder = configured_herder(OTHER_LINE)
+    herder.assign(leader=ME)
+    herder.run_all_chores()
+    deletion = herder.send_request(DeleteConnector(connector=ORDERS))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    herder.assign(leader=MemberId(""), leader_url=WorkerUrl(""))
+    herder.run_chore(lookup)
+    pause = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
+    run_appends(herder)
+    assert herder.answer(pause) == Done()
+    assert herder.answer(deletion) is None
+    herder.assign(leader=ME)
+    herder.run_all_chores()
+    assert herder.answer(deletion) == DELETED
 
 
 def test_a_fenced_write_begins_again_after_the_log_was_opened_again_and_read_to_its_end() -> None:

@@ -5,7 +5,8 @@ unless this worker is the leader (any worker may pause and resume, without waiti
 validated, and the write enters the queue. At the head of the queue, the log is read to its end, so that the write is
 checked against the current state; then its lines are appended. The request is answered when this worker has read the
 lines back, so that a later request sees them. Validation happens before the queue, so a plug-in that blocks during
-validation does not block other writes.
+validation does not block other writes. A pause or resume passes the queued writes of other connectors that wait for the
+leader.
 
 A change of offsets is checked at the head of the queue too. It appends no lines: it leaves the queue, and the leader's
 runtime changes the checkpoints. When the connector is no longer stopped, or this worker loses its membership, the
@@ -93,7 +94,7 @@ def advance_writes(turn: Turn) -> None:
     for write in list(herder.requests.writes.values()):
         if isinstance(write.phase, WriteAwaitingGroup):
             _begin_write(turn, write)
-    while (head := _first_write_in_queue(herder)) is not None and _advance_first_write(turn, head):
+    while (head := _write_to_advance(herder)) is not None and _advance_write(turn, head):
         pass
 
 
@@ -148,20 +149,28 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
     return signing.signature_refusal(herder, write.kind.signature)
 
 
-def _first_write_in_queue(herder: Herder) -> PendingWrite | None:
-    """The write at the head of the queue: the one that has begun, else the first queued one; None when no write is
-    queued."""
-    under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
-    queued = (write for write in herder.requests.writes.values() if isinstance(write.phase, WriteQueued))
-    return next(under_way, None) or next(queued, None)
+def _write_to_advance(herder: Herder) -> PendingWrite | None:
+    """The write at the head of the queue: the one that has begun, else the first queued one that may begin; None when
+    there is none. While the writes that need the leader wait, a target state is written before them, unless one of them
+    is for the same connector."""
+    writes = herder.requests.writes.values()
+    if (under_way := next((write for write in writes if write.is_under_way), None)) is not None:
+        return under_way
+    waiting_connectors: set[ConnectorName] = set()
+    for write in writes:
+        if isinstance(write.phase, WriteQueued):
+            connector = write.kind.request.connector
+            may_begin = not write.kind.needs_leader or not _awaits_leader_log(herder)
+            if may_begin and connector not in waiting_connectors:
+                return write
+            waiting_connectors.add(connector)
+    return None
 
 
-def _advance_first_write(turn: Turn, write: PendingWrite) -> bool:
-    """Advance the write at the head of the queue by one phase. Returns whether :func:`advance_writes` may continue;
+def _advance_write(turn: Turn, write: PendingWrite) -> bool:
+    """Advance the write of :func:`_write_to_advance` by one phase. Returns whether :func:`advance_writes` may continue;
     False means that the write waits for an event."""
     match write.phase:
-        case WriteQueued() if write.kind.needs_leader and _awaits_leader_log(turn.herder):
-            return False
         case WriteQueued(validated_config=validated):
             opening = turn.herder.leader_log.writable_opening_number if write.kind.needs_leader else None
             write.phase = FindingConfigEnd(validated_config=validated, leader_log_opening=opening)
@@ -180,9 +189,11 @@ def _advance_first_write(turn: Turn, write: PendingWrite) -> bool:
 
 
 def _awaits_leader_log(herder: Herder) -> bool:
-    """Whether this worker is the leader and may not write as the leader yet. (A write of another worker is refused
-    later.)"""
-    return herder.place.is_leader and herder.leader_log.writable_opening_number is None
+    """Whether no leader is known, or this worker is the leader and may not write as the leader yet. (A write of another
+    worker is refused later.)"""
+    if herder.place.is_leader:
+        return herder.leader_log.writable_opening_number is None
+    return not herder.place.has_known_leader
 
 
 def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd) -> bool:
@@ -195,9 +206,10 @@ def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd
         _answer_write(turn, write, answer)
         return True
     if kind.needs_leader and not herder.place.is_leader:
-        if not herder.place.has_known_leader:
-            return False
-        _answer_write(turn, write, place.not_leader_refusal(herder))
+        if herder.place.has_known_leader:
+            _answer_write(turn, write, place.not_leader_refusal(herder))
+        else:
+            write.phase = WriteQueued(validated_config=phase.validated_config)
         return True
     if (refusal := kind.refusal(herder.config)) is not None:
         _answer_write(turn, write, refusal)
@@ -448,6 +460,8 @@ def _activity_text(herder: Herder, write: PendingWrite) -> str:
         case WriteAwaitingGroup() if not herder.lifecycle.is_runtime_open:
             return "reading to the end of internal topics, or starting the task runtime"
         case WriteAwaitingGroup():
+            return "ensuring membership in the cluster"
+        case WriteQueued() if write.kind.needs_leader and _awaits_leader_log(herder):
             return "ensuring membership in the cluster"
         case Validating():
             return f"performing multi-property validation for the connector {name}"
