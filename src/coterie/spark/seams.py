@@ -267,8 +267,9 @@ class StagedBatch(Protocol):
     """One copy of a batch, which the sink has written and not committed: readers of the sink do not see it yet."""
 
     def commit(self) -> None:
-        """Commit the batch in the sink, atomically. If another copy of the same batch was committed before, this copy
-        is dropped without an error.
+        """Commit the batch in the sink: in an exactly-once sink atomically, and without effect and without an error if
+        another copy of the same batch was committed before. In another sink the rows become visible one after the
+        other, also if another copy was committed before.
 
         :raises FencedError: when another owner has taken over in the sink.
         :raises WorldError, OSError, PySparkException, Py4JError: when the commit failed.

@@ -146,7 +146,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
             case WriteLogMessage(text=text, warns=warns):
                 logger.log(logging.WARNING if warns else logging.INFO, "%s", text)
             case LeaveCompleted():
-                logger.info("This worker has left its group")
+                logger.info("This worker's membership has ended: it sends no further requests to its group")
                 self._has_left = True
             case _:
                 await self._queue_event_for_herder(effect)

@@ -112,8 +112,8 @@ class TopicDeleted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
     """The marker of a producer's transaction is in the log of groups: the pending offsets of this transaction are
-    committed or dropped. The coordinator of the transaction writes the marker, so a load applies it as a record, and
-    a step never returns it as one."""
+    committed or dropped. The coordinator of the transaction writes the marker, so a step never returns it as a
+    record. The reader of the log evaluates markers itself: this message reaches only a loaded group."""
 
     producer_id: int
     is_commit: bool

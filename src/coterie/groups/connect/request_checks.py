@@ -49,15 +49,15 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
     timeout_ms = request.rebalance_timeout_ms
     if timeout_ms is not None and timeout_ms <= 0:
         raise _invalid_request_refusal(f"the heartbeat has RebalanceTimeoutMs {timeout_ms}; it must be above 0")
-    size = len(request.member_id) + len(request.client_id)
-    size += len(request.instance_id or "") + len(request.url or "") + len(request.name or "")
+    texts = (request.member_id, request.client_id, request.instance_id, request.url, request.name)
+    size = sum(len((text or "").encode()) for text in texts)
     if request.client_assignors:
         _require(
             request.server_assignor is None,
             "the heartbeat has both ServerAssignor and ClientAssignors; only one is allowed",
         )
         _check_assignors(request.client_assignors)
-        size += sum(len(assignor.metadata) + len(assignor.name) for assignor in request.client_assignors)
+        size += sum(len(assignor.metadata) + len(assignor.name.encode()) for assignor in request.client_assignors)
     if size > METADATA_SIZE_MAX:
         raise _invalid_request_refusal(
             f"ids, URL, name and assignors have {size} bytes together; at most {METADATA_SIZE_MAX} are allowed"

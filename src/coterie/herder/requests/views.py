@@ -148,6 +148,7 @@ class GroupView:
     """Each job that is assigned to no worker and is not deferred, with the reason as text."""
     policy: RebalancePolicy
     next_round_ms: int | None
-    """The time until the next round that a timer of the leader starts: when the scheduled rebalance delay ends, or when
-    postponed moves of jobs continue. None when no such timer is set; a member that releases jobs may still start a
-    round."""
+    """In a classic group the time until the next round that a timer of the leader starts: when the scheduled rebalance
+    delay ends, or when postponed moves of jobs continue. None when no such timer is set; a member that releases jobs
+    may still start a round. In a connect group the time until the first deferred jobs are assigned again; None when no
+    jobs are deferred."""
