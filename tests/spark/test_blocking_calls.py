@@ -248,11 +248,15 @@ async def test_a_worker_whose_plugin_blocks_when_it_is_imported_does_not_start(
         checkpoint_location=tmp_path, scratch_folder=tmp_path, jvm_log_file=tmp_path / "log", plugin_call_timeout_ms=200
     )
     runtime = SparkTaskRuntime(config)
+    started: list[SparkConfig] = []
+    monkeypatch.setattr("coterie.spark.runtime.start_driver", lambda config, _: started.append(config))
     with pytest.raises(
         PluginTimeoutError, match=r"The plug-in of this worker has not returned from import after 2\d\d ms"
     ):
         await runtime.open()
     await runtime.close()
+    await asyncio.to_thread(blocking_source.end_all_calls)
+    assert not started, "a late import starts no Spark in a process that ends"
 
 
 # -- splits and starts ------------------------------------------------------------------------------------------------

@@ -241,7 +241,8 @@ class _TaskReceivers:
                 self._receivers_by_room.setdefault(room_of_worker, []).append(worker)
 
     def assign_tasks(self, name: ConnectorName, count: int) -> None:
-        """Assign ``count`` tasks of connector ``name``, each to a worker that has the fewest of them at that time."""
+        """Assign ``count`` tasks of connector ``name``. Each goes to the worker that has the fewest tasks of this
+        connector at that time, among the workers that can still receive a task; these must have room for all."""
         level, leveled_count = self._raise_all_to_same_level(name, count)
         count -= leveled_count
         while count:

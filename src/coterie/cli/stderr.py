@@ -13,7 +13,7 @@ def print_errors(*messages: str) -> None:
         typer.echo(f"coterie: {hide_secrets(message)}", err=True)
 
 
-class _HidingFormatter(logging.Formatter):
+class _SecretHidingFormatter(logging.Formatter):
     """Formats log lines, and replaces the secret values in them, which config providers have returned."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -23,7 +23,7 @@ class _HidingFormatter(logging.Formatter):
 def log_to_stderr(level: str) -> None:
     """Send log messages of ``level`` and above to standard error, without known noise of libraries."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_HidingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    handler.setFormatter(_SecretHidingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     for logger_name in ("httpx", "httpcore", "py4j", "uvicorn"):
         logging.getLogger(logger_name).setLevel(logging.WARNING)

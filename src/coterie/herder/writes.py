@@ -99,9 +99,11 @@ def advance_writes(turn: Turn) -> None:
 
 
 def _begin_write(turn: Turn, write: PendingWrite) -> None:
-    """Check the signature and whether this worker is the leader, then start the validation, or queue a write that needs
-    none. While a round is running, a write that needs the leader waits. A repeated write is queued at once, to be
-    looked up."""
+    """Begin the validation of the write's config, or queue a write that needs none.
+
+    A write that needs the leader is refused if its signature is missing or invalid, and waits while no leader is known,
+    which includes a running round. Then it is refused unless this worker is the leader; but a repeated write is queued
+    on any worker without a validation, because its earlier attempt is looked up first."""
     herder = turn.herder
     if not herder.lifecycle.is_runtime_open:
         return

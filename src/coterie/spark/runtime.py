@@ -234,8 +234,8 @@ class SparkTaskRuntime:
         return await self._events.get()
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
-        """The checkpoint of ``task`` that this worker holds; None when it holds none
-        (:meth:`Supervisor.held_checkpoint`)."""
+        """The checkpoint that the run of ``task`` on this worker holds; None when there is no such run, or the run is
+        being started or stopped (:meth:`Supervisor.held_checkpoint`)."""
         return self._supervisor.held_checkpoint(task)
 
     @property
@@ -256,6 +256,8 @@ class SparkTaskRuntime:
             **self._fetch_jars_and_make_settings(),
             **config.user_settings,
         }
+        if self._closing.is_set():  # This call was abandoned in the import of a plug-in that has returned late.
+            raise WorldError("Spark was closed before it started")
         self._driver = start_driver(replace(config, user_settings=settings), self._on_jvm_exit)
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")

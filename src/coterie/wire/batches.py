@@ -196,7 +196,7 @@ def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
         )
     if not header.is_compressed and header.record_count * _RECORD_SIZE_MIN > header.size_bytes - BATCH_HEADER_SIZE:
         raise WireError(
-            f"the header of a batch of {header.size_bytes} bytes states too many records: {header.record_count}"
+            f"the header of a batch of {header.size_bytes} bytes states {header.record_count} records, which do not fit"
         )
     check_crc(data, 0, header)
     return header
@@ -367,7 +367,7 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
     reader = Reader(data, position + BATCH_HEADER_SIZE, position + header.size_bytes)
     if header.record_count * _RECORD_SIZE_MIN > reader.remaining:
         raise WireError(
-            f"the header of a batch of {header.size_bytes} bytes states too many records: {header.record_count}"
+            f"the header of a batch of {header.size_bytes} bytes states {header.record_count} records, which do not fit"
         )
     for _ in range(header.record_count):
         size = reader.varint()

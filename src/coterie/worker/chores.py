@@ -355,7 +355,11 @@ class Chores:
         try:
             return ConfigEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
         except WorldError as error:
-            logger.warning("The end offset of the config topic cannot be read, for which writes wait: %s", error)
+            logger.warning(
+                "The end offset of the config topic cannot be read: %s. Writes that need it wait until it can be read, "
+                "or until their requests time out; check that the Kafka cluster runs",
+                error,
+            )
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
 
     async def _compute_target(self, chore: ComputeTarget) -> TargetComputed:

@@ -35,7 +35,7 @@ that does the same work. A Connect name is an alias: it has the level of the Cot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggerState:
-    """The level of a logger."""
+    """The level of a logger that is in effect, and when it was last changed."""
 
     level: LoggerLevel
     """The level in effect: a logger without an own level has that of its nearest ancestor."""

@@ -45,8 +45,9 @@ class EligibleMembers:
 
     @classmethod
     def from_eligibility(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
-        """The eligibility with all members, ``eligibility_with_away``, and the eligibility without the members that are
-        ``away``."""
+        """The object for the eligibility ``in_group`` of all members: it has ``in_group`` itself as
+        ``eligibility_with_away``, and the eligibility without the members ``away``, static members that have left for a
+        short time."""
         if not away:
             return cls(
                 eligibility_with_away=in_group, eligibility_without_away=in_group, jobs_claimed_only_by_away=NO_JOBS

@@ -172,8 +172,8 @@ class PlanOptions:
 def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChange]:
     """Convert ``options`` to changes of the group, in an order in which they can be applied.
 
-    :raises WorldError: when a worker or connector does not exist, an option is not valid or contradicts another, or the
-        group's protocol supports neither drains nor claims.
+    :raises WorldError: when a worker or connector does not exist, an option is not valid or contradicts another, or
+        ``options`` has drains or claims and the group's protocol does not support them.
     """
     joining_members: dict[str, MemberId] = {}
     for name in options.add:

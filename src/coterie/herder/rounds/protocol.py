@@ -54,7 +54,7 @@ def on_timer(turn: Turn, timer: GroupTimer) -> None:
         case "changed jobs":
             pass  # `report_configured_jobs`, which follows, checks the deadline.
         case "configured end":
-            raise AssertionError("a timer of connect groups")
+            raise AssertionError("the timer `configured end` belongs to connect groups; this is a classic group")
 
 
 def compute_assignment_if_due(turn: Turn) -> None:

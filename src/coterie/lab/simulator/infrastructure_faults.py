@@ -72,11 +72,11 @@ class InfrastructureFaults:
         link.is_cut = True
         self._world.add_record(RecordKind.CUT, name)
 
-        def heal() -> None:
+        def connect_link() -> None:
             self._world.add_record(RecordKind.CONNECTED, name)
             link.is_cut = False
 
-        self._world.call_after(duration_ms, heal)
+        self._world.call_after(duration_ms, connect_link)
 
     def _delay_messages(self) -> None:
         """Delay the messages of one direction of a random link, until 0.3 to 10 s from now."""
@@ -92,27 +92,27 @@ class InfrastructureFaults:
         link.loss_probability = self._rng.choice((0.05, 0.2, 0.5))
         self._world.add_record(RecordKind.LOSSY, name, f"{link.loss_probability:.0%}")
 
-        def heal() -> None:
+        def end_losses() -> None:
             link.loss_probability = 0.0
 
-        self._world.call_after(self._rng.randint(1_000, 20_000), heal)
+        self._world.call_after(self._rng.randint(1_000, 20_000), end_losses)
 
     def _break_connections(self) -> None:
         """Let connections on a random link break, for 1 to 20 s."""
         link = self._network.link_of(self._rng.choice(self._link_names))
         link.break_probability = 0.3
 
-        def heal() -> None:
+        def end_breaks() -> None:
             link.break_probability = 0.0
 
-        self._world.call_after(self._rng.randint(1_000, 20_000), heal)
+        self._world.call_after(self._rng.randint(1_000, 20_000), end_breaks)
 
     def _slow_disk(self) -> None:
         """Make the disk slow, for 1 to 10 s."""
         disk = self._coordinator.disk
         disk.is_slow = True
 
-        def heal() -> None:
+        def end_slowness() -> None:
             disk.is_slow = False
 
-        self._world.call_after(self._rng.randint(1_000, 10_000), heal)
+        self._world.call_after(self._rng.randint(1_000, 10_000), end_slowness)

@@ -79,7 +79,7 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
         setting = f"{transform.key_named_in_errors}={transform.value_of_key_named_in_errors}"
         error_message = f"{setting} cannot be computed for this record"
         step = _TolerantStep(
-            config_key=transform.key_named_in_errors,
+            key_named_in_errors=transform.key_named_in_errors,
             stage=STAGE_TRANSFORMATION,
             class_name=transform.type_name,
             error_message=error_message,
@@ -89,7 +89,7 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
         name = type(sink).__name__
         error_message = f"The columns that {name} writes cannot be computed for this record"
         step = _TolerantStep(
-            config_key="sink.class", stage=STAGE_TASK_PUT, class_name=name, error_message=error_message
+            key_named_in_errors="sink.class", stage=STAGE_TASK_PUT, class_name=name, error_message=error_message
         )
         with plugin_stage("to_sink_columns"):
             sink_rows = sink.to_sink_columns(rows.drop(ORIGINAL_COLUMN, ERROR_COLUMN))
@@ -99,10 +99,10 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TolerantStep:
-    """A transform or the sink's :meth:`Sink.to_sink_columns`. ``config_key`` is its config key, for a ConfigError. The
-    other fields are those of the error of a row that fails in this step (:data:`ERROR_TYPE`)."""
+    """A transform or the sink's :meth:`Sink.to_sink_columns`. ``key_named_in_errors`` is its config key, for a
+    ConfigError. The other fields are those of the error of a row that fails in this step (:data:`ERROR_TYPE`)."""
 
-    config_key: str
+    key_named_in_errors: str
     stage: str
     class_name: str
     error_message: str
@@ -155,8 +155,9 @@ class _TolerantPlan:
         raise ConfigError(
             {
                 TOLERANCE_KEY: [
-                    f"{TOLERANCE_KEY}=all cannot be used with {self._step.config_key}: Spark runs this step as {name}, "
-                    "which loses the original record of a row; set errors.tolerance=none, or remove the transform"
+                    f"{TOLERANCE_KEY}=all cannot be used with {self._step.key_named_in_errors}: Spark runs this step "
+                    f"as {name}, which loses the original record of a row; set errors.tolerance=none, or remove the "
+                    "transform"
                 ]
             }
         )

@@ -119,7 +119,7 @@ class DeltaWriter:
         :raises WorldError: when a key is null.
         """
         keys = self._target.key_columns
-        if null_position := find_first_null(rows, keys):
+        if null_position := find_first_row_with_null(rows, keys):
             raise WorldError(
                 f"{self._target.description}: batch {batch_id} of task {self._task}, row {null_position[0]} (counted "
                 f"from 0): column {null_position[1]} is null, and the column is in pk.fields"
@@ -149,7 +149,8 @@ class DeltaWriter:
                 )
             self._table.create(rows, self._target.partition_columns)
         raise UnreachableError(
-            f"Delta table {self._target.path} was removed twice, directly after it had been created for a batch"
+            f"Delta table {self._target.path} was removed twice, directly after it had been created for a batch; "
+            "find out what removes it"
         )
 
     def _spark_only_reason(self, batch: Batch, layout: DeltaTableLayout) -> str | None:
@@ -314,7 +315,7 @@ class AlreadyCommittedBatch:
         """Does nothing: there is no staged copy."""
 
 
-def find_first_null(rows: pa.Table, columns: Sequence[str]) -> tuple[int, str] | None:
+def find_first_row_with_null(rows: pa.Table, columns: Sequence[str]) -> tuple[int, str] | None:
     """The first row with a null in ``columns``: its number in ``rows``, from 0, and the column. None when there is no
     null."""
     null_positions = [

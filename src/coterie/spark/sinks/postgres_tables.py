@@ -187,7 +187,7 @@ def _to_csv_writable(array: pa.Array) -> pa.Array:
     return array
 
 
-def find_first_null(arrow_batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
+def find_first_row_with_null(arrow_batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
     """The first row with a null in ``columns``: its number in ``arrow_batch``, from 0, and the column. None when there
     is no null."""
     null_positions = [

@@ -44,7 +44,7 @@ from coterie.spark.sinks.postgres_tables import (
     check_rows_fit,
     create_table_statement,
     find_first_nul_character,
-    find_first_null,
+    find_first_row_with_null,
     quote_name,
     to_copy_csv,
 )
@@ -447,7 +447,7 @@ class PostgresWriter:
         rows_written = 0
         with session.cursor() as cursor, cursor.copy(f"COPY {target_sql} FROM STDIN (FORMAT csv)".encode()) as copy:
             for arrow_batch in arrow_batches:
-                if position := find_first_null(arrow_batch, self._target.key_columns):
+                if position := find_first_row_with_null(arrow_batch, self._target.key_columns):
                     raise self._make_row_error(
                         batch_id, rows_written, position, "is null, and the column is in pk.fields"
                     )

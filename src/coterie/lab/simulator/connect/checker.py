@@ -131,5 +131,5 @@ class ConnectChecker(WorkersChecker):
         # A paused process counts, too: its jobs stay held until its session ends.
         return self._may_be_member(process)
 
-    def _is_replaced(self, process: WorkerProcess) -> bool:
+    def _was_removed(self, process: WorkerProcess) -> bool:
         return process.member_id in self._cut_off

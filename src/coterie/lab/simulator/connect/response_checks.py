@@ -99,7 +99,8 @@ class ResponseChecker:
             )
 
     def _check_prepared_snapshot(self, snapshot: GroupSnapshot) -> None:
-        """Check that each group epoch has one state of the metadata ever.
+        """Check that the coordinator never sends two different inputs of the computation, which are the configured jobs
+        and the members' claims, drains and assignor metadata, with the same group epoch, also after a crash.
 
         :raises Violation: EPOCH_GIVEN_ONCE.
         """

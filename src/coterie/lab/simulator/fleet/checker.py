@@ -258,5 +258,5 @@ class FleetChecker(WorkersChecker):
             and process.protocol >= ConnectProtocol.SESSIONED
         )
 
-    def _is_replaced(self, process: WorkerProcess) -> bool:
+    def _was_removed(self, process: WorkerProcess) -> bool:
         return process.member_id in self._fenced_member_ids

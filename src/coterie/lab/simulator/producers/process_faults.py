@@ -41,7 +41,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
                 self._start_second_process: 3,
                 self._change_protocol_version: 1,
                 self._fail_disk: 1,
-                self._fire_timer_early: 2,
+                self._fire_transaction_timer_early: 2,
             },
             mean_intervals_ms=(1_000, 3_000, 8_000),
         )
@@ -113,12 +113,12 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         disk.is_failing = True
         self._world.add_record(RecordKind.DISK_FAILS)
 
-        def heal() -> None:
+        def end_failures() -> None:
             disk.is_failing = False
 
-        self._world.call_after(self._rng.choice((100, 1_000, 4_000)), heal)
+        self._world.call_after(self._rng.choice((100, 1_000, 4_000)), end_failures)
 
-    def _fire_timer_early(self) -> None:
+    def _fire_transaction_timer_early(self) -> None:
         """Fire the timer of a random transactional id before its time, as a delayed timer of an earlier transaction
         does."""
         self._play.broker.fire_timer(self._rng.choice(self._services))

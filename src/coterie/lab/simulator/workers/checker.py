@@ -123,7 +123,7 @@ class WorkersChecker:
 
         :raises Violation: ONE_OWNER.
         """
-        if self._is_replaced(process):
+        if self._was_removed(process):
             return  # The process has not received the error yet.
         for other_process in sorted_by_name(self.processes):
             if (
@@ -194,11 +194,11 @@ class WorkersChecker:
         return not process.is_paused and self._may_be_member(process)
 
     def _may_be_member(self, process: WorkerProcess) -> bool:
-        """Whether the coordinator may still have ``process`` as a member: the process was not replaced, and one of its
+        """Whether the coordinator may still have ``process`` as a member: the process was not removed, and one of its
         requests of the last session timeout has had a response."""
-        return not self._is_replaced(process) and self._world.now_ms < process.session_ends_ms
+        return not self._was_removed(process) and self._world.now_ms < process.session_ends_ms
 
-    def _is_replaced(self, process: WorkerProcess) -> bool:
+    def _was_removed(self, process: WorkerProcess) -> bool:
         """Whether ``process`` is no longer a member of the group and may not have received the error yet: another
         member has replaced it, or its connection was closed."""
         return False

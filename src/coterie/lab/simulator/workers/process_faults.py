@@ -180,10 +180,10 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         link.drops_large_messages = True
         self._world.add_record(RecordKind.NARROW, name)
 
-        def heal() -> None:
+        def end_losses() -> None:
             link.drops_large_messages = False
 
-        self._world.call_after(self._rng.choice((8_000, 20_000)), heal)
+        self._world.call_after(self._rng.choice((8_000, 20_000)), end_losses)
 
     def _kill_replaced(self, process: WorkerT) -> None:
         """Kill ``process``, which was replaced, unless it has ended."""
@@ -240,10 +240,10 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._cluster.config_read_delay_ms[name] = read_delay_ms
         self._world.add_record(RecordKind.READS_LATE, name, read_delay_ms)
 
-        def heal() -> None:
+        def end_delay() -> None:
             self._cluster.config_read_delay_ms.pop(name, None)
 
-        self._world.call_after(lasts_ms, heal)
+        self._world.call_after(lasts_ms, end_delay)
 
     def _end_random_query(self) -> None:
         """End the query of a random task; in 20 % of the cases because another worker took over its checkpoint. In some
