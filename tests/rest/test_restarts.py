@@ -1,10 +1,15 @@
 """Restarts of connectors and tasks over HTTP, with the statuses that a real Connect 4.3.1 gave."""
 
+import asyncio
 from collections import Counter
 from functools import partial
 
+import pytest
+
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.recording_leader import RecordingLeader, let_lead
 from tests.rest.served import ServedCluster
-from tests.worker.simulated import until
+from tests.worker.simulated import SimulatedRuntime, until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
 
@@ -76,3 +81,41 @@ async def test_a_task_is_restarted_by_a_request_to_any_worker(cluster: ServedClu
     }.items():
         refused = await workers[1].ask("POST", path)
         assert (refused.status_code, refused.json()) == (404, {"error_code": 404, "message": message})
+
+
+@pytest.mark.parametrize("path", ["/connectors/a/tasks/0/restart", "/connectors/a/restart"])
+async def test_a_restart_waits_while_the_worker_starts(cluster: ServedCluster, path: str) -> None:
+    other, runtime = await cluster.serve(), SimulatedRuntime()
+    await other.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    await other.until_running("a", 2)
+    runtime.opens.clear()
+    worker = await cluster.serve(runtime=runtime, wait=False)
+    restart = asyncio.create_task(worker.ask("POST", path))
+    assert (await worker.get("/connectors")).status_code == 503
+    runtime.opens.set()
+    assert (await restart).status_code == 204
+
+
+@pytest.mark.parametrize("protocol", [ConnectProtocol.STATIC], indirect=True, ids=["static"])
+async def test_a_restart_of_a_task_that_another_worker_answers_503_is_sent_again_until_the_time_limit(
+    classic_cluster: ServedCluster, leader: RecordingLeader
+) -> None:
+    classic_cluster.request_timeout_ms = 2_000
+    workers = [await classic_cluster.serve() for _ in range(2)]
+    await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    await workers[0].until_running("a", 2)
+    await classic_cluster.settle()
+    follower = next(worker for worker in workers if worker.running is not classic_cluster.leader)
+    (task,) = {"a-0", "a-1"} - {str(task) for task in follower.running.runtime.running}
+    await let_lead(leader, follower)
+    path = f"/connectors/a/tasks/{task[-1]}/restart"
+    leader.busy_responses = 2
+    assert (await follower.ask("POST", path)).status_code == 204
+    assert [request[1] for request in leader.requests] == [path.encode()] * 3
+    leader.busy_responses = 100
+    assert (await follower.ask("POST", path)).status_code == 503
+    assert len(leader.requests) > 4
+    leader.requests.clear()
+    leader.busy_responses, leader.broken_connections = 0, 1
+    answer = await follower.ask("POST", path)
+    assert (answer.status_code, len(leader.requests)) == (500, 1), "the other worker may have restarted the task"

@@ -1,7 +1,9 @@
 """The active topics of a connector at any worker, with the responses of a real Connect 4.3.1."""
 
+import asyncio
+
 from tests.rest.served import ServedCluster
-from tests.worker.simulated import until
+from tests.worker.simulated import SimulatedRuntime, until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2", "topics": "b,a"}
 
@@ -33,3 +35,13 @@ async def test_switched_off_tracking_is_refused_in_connects_words(cluster: Serve
     for method, path in (("GET", "/connectors/c/topics"), ("PUT", "/connectors/c/topics/reset")):
         answer = await worker.ask(method, path)
         assert (answer.status_code, answer.json()["message"]) == (403, "Topic tracking is disabled.")
+
+
+async def test_a_reset_waits_while_the_worker_starts(cluster: ServedCluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.opens.clear()
+    worker = await cluster.serve(runtime=runtime, wait=False)
+    reset = asyncio.create_task(worker.ask("PUT", "/connectors/c/topics/reset"))
+    assert (await worker.get("/connectors/c/topics")).status_code == 503
+    runtime.opens.set()
+    assert (await reset).status_code == 202

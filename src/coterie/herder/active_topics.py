@@ -5,7 +5,7 @@ connector's lines; a topic that is used again is then written again. The lines o
 """
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
-from coterie.herder.messages import CancelTimer, Reply, SetTimer
+from coterie.herder.messages import CancelTimer, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics, TopicRequest
@@ -92,26 +92,27 @@ def requeue_failed_lines(turn: Turn) -> None:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def on_request(turn: Turn, id_: RequestId, request: TopicRequest) -> None:
+def on_request(turn: Turn, event: RequestArrived, request: TopicRequest) -> None:
     """Answer a question for active topics at once, from the part of the status topic that this worker has read. For a
     reset, queue the tombstones: the request is answered when this worker has read all of them back, or at once if there
     are none. As in Connect, the connector need not exist."""
     herder, name = turn.herder, request.connector
     if (refusal := _refusal_by_settings(herder, request)) is not None:
-        turn.emit(Reply(id=id_, answer=refusal))
+        turn.emit(Reply(id=event.id, answer=refusal))
         return
     if isinstance(request, DescribeActiveTopics):
         answer = ActiveTopics(connector=name, topics=tuple(sorted(herder.statuses.active_topics(name))))
-        turn.emit(Reply(id=id_, answer=answer))
+        turn.emit(Reply(id=event.id, answer=answer))
         return
     queue_topic_tombstones(turn, name)
     removed = {**herder.work.topics_in_flight, **herder.work.queued_topics}.items()
     unread = frozenset(active.topic for active, use in removed if use is None and active.connector == name)
     if not unread:
-        turn.emit(Reply(id=id_, answer=Done()))
+        turn.emit(Reply(id=event.id, answer=Done()))
         return
-    herder.requests.topic_resets[id_] = PendingActiveTopicsReset(connector=name, unread_topics=unread)
-    turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
+    herder.requests.topic_resets[event.id] = PendingActiveTopicsReset(connector=name, unread_topics=unread)
+    limit_ms = herder.settings.time_limit_ms(event.attempt)
+    turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
 
 def on_status_line_read(turn: Turn, line: TopicRecord) -> None:

@@ -515,7 +515,7 @@ def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
         case ListPlugins() | DescribePlugin() | ValidateConnectorConfig() as question:
             questions.on_request(turn, event, question)
         case DescribeActiveTopics() | ResetActiveTopics() as request:
-            active_topics.on_request(turn, event.id, request)
+            active_topics.on_request(turn, event, request)
         case DescribeWorker():
             turn.emit(Reply(id=event.id, answer=worker_view.worker_view(turn.herder)))
         case SignContent() | VerifySignature() | FenceTasks() as request:

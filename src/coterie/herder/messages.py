@@ -110,7 +110,8 @@ class RequestArrived:
     fresh_incarnation: Incarnation
     """A new, unique incarnation, for the case that the request creates a connector."""
     attempt: WriteAttempt | None = None
-    """The attempt of a client's write; None for a request that is no write, and for a write of a worker."""
+    """The attempt of a client's write, of a restart of a task or of a reset of active topics; None for other requests,
+    and for a write of a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

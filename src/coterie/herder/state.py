@@ -93,6 +93,11 @@ class HerderSettings:
         """The worker's name in messages and in the REST API: ``worker.name``, else ``host:port``."""
         return self.name or self.worker_id
 
+    def time_limit_ms(self, attempt: WriteAttempt | None) -> int:
+        """The time limit of a write request, from its arrival: that of its ``attempt``; None for a write of a
+        worker."""
+        return self.request_timeout_ms if attempt is None else attempt.time_left_ms
+
 
 # -- the phases of a write; only one write at a time is beyond `WriteQueued`
 # -----------------------------------------------

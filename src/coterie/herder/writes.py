@@ -75,7 +75,7 @@ def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
     herder.requests.writes[event.id] = PendingWrite(
         event.id, write_kind_of_request(request, event.fresh_incarnation), event.attempt
     )
-    limit_ms = herder.settings.request_timeout_ms if event.attempt is None else event.attempt.time_left_ms
+    limit_ms = herder.settings.time_limit_ms(event.attempt)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
 

@@ -12,12 +12,12 @@ from coterie.herder.requests.kinds import Request as HerderRequest
 from coterie.herder.requests.reads import ConnectorDescriptions, ConnectorInfo, ConnectorStatus, DescribeConnectors
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.signatures import SignContent, SignedContent
-from coterie.herder.requests.writes import PutTaskConfigs, Write
+from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import audit, problems
 from coterie.rest.leader import forward_to_worker
-from coterie.rest.writes import perform_write
+from coterie.rest.writes import ClientWrite, perform_write
 from coterie.worker.worker import Worker
 
 CONNECTORS_PER_PIECE = 50
@@ -60,15 +60,15 @@ class HerderRequests:
     ) -> Response:
         """Send ``herder_request`` to this worker's herder. Return its response as HTTP, as ``to_response`` makes it. If
         the herder responds that only the leader or another worker can serve the request, forward ``request`` with
-        ``body`` to that worker, and return its response. A client's write is repeated until its time limit while the
-        leader cannot be reached, responds 503 or sends no response (:func:`perform_write`).
+        ``body`` to that worker, and return its response. A client's write waits until its time limit while it cannot be
+        performed (:func:`perform_write`).
 
         :raises ProblemRefusal: when the request was refused, was already forwarded twice, or is a client's write whose
             time limit is over.
-        :raises WorldError: when that worker cannot be reached or does not respond; for a client's write, only when the
-            leader's URL is invalid.
+        :raises WorldError: when that worker cannot be reached or does not respond; for a client's write, see
+            :func:`perform_write`.
         """
-        if isinstance(herder_request, Write) and not isinstance(herder_request, PutTaskConfigs):
+        if isinstance(herder_request, ClientWrite) and not isinstance(herder_request, PutTaskConfigs):
 
             def to_audited_response(answer: Answer) -> Response:
                 audit.keep_replaced_config(request, answer)

@@ -1,10 +1,16 @@
 """Serves the writes of clients: asks this worker's herder, and sends the write to the leader if that is another worker.
+A restart of a task and a reset of active topics are served in the same way, although they are not written to the config
+log; a restart is sent to the worker that has the task.
 
-While leaders stop, restart or die, one attempt may not be enough:
+While workers start, stop, restart or die, one attempt may not be enough:
 
-    the leader cannot be reached, or answers 503   nothing was written: the herder is asked again who is the leader
+    the other worker cannot be reached, or         nothing was written: the herder is asked again who is the leader
+    answers 503
+    this worker starts, or knows no leader, or     likewise: the herder is asked again
+    no worker that has the task
     the connection breaks after the write was      the write may have taken effect: it is repeated with the same id,
-    sent, and no response has come                 and is looked up in the config log before it is performed
+    sent, and no response has come                 and is looked up in the config log before it is performed; a restart
+                                                   of a task cannot be looked up, and is not repeated
     any other response                             is the client's response
 
 The time limit of all attempts together is that of the write. What the workers send to each other for this:
@@ -22,6 +28,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import httpx
 from starlette.requests import Request
@@ -29,18 +36,26 @@ from starlette.responses import Response
 
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
+from coterie.herder.requests.orders import RestartConnectorTask
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
+from coterie.herder.requests.topics import ResetActiveTopics
 from coterie.herder.requests.writes import Write, WriteAttempt
 from coterie.rest.callers import Sign
 from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, ResponseMissingError, forward_to_worker
 from coterie.rest.problems import STATUS_BY_PROBLEM
 from coterie.worker.worker import Worker
 
+ClientWrite: TypeAlias = Write | RestartConnectorTask | ResetActiveTopics
+"""A request of a client that changes something, and waits until it can be performed."""
+
 RETRY_PAUSE_S = 0.25
-"""The time between two attempts to send a write to the leader, in seconds."""
+"""The time between two attempts to perform a write, in seconds."""
 RESPONSE_MARGIN_S = 5.0
 """How much longer than the time that is left for a write a worker waits for the leader's response, in seconds: the
 leader has the same time limit, and its refusal then contains what it was waiting for."""
+_PASSING_PROBLEMS = frozenset({Problem.STARTING, Problem.NO_LEADER, Problem.UNASSIGNED})
+"""Why this worker's herder cannot perform a write at the moment: nothing was written, and the herder is asked again.
+Most writes to the config log wait in the herder itself."""
 _REQUEST_ID, _TIME_LEFT, _REPEATED = "X-Coterie-Request-Id", "X-Coterie-Time-Left", "X-Coterie-Repeated"
 
 
@@ -49,46 +64,56 @@ async def perform_write(
     http_client: httpx.AsyncClient,
     request: Request,
     body: bytes,
-    write: Write,
+    write: ClientWrite,
     sign: Sign,
     to_response: Callable[[Answer], Response],
 ) -> Response:
-    """Perform ``write``, which ``request`` with ``body`` contains, here or on the leader, and return the response to
-    it; ``to_response`` makes that of this worker's herder. ``sign`` signs what is sent to the leader.
+    """Perform ``write``, which ``request`` with ``body`` contains, here or on another worker, and return the response
+    to it; ``to_response`` makes that of this worker's herder. ``sign`` signs what is sent to the other worker.
 
     :raises HttpRefusal: when the write was refused.
-    :raises WorldError: when the leader's URL is invalid.
+    :raises WorldError: when the other worker's URL is invalid, or when the connection breaks after a restart of a task
+        was sent.
     """
     attempt = _first_attempt(request, worker.settings.request_timeout_ms)
     ends_s = asyncio.get_running_loop().time() + attempt.time_left_ms / 1000
     while True:
         answer = await worker.ask(write, attempt)
-        if not isinstance(answer, RequestRefused) or answer.problem is not Problem.NOT_LEADER:
-            return to_response(_answer_or_outcome_unknown(answer, attempt))
         last_response: Response | None = None
-        try:
-            response = await forward_to_worker(
-                http_client,
-                request,
-                body,
-                answer,
-                sign,
-                headers=_attempt_headers(attempt),
-                timeout_s=attempt.time_left_ms / 1000 + RESPONSE_MARGIN_S,
-            )
-            if response.status_code != 503:
-                return response
-            last_response, failure = response, f"it responds {response.status_code}"
-        except RequestNotSentError as error:
-            failure = str(error)
-        except ResponseMissingError as error:
-            attempt, failure = replace(attempt, is_repeat=True), str(error)
+        match answer:
+            case RequestRefused(problem=Problem.NOT_LEADER | Problem.NOT_THIS_WORKER):
+                try:
+                    response = await forward_to_worker(
+                        http_client,
+                        request,
+                        body,
+                        answer,
+                        sign,
+                        headers=_attempt_headers(attempt),
+                        timeout_s=attempt.time_left_ms / 1000 + RESPONSE_MARGIN_S,
+                    )
+                    if response.status_code != 503:
+                        return response
+                    last_response, failure = response, f"it responds {response.status_code}"
+                except RequestNotSentError as error:
+                    failure = str(error)
+                except ResponseMissingError as error:
+                    if not isinstance(write, Write):
+                        raise
+                    attempt, failure = replace(attempt, is_repeat=True), str(error)
+                receiver = "leader" if answer.problem is Problem.NOT_LEADER else "worker"
+                last_answer: Answer = timeout_refusal(
+                    f"sending the request to the {receiver} at {answer.redirect_url}: {failure}"
+                )
+            case RequestRefused(problem=problem) if problem in _PASSING_PROBLEMS:
+                last_answer = answer
+            case _:
+                return to_response(_answer_or_outcome_unknown(answer, attempt))
         time_left_s = ends_s - asyncio.get_running_loop().time() - RETRY_PAUSE_S
         if time_left_s <= 0:
             if last_response is not None and not attempt.is_repeat:
                 return last_response
-            activity = f"sending the request to the leader at {answer.redirect_url}: {failure}"
-            return to_response(_answer_or_outcome_unknown(timeout_refusal(activity), attempt))
+            return to_response(_answer_or_outcome_unknown(last_answer, attempt))
         await asyncio.sleep(RETRY_PAUSE_S)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 

@@ -195,8 +195,7 @@ class Worker:
 
     async def ask(self, request: Request, attempt: WriteAttempt | None = None) -> Answer:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
-        the herder still processes the request. ``attempt`` describes the attempt of a client's write; None for other
-        requests.
+        the herder still processes the request. ``attempt`` is that of :class:`RequestArrived`.
 
         The herder does not receive the request, and the response is a RequestRefused, when this worker has ended, while
         the inbox is full, and while this worker starts. A write that arrives while this worker starts is not refused:

@@ -33,4 +33,4 @@ class TopicsResource:
     async def reset_topics(self, request: Request) -> Response:
         """Forget the topics that the connector's tasks have read or written until now."""
         herder_request = ResetActiveTopics(connector=connector_in_path(request))
-        return empty_response_factory(202)(await self._herder.worker.ask(herder_request))
+        return await self._herder.ask_or_forward(request, b"", herder_request, empty_response_factory(202))
