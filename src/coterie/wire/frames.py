@@ -39,6 +39,11 @@ REQUEST_ELEMENTS_MAX = 50_000
 each needs fewer. A client of 10,000 partitions of a few topics sends 10,000 elements. The requests of connect groups
 may have :data:`ELEMENTS_MAX`: the leader of a group reports all configured jobs, and 100,000 tasks of as many
 connectors are 300,000 elements."""
+CONNECT_GROUP_RESPONSE_ELEMENTS_MAX = 1_500_000
+"""The maximum number of array elements and tagged fields in one response of an API of connect groups. While jobs move,
+the state of a group lists each job up to four times: as configured, in the target of a member, among the jobs of a
+member, and as not given back or as a departed member's. For 100,000 tasks of as many connectors that is 1,200,000
+elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +160,8 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
 
     :raises UnknownApiError: when there is no such API or version.
     :raises WireError: when the frame is malformed or belongs to another request; `TooManyElementsError` when it has
-        more than :data:`ELEMENTS_MAX` array elements and tagged fields.
+        more than :data:`ELEMENTS_MAX` array elements and tagged fields, for an API of connect groups more than
+        :data:`CONNECT_GROUP_RESPONSE_ELEMENTS_MAX`.
     """
     schema = response_schema(header.api_key, header.api_version)
     reader = Reader(frame)
@@ -172,7 +178,8 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
         schema = response_schema(API_VERSIONS, 0)
     if header_version(schema) == 1:
         reader.skip_tagged_fields()
-    return _decode_entity(frame, reader.position, schema, ELEMENTS_MAX)
+    elements_max = CONNECT_GROUP_RESPONSE_ELEMENTS_MAX if header.api_key in CONNECT_GROUP_APIS else ELEMENTS_MAX
+    return _decode_entity(frame, reader.position, schema, elements_max)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

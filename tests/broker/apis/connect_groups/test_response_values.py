@@ -375,3 +375,22 @@ def test_the_response_to_a_request_without_authorization_has_the_duration_0(api_
     assert got.throttle_time_ms == 0
     assert getattr(got, "error_code", 30) == 30
     assert getattr(got, "heartbeat_interval_ms", 0) == 0
+
+
+def test_the_state_of_a_group_of_a_hundred_thousand_connectors_whose_jobs_move_can_be_read() -> None:
+    """Each job is listed three times: as configured, in the target of one member, and among the jobs of another."""
+    names = [ConnectorName(f"c{number}") for number in range(100_000)]
+    configured, first_half = (
+        Jobs.of(job for name in part for job in (name, ConnectorTaskId(name, 0))) for part in (names, names[:50_000])
+    )
+    present, target = (first_half, configured - first_half), (configured - first_half, first_half)
+    assert PREPARE.snapshot is not None
+    (member,) = PREPARE.snapshot.members
+    members = tuple(
+        replace(member, current=current, target=target) for current, target in zip(present, target, strict=True)
+    )
+    snapshot = replace(PREPARE.snapshot, members=members, configured=configured)
+    response = build_response(10001, 0, prepare_assignment_values(PrepareAssignmentResponse(snapshot=snapshot)))
+    header = RequestHeader(api_key=10001, api_version=0, correlation_id=1)
+    decoded = decode_response(encode_response(header, response), header)
+    assert decoded == response
