@@ -109,7 +109,7 @@ def test_a_target_state_overtakes_writes_that_wait_for_the_right_of_the_leader()
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=late)))
     refusal = herder.answer(late)
     assert isinstance(refusal, RequestRefused)
-    assert "ensuring membership in the cluster" in refusal.message
+    assert "reclaiming write privileges for the config topic" in refusal.message
     confirm(herder)
     run_appends(herder)
     assert herder.answer(waiting) == DELETED

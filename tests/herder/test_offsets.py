@@ -185,7 +185,8 @@ def test_a_change_that_takes_too_long_is_answered_and_continues() -> None:
     problem, message = refusal(herder, id_)
     assert (problem, message) == (
         Problem.TIMED_OUT,
-        "Request timed out. The worker is currently modifying offsets for connector orders",
+        "Request timed out. The worker is currently modifying offsets for connector orders, which began at "
+        "2026-11-21T02:39:26.406Z.",
     )
     herder.feed(OffsetChangeEnded(id=id_))
     assert len([effect for effect in herder.effects if getattr(effect, "id", None) == id_]) == 1

@@ -87,7 +87,9 @@ def test_a_question_that_is_not_answered_in_time_is_refused_with_its_stage() -> 
     stages = {
         herder.send_request(ListPlugins(connectors_only=True)): "listing its plugins",
         herder.send_request(DescribePlugin(name="a", version_range=None)): "retrieving the configuration definition",
-        herder.send_request(ValidateConnectorConfig(config=CONFIG)): "performing multi-property validation",
+        herder.send_request(
+            ValidateConnectorConfig(config=CONFIG)
+        ): "performing multi-property validation for the connector,",
     }
     for id_, stage in stages.items():
         herder.feed(TimerFired(timer=RequestTimeoutDue(id=id_)))
@@ -95,6 +97,7 @@ def test_a_question_that_is_not_answered_in_time_is_refused_with_its_stage() -> 
         assert isinstance(answer, RequestRefused)
         assert answer.problem is Problem.TIMED_OUT
         assert f"The worker is currently {stage}" in answer.message
+        assert answer.message.endswith(", which began at 2026-11-21T02:39:26.406Z.")
     for chore in herder.chores():  # A late answer changes nothing.
         herder.run_chore(chore)
     assert all(isinstance(herder.answer(id_), RequestRefused) for id_ in stages)

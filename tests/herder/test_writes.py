@@ -19,7 +19,10 @@ from coterie.herder.requests.writes import (
     DeletedConnector,
     PatchConnector,
     PutConnector,
+    PutTaskConfigs,
+    RestartConnector,
     SetTargetState,
+    Write,
     WrittenConnector,
 )
 from coterie.herder.timers import ConfigEndLookupDue, RequestTimeoutDue
@@ -35,7 +38,7 @@ from tests.herder.builders import (
     TASK_CONFIG_LINES,
     configured_herder,
 )
-from tests.herder.herder_driver import ME, HerderDriver, validated
+from tests.herder.herder_driver import ME, ROUND, HerderDriver, validated
 
 STOP = (
     *config_records.task_config_lines(ORDERS, ()),
@@ -90,7 +93,10 @@ def test_a_request_times_out_unless_its_write_has_begun() -> None:
     herder.feed(TimerFired(timer=RequestTimeoutDue(id=early)))
     timed_out = herder.answer(early)
     assert isinstance(timed_out, RequestRefused)
-    assert timed_out.message == ("Request timed out. The worker is currently ensuring membership in the cluster")
+    assert timed_out.message == (
+        "Request timed out. The worker is currently ensuring membership in the cluster, which began at "
+        "2026-11-21T02:39:26.406Z."
+    )
     herder.assign(leader=ME)
     herder.run_all_chores()
     assert herder.herder.config.connector(ORDERS) is not None, "a request that timed out is not executed later"
@@ -225,3 +231,102 @@ def test_a_shutdown_that_is_out_of_time_reports_of_each_write_whether_it_may_sti
         assert isinstance(refusal, RequestRefused)
         problems.append(refusal.problem)
     assert problems == [Problem.LOG_FAILED, Problem.SHUTTING_DOWN]
+
+
+# -- the message of a request that has timed out ----------------------------------------------------------------------
+
+
+def time_out_message(herder: HerderDriver, id_: RequestId) -> str:
+    """The message of the request ``id_``, whose time limit ends now."""
+    herder.feed(TimerFired(timer=RequestTimeoutDue(id=id_)))
+    refusal = herder.answer(id_)
+    assert isinstance(refusal, RequestRefused)
+    assert refusal.problem is Problem.TIMED_OUT
+    return refusal.message
+
+
+def appending(herder: HerderDriver, write: Write) -> RequestId:
+    """Send ``write``, and let its append begin 94 ms later."""
+    herder.assign(leader=ME)
+    id_ = herder.send_request(write)
+    herder.now_ms += 94
+    for validation in herder.pop_effects(ValidateConfig):
+        herder.run_chore(validation)
+    for lookup in herder.pop_effects(FindConfigEnd):
+        herder.run_chore(lookup)
+    assert herder.pop_effects(AppendConfigLines)
+    return id_
+
+
+@pytest.mark.parametrize(
+    ("write", "activity"),
+    [
+        (PutConnector(connector=ORDERS, config=CONFIG, may_replace=True), "writing a config for connector orders"),
+        (PatchConnector(connector=ORDERS, patch={"a": "b"}), "writing a config for connector orders"),
+        (DeleteConnector(connector=ORDERS), "removing the config for connector orders from the config topic"),
+        (
+            SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED),
+            "writing the STOPPED target state for connector orders",
+        ),
+        (
+            SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED),
+            "writing the PAUSED target state for connector orders",
+        ),
+        (
+            RestartConnector(connector=ORDERS, include_tasks=True, only_failed=False),
+            "writing restart request for connector orders",
+        ),
+        (
+            PutTaskConfigs(connector=ORDERS, configs=ORDERS_TASK_CONFIGS),
+            "writing 2 task configs for connector orders",
+        ),
+    ],
+)
+def test_the_time_out_of_a_write_that_is_appended_states_what_is_written_since_when(
+    write: Write, activity: str
+) -> None:
+    herder = configured_herder()
+    id_ = appending(herder, write)
+    herder.now_ms += 1_500
+    activity = activity if "topic" in activity else f"{activity} to the config topic"
+    assert time_out_message(herder, id_) == (
+        f"Request timed out. The worker is currently {activity}, which began at 2026-11-21T02:39:26.500Z."
+    )
+
+
+def test_the_time_out_of_a_queued_write_states_what_the_worker_does_for_the_write_before_it() -> None:
+    herder = configured_herder()
+    appending(herder, DeleteConnector(connector=ORDERS))
+    id_ = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED))
+    assert "currently removing the config for connector orders from the config topic, " in time_out_message(herder, id_)
+
+
+def test_the_time_out_of_a_write_states_that_it_waits_for_the_leaders_log() -> None:
+    herder = configured_herder()
+    herder.confirms_leadership = False
+    herder.assign(leader=ME)
+    deletion = herder.send_request(DeleteConnector(connector=ORDERS))
+    pause = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
+    for id_ in (pause, deletion):
+        message = time_out_message(herder, id_)
+        assert "currently reclaiming write privileges for the config topic, which began at 2026-11-" in message
+
+
+def test_the_time_out_of_a_write_that_is_validated_has_connects_words() -> None:
+    message = time_out_message(herder := configured_herder(), put(herder, "3"))
+    assert "The worker is currently performing multi-property validation for the connector, which began at" in message
+
+
+def test_the_time_out_of_a_write_states_when_its_last_wait_began() -> None:
+    herder = configured_herder()
+    herder.assign(leader=ME)
+    id_ = herder.send_request(DeleteConnector(connector=ORDERS))
+    herder.feed(ROUND)
+    herder.now_ms += 594
+    for lookup in herder.pop_effects(FindConfigEnd):
+        herder.run_chore(lookup)
+    herder.now_ms += 10_000
+    assert time_out_message(herder, id_) == (
+        "Request timed out. The worker is currently ensuring membership in the cluster, which began at "
+        "2026-11-21T02:39:27Z."
+    )

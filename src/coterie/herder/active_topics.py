@@ -4,6 +4,8 @@ The worker that runs a task writes a line into the status topic when the task fi
 connector's lines; a topic that is used again is then written again. The lines of a deleted connector are deleted, too.
 """
 
+from dataclasses import replace
+
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.messages import CancelTimer, Reply, RequestArrived, SetTimer
 from coterie.herder.requests.ids import RequestId
@@ -25,12 +27,12 @@ def on_task_progress(turn: Turn, event: TaskProgressed) -> None:
     herder, name = turn.herder, event.task.connector
     if not event.topics or not herder.settings.topic_tracking_enabled or herder.config.connector(name) is None:
         return
-    offset_ms = herder.rotation.wall_clock_offset_ms
-    assert offset_ms is not None, "a task makes progress, but the runtime is not open"
+    now_ms = herder.wall_clock_ms(turn.now_ms)
+    assert now_ms is not None, "a task makes progress, but the runtime is not open"
     for topic in sorted(event.topics - herder.statuses.active_topics(name)):
         active_topic = ActiveTopic(connector=name, topic=topic)
         if active_topic not in herder.work.queued_topics and active_topic not in herder.work.topics_in_flight:
-            use = TopicUse(task_number=event.task.task, discovered_at_ms=turn.now_ms + offset_ms)
+            use = TopicUse(task_number=event.task.task, discovered_at_ms=now_ms)
             herder.work.queued_topics[active_topic] = use
 
 
@@ -110,7 +112,9 @@ def on_request(turn: Turn, event: RequestArrived, request: TopicRequest) -> None
     if not unread:
         turn.emit(Reply(id=event.id, answer=Done()))
         return
-    herder.requests.topic_resets[event.id] = PendingActiveTopicsReset(connector=name, unread_topics=unread)
+    herder.requests.topic_resets[event.id] = PendingActiveTopicsReset(
+        connector=name, began_at_ms=turn.now_ms, unread_topics=unread
+    )
     limit_ms = herder.settings.time_limit_ms(event.attempt)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + limit_ms))
 
@@ -124,9 +128,7 @@ def on_status_line_read(turn: Turn, line: TopicRecord) -> None:
     for id_, reset in list(resets.items()):
         if reset.connector != active_topic.connector:
             continue
-        resets[id_] = PendingActiveTopicsReset(
-            connector=reset.connector, unread_topics=reset.unread_topics - {active_topic.topic}
-        )
+        resets[id_] = replace(reset, unread_topics=reset.unread_topics - {active_topic.topic})
         if not resets[id_].unread_topics:
             del resets[id_]
             turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
@@ -135,8 +137,10 @@ def on_status_line_read(turn: Turn, line: TopicRecord) -> None:
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it if it is a pending reset. Does nothing for another request."""
-    if turn.herder.requests.topic_resets.pop(id_, None) is not None:
-        turn.emit(Reply(id=id_, answer=timeout_refusal("flushing updates to the status topic")))
+    reset = turn.herder.requests.topic_resets.pop(id_, None)
+    if reset is not None:
+        began_at_ms = turn.herder.wall_clock_ms(reset.began_at_ms)
+        turn.emit(Reply(id=id_, answer=timeout_refusal("flushing updates to the status topic", began_at_ms)))
 
 
 def refuse_pending_resets(turn: Turn, problem: Problem, message: str) -> None:

@@ -7,7 +7,7 @@ from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.reads import ConnectorOffsets
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal, unknown_connector_refusal
-from coterie.herder.state import Turn
+from coterie.herder.state import PendingOffsetRead, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
 
@@ -19,7 +19,7 @@ def begin_offset_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
     if connector is None:
         turn.emit(Reply(id=id_, answer=unknown_connector_refusal(name)))
         return
-    turn.herder.requests.offset_reads[id_] = name
+    turn.herder.requests.offset_reads[id_] = PendingOffsetRead(connector=name, began_at_ms=turn.now_ms)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=id_), at_ms=turn.now_ms + turn.herder.settings.request_timeout_ms))
     turn.emit(ReadOffsets(id=id_, connector=name, incarnation=connector.incarnation, config=connector.config))
 
@@ -36,9 +36,10 @@ def on_offset_read_ended(turn: Turn, event: OffsetReadEnded) -> None:
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a write."""
-    name = turn.herder.requests.offset_reads.get(id_)
-    if name is not None:
-        _answer_offset_read(turn, id_, timeout_refusal(f"reading the offsets of connector {name}"))
+    read = turn.herder.requests.offset_reads.get(id_)
+    if read is not None:
+        activity, began_at_ms = f"reading the offsets of connector {read.connector}", read.began_at_ms
+        _answer_offset_read(turn, id_, timeout_refusal(activity, turn.herder.wall_clock_ms(began_at_ms)))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:

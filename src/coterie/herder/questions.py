@@ -29,9 +29,12 @@ from coterie.herder.requests.questions import (
     ValidateConnectorConfig,
 )
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
-from coterie.herder.state import Turn
+from coterie.herder.state import PendingQuestion, Turn
 from coterie.herder.timers import RequestTimeoutDue
 from coterie.nouns.jobs import ConnectorName
+
+VALIDATION_ACTIVITY = "performing multi-property validation for the connector"
+"""What the worker is doing while a plug-in validates a config, in Connect's words."""
 
 
 def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
@@ -42,7 +45,7 @@ def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
         if refusal is not None:
             turn.emit(Reply(id=event.id, answer=refusal))
             return
-    herder.requests.questions[event.id] = question
+    herder.requests.questions[event.id] = PendingQuestion(question=question, asked_at_ms=turn.now_ms)
     turn.emit(SetTimer(timer=RequestTimeoutDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
     match question:
         case ListPlugins() | DescribePlugin():
@@ -61,10 +64,10 @@ def on_answered(turn: Turn, event: PluginsAnswered) -> None:
     """Answer the question with what the plug-ins returned: with ``connectors_only`` only the sources and sinks. Does
     nothing if the question has timed out."""
     match turn.herder.requests.questions.get(event.id), event.answer:
-        case ListPlugins(connectors_only=True), PluginList(plugins=plugins):
+        case PendingQuestion(question=ListPlugins(connectors_only=True)), PluginList(plugins=plugins):
             connectors = tuple(plugin for plugin in plugins if plugin.type.is_connector)
             _answer_question(turn, event.id, PluginList(plugins=connectors))
-        case ListPlugins() | DescribePlugin(), answer:
+        case PendingQuestion(question=ListPlugins() | DescribePlugin()), answer:
             _answer_question(turn, event.id, answer)
         case _:
             pass
@@ -73,8 +76,8 @@ def on_answered(turn: Turn, event: PluginsAnswered) -> None:
 def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
     """Answer the question with the result of the validation. Does nothing if the id is not that of a pending question,
     for example of a write."""
-    question = turn.herder.requests.questions.get(event.id)
-    if not isinstance(question, ValidateConnectorConfig):
+    pending = turn.herder.requests.questions.get(event.id)
+    if pending is None or not isinstance(question := pending.question, ValidateConnectorConfig):
         return
     match event:
         case ConfigNotValidated(failure=failure):
@@ -89,16 +92,17 @@ def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated)
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. Does nothing for an unknown id, for example of a read."""
-    match turn.herder.requests.questions.get(id_):
-        case None:
-            return
-        case ValidateConnectorConfig() as question:
-            activity = f"performing multi-property validation for the connector {_connector_name(question)}"
+    pending = turn.herder.requests.questions.get(id_)
+    if pending is None:
+        return
+    match pending.question:
+        case ValidateConnectorConfig():
+            activity = VALIDATION_ACTIVITY
         case DescribePlugin(name=name):
             activity = f"retrieving the configuration definition from the plugin {name}"
         case ListPlugins():
             activity = "listing its plugins"
-    _answer_question(turn, id_, timeout_refusal(activity))
+    _answer_question(turn, id_, timeout_refusal(activity, turn.herder.wall_clock_ms(pending.asked_at_ms)))
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:

@@ -199,6 +199,16 @@ WritePhase: TypeAlias = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What the worker is doing for a request, for the message of a request that times out."""
+
+    text: str
+    """In Connect's words where Connect has the same activity, for example ``ensuring membership in the cluster``."""
+    began_at_ms: int
+    """When it began, on the monotonic clock."""
+
+
 class PendingWrite:
     """A write to the config log, or a change of a connector's offsets, that is not yet complete, refused or dropped.
     Its client may already have received the response that the request timed out (``has_timed_out``)."""
@@ -212,6 +222,8 @@ class PendingWrite:
         self.has_timed_out = False
         """Whether the client has already received the response that its request timed out. True only if the write could
         no longer be dropped at that time. The write is then still completed, and later writes wait for it."""
+        self.activity: Activity | None = None
+        """What the worker was doing for the write at the end of the last step; None in the step in which it arrives."""
 
     @property
     def is_repeat(self) -> bool:
@@ -235,10 +247,30 @@ class PendingRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQuestion:
+    """A question that the plug-ins have not answered yet."""
+
+    question: Question
+    asked_at_ms: int
+    """When the runtime was asked, on the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOffsetRead:
+    """A request for which the runtime is reading the offsets of a connector."""
+
+    connector: ConnectorName
+    began_at_ms: int
+    """When the runtime was asked, on the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingActiveTopicsReset:
     """A reset of a connector's active topics that is not yet answered."""
 
     connector: ConnectorName
+    began_at_ms: int
+    """When the tombstones were queued, on the monotonic clock."""
     unread_topics: frozenset[str]
     """The topics whose tombstones this worker has not read."""
 
@@ -255,11 +287,9 @@ class PendingRequests:
         self.awaiting_group_view: tuple[tuple[RequestId, GroupRequest], ...] = ()
         """Requests about workers that wait for the view of the group, in the order in which they arrived."""
         # `questions`
-        self.questions: dict[RequestId, Question] = {}
-        """The questions that the plug-ins have not answered yet."""
+        self.questions: dict[RequestId, PendingQuestion] = {}
         # `offsets`
-        self.offset_reads: dict[RequestId, ConnectorName] = {}
-        """The requests for which the runtime is reading the offsets of a connector, with the connector's name."""
+        self.offset_reads: dict[RequestId, PendingOffsetRead] = {}
         # `reads`
         self.reads: dict[RequestId, PendingRead] = {}
         # `active_topics`
@@ -521,6 +551,12 @@ class Herder:
         self.work = Work(self.place.assigned)
         self.requests = PendingRequests()
         self.lifecycle = Lifecycle()
+
+    def wall_clock_ms(self, at_ms: int) -> int | None:
+        """The wall clock's time, in milliseconds since the Unix epoch, at ``at_ms`` on the monotonic clock; None before
+        the runtime is open."""
+        offset_ms = self.rotation.wall_clock_offset_ms
+        return None if offset_ms is None else at_ms + offset_ms
 
     @property
     def owned_jobs(self) -> Jobs:

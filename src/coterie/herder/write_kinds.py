@@ -53,6 +53,9 @@ class _WriteDefaults:
     signature: Signature | None = None
     """The signature of the request; None if the request contains none."""
 
+    activity: str
+    """What the worker is doing while it performs the write, in Connect's words."""
+
     can_be_looked_up = True
     """Whether the config log tells whether a client's write has taken effect: by the request's id in a written
     line."""
@@ -87,6 +90,7 @@ class ConnectorWrite(_WriteDefaults):
 
     def __init__(self, request: PutConnector, fresh_incarnation: Incarnation) -> None:
         self.request = request
+        self.activity = _config_activity(request.connector)
         self._fresh_incarnation = fresh_incarnation
 
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
@@ -142,6 +146,7 @@ class PatchWrite(_WriteDefaults):
 
     def __init__(self, request: PatchConnector) -> None:
         self.request = request
+        self.activity = _config_activity(request.connector)
 
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
         known = config.connector(self.request.connector)
@@ -179,6 +184,7 @@ class DeletionWrite(_WriteDefaults):
 
     def __init__(self, request: DeleteConnector) -> None:
         self.request = request
+        self.activity = f"removing the config for connector {request.connector} from the config topic"
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
@@ -204,6 +210,10 @@ class TargetStateWrite(_WriteDefaults):
 
     def __init__(self, request: SetTargetState) -> None:
         self.request = request
+        self.activity = (
+            f"writing the {request.target_state.value} target state for connector {request.connector} to the config "
+            "topic"
+        )
 
     @property
     def needs_leader(self) -> bool:
@@ -230,6 +240,7 @@ class RestartWrite(_WriteDefaults):
 
     def __init__(self, request: RestartConnector) -> None:
         self.request = request
+        self.activity = f"writing restart request for connector {request.connector} to the config topic"
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the write in this state of the config log; None when the write is allowed."""
@@ -271,6 +282,7 @@ class OffsetsWrite(_WriteDefaults):
 
     def __init__(self, request: ChangeOffsets) -> None:
         self.request = request
+        self.activity = offsets_activity(request.connector)
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         """The refusal of the change in this state of the config log; None when the change is allowed."""
@@ -299,6 +311,9 @@ class TaskConfigsWrite(_WriteDefaults):
 
     def __init__(self, request: PutTaskConfigs) -> None:
         self.request = request
+        self.activity = (
+            f"writing {len(request.configs)} task configs for connector {request.connector} to the config topic"
+        )
         self.signature = request.signature
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
@@ -348,6 +363,16 @@ def write_kind_of_request(request: Write, fresh_incarnation: Incarnation) -> Wri
             return RestartWrite(request)
         case ChangeOffsets():
             return OffsetsWrite(request)
+
+
+def offsets_activity(name: ConnectorName) -> str:
+    """What the worker is doing while the runtime changes the offsets of a connector, in Connect's words."""
+    return f"modifying offsets for connector {name}"
+
+
+def _config_activity(name: ConnectorName) -> str:
+    """What the worker is doing while it writes the config of a connector, in Connect's words."""
+    return f"writing a config for connector {name} to the config topic"
 
 
 def _existence_or_version_refusal(

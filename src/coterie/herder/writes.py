@@ -40,12 +40,13 @@ from coterie.herder.messages import (
     ValidateConfig,
     WritePurpose,
 )
-from coterie.herder.questions import missing_class_refusal, not_validated_refusal
+from coterie.herder.questions import VALIDATION_ACTIVITY, missing_class_refusal, not_validated_refusal
 from coterie.herder.requests.ids import LeaderWriteId, RequestId, WriteId
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
+    Activity,
     AppendingWrite,
     ChangingOffsets,
     FindingConfigEnd,
@@ -60,11 +61,19 @@ from coterie.herder.state import (
     WriteQueued,
 )
 from coterie.herder.timers import ConfigEndLookupDue, RequestTimeoutDue
-from coterie.herder.write_kinds import ConnectorWrite, OffsetsWrite, TaskConfigsWrite, write_kind_of_request
+from coterie.herder.write_kinds import (
+    ConnectorWrite,
+    OffsetsWrite,
+    TaskConfigsWrite,
+    offsets_activity,
+    write_kind_of_request,
+)
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
+_GROUP_ACTIVITY = "ensuring membership in the cluster"
+"""What the worker is doing for a write while no leader is known, in Connect's words."""
 END_LOOKUP_RETRY_MS = 500
 """The wait before the end offset of a log that could not be reached is looked up again."""
 
@@ -96,6 +105,7 @@ def advance_writes(turn: Turn) -> None:
             _begin_write(turn, write)
     while (head := _write_to_advance(herder)) is not None and _advance_write(turn, head):
         pass
+    _note_activities(turn, head)
 
 
 def _begin_write(turn: Turn, write: PendingWrite) -> None:
@@ -420,7 +430,8 @@ def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.has_timed_out:
         return
-    refusal = timeout_refusal(_activity_text(turn.herder, write))
+    assert write.activity is not None, "the step in which the write has arrived has ended"
+    refusal = timeout_refusal(write.activity.text, turn.herder.wall_clock_ms(write.activity.began_at_ms))
     match write.phase:
         case AppendingWrite() | WriteAppended() | ChangingOffsets():
             turn.emit(Reply(id=id_, answer=refusal))
@@ -455,24 +466,35 @@ def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _activity_text(herder: Herder, write: PendingWrite) -> str:
-    """What the worker is doing for the write, in Connect's words where Connect has the same phase."""
-    name: ConnectorName = write.kind.request.connector
+def _note_activities(turn: Turn, head: PendingWrite | None) -> None:
+    """Note for each write what the worker is doing for it now, and when that began. ``head`` is the write that
+    :func:`_write_to_advance` returns."""
+    for write in turn.herder.requests.writes.values():
+        text = _activity_text(turn.herder, write, head)
+        if write.activity is None or write.activity.text != text:
+            write.activity = Activity(text=text, began_at_ms=turn.now_ms)
+
+
+def _activity_text(herder: Herder, write: PendingWrite, head: PendingWrite | None) -> str:
+    """What the worker is doing for the write, in Connect's words where Connect has the same activity. For a queued
+    write that waits only for the writes before it, that is what the worker is doing for ``head``."""
     match write.phase:
         case WriteAwaitingGroup() if not herder.lifecycle.is_runtime_open:
             return "reading to the end of internal topics, or starting the task runtime"
         case WriteAwaitingGroup():
-            return "ensuring membership in the cluster"
-        case WriteQueued() if write.kind.needs_leader and _awaits_leader_log(herder):
-            return "ensuring membership in the cluster"
+            return _GROUP_ACTIVITY
+        case WriteQueued() if head is None or (write.kind.needs_leader and _awaits_leader_log(herder)):
+            return "reclaiming write privileges for the config topic" if herder.place.is_leader else _GROUP_ACTIVITY
+        case WriteQueued() if head is not None and head is not write:
+            return _activity_text(herder, head, head)
         case Validating():
-            return f"performing multi-property validation for the connector {name}"
-        case SettingInitialOffsets() | ChangingOffsets():
-            return f"modifying offsets for connector {name}"
+            return VALIDATION_ACTIVITY
+        case SettingInitialOffsets():
+            return offsets_activity(write.kind.request.connector)
         case WriteQueued() | FindingConfigEnd() | ReadingToConfigEnd():
             return "reading to the end of the config topic"
-        case AppendingWrite() | WriteAppended():
-            return f"writing a config for connector {name} to the config topic"
+        case AppendingWrite() | WriteAppended() | ChangingOffsets():
+            return write.kind.activity
 
 
 def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:

@@ -25,6 +25,7 @@ new id, and takes its own time limit.
 
 import asyncio
 import re
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,12 +77,14 @@ async def perform_write(
         was sent.
     """
     attempt = _first_attempt(request, worker.settings.request_timeout_ms)
+    sent_since_ms = 0
     ends_s = asyncio.get_running_loop().time() + attempt.time_left_ms / 1000
     while True:
         answer = await worker.ask(write, attempt)
         last_response: Response | None = None
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER | Problem.NOT_THIS_WORKER):
+                sent_since_ms = sent_since_ms or time.time_ns() // 1_000_000
                 try:
                     response = await forward_to_worker(
                         http_client,
@@ -101,10 +104,7 @@ async def perform_write(
                     if not isinstance(write, Write):
                         raise
                     attempt, failure = replace(attempt, is_repeat=True), str(error)
-                receiver = "leader" if answer.problem is Problem.NOT_LEADER else "worker"
-                last_answer: Answer = timeout_refusal(
-                    f"sending the request to the {receiver} at {answer.redirect_url}: {failure}"
-                )
+                last_answer: Answer = _sending_refusal(answer, failure, sent_since_ms)
             case RequestRefused(problem=problem) if problem in _PASSING_PROBLEMS:
                 last_answer = answer
             case _:
@@ -116,6 +116,14 @@ async def perform_write(
             return to_response(_answer_or_outcome_unknown(last_answer, attempt))
         await asyncio.sleep(RETRY_PAUSE_S)
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
+
+
+def _sending_refusal(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
+    """The refusal of a write that could not be sent to the worker to which ``redirection`` refers, within its time
+    limit. ``failure`` of the last attempt; the first began at ``began_at_ms``, in milliseconds since the Unix epoch."""
+    receiver = "leader" if redirection.problem is Problem.NOT_LEADER else "worker"
+    refusal = timeout_refusal(f"sending the request to the {receiver} at {redirection.redirect_url}", began_at_ms)
+    return replace(refusal, message=f"{refusal.message} The last attempt has failed: {failure}")
 
 
 def _answer_or_outcome_unknown(answer: Answer, last: WriteAttempt) -> Answer:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
 from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.instants import instant_text
 from coterie.nouns.jobs import ConnectorName
 
 
@@ -82,7 +83,10 @@ def unknown_connector_refusal(name: ConnectorName) -> RequestRefused:
     return not_found_refusal(f"Connector {name} not found")
 
 
-def timeout_refusal(activity: str) -> RequestRefused:
+def timeout_refusal(activity: str, began_at_ms: int | None) -> RequestRefused:
     """The refusal of a request whose time limit is over, in Connect's words. ``activity``: what the worker is doing for
-    the request, such as ``listing its plugins``."""
-    return RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. The worker is currently {activity}")
+    the request, such as ``listing its plugins``; it began at ``began_at_ms``, in milliseconds since the Unix epoch, or
+    None if that is not known."""
+    began = "" if began_at_ms is None else f", which began at {instant_text(began_at_ms)}"
+    message = f"Request timed out. The worker is currently {activity}{began}."
+    return RequestRefused(problem=Problem.TIMED_OUT, message=message)
