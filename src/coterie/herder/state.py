@@ -199,16 +199,6 @@ WritePhase: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """What the worker is doing for a request, for the message of a request that times out."""
-
-    text: str
-    """In Connect's words where Connect has the same activity, for example ``ensuring membership in the cluster``."""
-    began_at_ms: int
-    """When it began, on the monotonic clock."""
-
-
 class PendingWrite:
     """A write to the config log, or a change of a connector's offsets, that is not yet complete, refused or dropped.
     Its client may already have received the response that the request timed out (``has_timed_out``)."""
@@ -222,8 +212,10 @@ class PendingWrite:
         self.has_timed_out = False
         """Whether the client has already received the response that its request timed out. True only if the write could
         no longer be dropped at that time. The write is then still completed, and later writes wait for it."""
-        self.activity: Activity | None = None
-        """What the worker was doing for the write at the end of the last step; None in the step in which it arrives."""
+        self.noted_phase: WritePhase | None = None
+        """The phase at the end of the last step; None in the step in which the write arrives."""
+        self.phase_began_at_ms = 0
+        """When :attr:`noted_phase` began, on the monotonic clock."""
 
     @property
     def is_repeat(self) -> bool:

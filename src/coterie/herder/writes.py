@@ -46,7 +46,6 @@ from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.writes import PutTaskConfigs, Write
 from coterie.herder.state import (
-    Activity,
     AppendingWrite,
     ChangingOffsets,
     FindingConfigEnd,
@@ -105,7 +104,9 @@ def advance_writes(turn: Turn) -> None:
             _begin_write(turn, write)
     while (head := _write_to_advance(herder)) is not None and _advance_write(turn, head):
         pass
-    _note_activities(turn, head)
+    for write in herder.requests.writes.values():
+        if write.noted_phase is not write.phase:
+            write.noted_phase, write.phase_began_at_ms = write.phase, turn.now_ms
 
 
 def _begin_write(turn: Turn, write: PendingWrite) -> None:
@@ -430,8 +431,10 @@ def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.has_timed_out:
         return
-    assert write.activity is not None, "the step in which the write has arrived has ended"
-    refusal = timeout_refusal(write.activity.text, turn.herder.wall_clock_ms(write.activity.began_at_ms))
+    awaited = _awaited_write(turn.herder, write)
+    refusal = timeout_refusal(
+        _activity_text(turn.herder, awaited), turn.herder.wall_clock_ms(awaited.phase_began_at_ms)
+    )
     match write.phase:
         case AppendingWrite() | WriteAppended() | ChangingOffsets():
             turn.emit(Reply(id=id_, answer=refusal))
@@ -466,27 +469,22 @@ def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _note_activities(turn: Turn, head: PendingWrite | None) -> None:
-    """Note for each write what the worker is doing for it now, and when that began. ``head`` is the write that
-    :func:`_write_to_advance` returns."""
-    for write in turn.herder.requests.writes.values():
-        text = _activity_text(turn.herder, write, head)
-        if write.activity is None or write.activity.text != text:
-            write.activity = Activity(text=text, began_at_ms=turn.now_ms)
+def _awaited_write(herder: Herder, write: PendingWrite) -> PendingWrite:
+    """The write that the worker works on while ``write`` is not complete: the write at the head of the queue, if a
+    queued write waits only for its turn; else ``write`` itself."""
+    is_in_turn = not isinstance(write.phase, WriteQueued) or (write.kind.needs_leader and _awaits_leader_log(herder))
+    return write if is_in_turn else _write_to_advance(herder) or write
 
 
-def _activity_text(herder: Herder, write: PendingWrite, head: PendingWrite | None) -> str:
-    """What the worker is doing for the write, in Connect's words where Connect has the same activity. For a queued
-    write that waits only for the writes before it, that is what the worker is doing for ``head``."""
+def _activity_text(herder: Herder, write: PendingWrite) -> str:
+    """What the worker is doing for the write, in Connect's words where Connect has the same activity."""
     match write.phase:
         case WriteAwaitingGroup() if not herder.lifecycle.is_runtime_open:
             return "reading to the end of internal topics, or starting the task runtime"
         case WriteAwaitingGroup():
             return _GROUP_ACTIVITY
-        case WriteQueued() if head is None or (write.kind.needs_leader and _awaits_leader_log(herder)):
+        case WriteQueued() if _awaits_leader_log(herder):
             return "reclaiming write privileges for the config topic" if herder.place.is_leader else _GROUP_ACTIVITY
-        case WriteQueued() if head is not None and head is not write:
-            return _activity_text(herder, head, head)
         case Validating():
             return VALIDATION_ACTIVITY
         case SettingInitialOffsets():
