@@ -270,13 +270,14 @@ async def test_task_configs_need_a_good_signature_and_no_log_in(workers: ServedC
 
 @pytest.mark.parametrize(
     "authorization",
-    ["Basic eDp5", "Bearer x", "Basic %%%", "Basic", "", "Basic " + base64.b64encode(b"admin").decode()],
+    ["Basic eDp5", "Bearer x", "Basic %%%", "Basic \xe9", "Basic", "", "Basic " + base64.b64encode(b"admin").decode()],
 )
 async def test_a_wrong_login_is_401_as_in_connect(
     workers: ServedCluster, rules: AccessRules, authorization: str
 ) -> None:
     worker = await workers.serve(access=rules)
-    answer = await worker.ask("GET", "/connectors", raw=b"", headers={"Authorization": authorization})
+    headers = httpx.Headers({"Authorization": authorization}, encoding="latin-1")
+    answer = await worker.ask("GET", "/connectors", raw=b"", headers=headers)
     assert (answer.status_code, answer.text) == (401, "User cannot access the resource.")
 
 

@@ -12,7 +12,6 @@ The headers count only with a valid signature that is at most :data:`SIGNATURE_A
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import time
@@ -66,7 +65,7 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
         return None
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # It is no ASCII, no base64 or no UTF-8.
         return None
     return (user, password) if colon else None
 
