@@ -58,3 +58,10 @@ def test_a_version_without_brackets_is_a_range_of_one_version() -> None:
     )
     assert "[undefined]" in (version_error(SINK, "1") or "")
     assert "Invalid version range" in (version_error(SOURCE, "[1,2") or "")
+
+
+@pytest.mark.parametrize(
+    "version_range", ["9" * 5_000, f"[{'1' * 5_000},2]", f"[1,{'2' * 5_000}]"], ids=["one", "least", "greatest"]
+)
+def test_a_version_of_thousands_of_digits_is_invalid(version_range: str) -> None:
+    assert (version_error(SOURCE, version_range) or "").startswith("Invalid version range")

@@ -98,8 +98,9 @@ def version_error(plugin: Plugin, version_range: str) -> str | None:
     )
 
 
-_INTERVAL = re.compile(r"([\[(])([^\[\](),]*),([^\[\](),]*)([\])])")
-"""An interval of versions; an empty end has no limit."""
+_INTERVAL = re.compile(r"([\[(])([^\[\](),]{0,100}),([^\[\](),]{0,100})([\])])")
+"""An interval of versions; an empty end has no limit. A version has at most 100 characters: Python converts no text of
+thousands of digits into a number."""
 
 
 def _interval_contains(interval: re.Match[str], version: str) -> bool:
