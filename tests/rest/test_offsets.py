@@ -2,6 +2,7 @@
 Kafka Connect 4.3.1 was recorded with."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -80,6 +81,18 @@ async def test_a_body_of_another_structure_is_refused(cluster: ServedCluster) ->
         assert (await worker.get("/connectors/src1/offsets")).json() == {"offsets": []}
 
 
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999"])
+async def test_an_offset_that_no_double_can_have_is_refused_and_changes_nothing(
+    cluster: ServedCluster, number: bytes
+) -> None:
+    (worker,) = await stopped(cluster)
+    raw = b'{"offsets": [{"partition": {"filename": "/a"}, "offset": {"position": %s}}]}' % number
+    refused = await worker.ask("PATCH", "/connectors/src1/offsets", raw=raw)
+    assert (refused.status_code, number.decode() in refused.json()["message"]) == (400, True)
+    shown = await worker.get("/connectors/src1/offsets")
+    assert (shown.status_code, shown.json()) == (200, {"offsets": []})
+
+
 async def test_unknown_and_running_connectors_are_refused(cluster: ServedCluster) -> None:
     (worker,) = await stopped(cluster)
     for method in ("GET", "DELETE"):
@@ -139,6 +152,17 @@ async def test_a_connector_with_invalid_initial_offsets_is_not_created(cluster: 
         refused = await worker.ask("POST", "/connectors", body)
         assert (refused.status_code, message in refused.json()["message"]) == (400, True)
         assert (await worker.get("/connectors")).json() == []
+
+
+@pytest.mark.parametrize("number", ["1e999", "9" * 5_000])
+async def test_any_number_is_accepted_in_a_config_beside_initial_offsets(cluster: ServedCluster, number: str) -> None:
+    worker = await cluster.serve()
+    initial_offsets = json.dumps([offset(4, {"filename": "/a", "-1.5e2": -1.5e2})])
+    raw = f'{{"name": "c", "config": {{"connector.class": "X", "x": {number}}}, "initial_offsets": {initial_offsets}}}'
+    created = await worker.ask("POST", "/connectors", raw=raw.encode())
+    assert (created.status_code, created.json()["config"]["x"]) == (201, number)
+    shown = await worker.get("/connectors/c/offsets")
+    assert shown.json() == {"offsets": json.loads(initial_offsets)}
 
 
 def test_a_python_source_has_no_offsets_and_refuses_each_change() -> None:

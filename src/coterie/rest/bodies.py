@@ -4,6 +4,7 @@ becomes a string with the same digits.
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -78,8 +79,8 @@ async def read_body(request: Request) -> bytes:
 
 
 async def parse_body(parse: Callable[[bytes], BodyT], body: bytes) -> BodyT:
-    """``parse(body)``, for a function of this module. Large bodies are parsed on a thread, one after the other, so that
-    the event loop, which sends the heartbeats, has about half of the time."""
+    """``parse(body)``, for a function that parses JSON. Large bodies are parsed on a thread, one after the other, so
+    that the event loop, which sends the heartbeats, has about half of the time."""
     if len(body) <= PARSED_ON_LOOP_MAX_BYTES:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_PARSING_THREAD, parse, body)
@@ -88,14 +89,14 @@ async def parse_body(parse: Callable[[bytes], BodyT], body: bytes) -> BodyT:
 def parse_new_connector(body: bytes) -> NewConnector:
     """Parse the body of ``POST /connectors``.
 
-    :raises UnreadableBodyError: when the body is not such JSON, has an unknown field, or an unknown ``initial_state``.
+    :raises UnreadableBodyError: when the body is not such JSON, or has an unknown field or ``initial_state``.
     :raises BadRequestError: when a value of the config is null, or ``initial_offsets`` is an empty list.
     """
     fields = _as_json_object(_parse_json(body), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
         known = "a connector has name, config, initial_state and initial_offsets"
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": {known}')
-    name, initial_state = fields.get("name"), fields.get("initial_state")
+    name, initial_state, initial_offsets = (fields.get(key) for key in ("name", "initial_state", "initial_offsets"))
     if initial_state is not None and str(initial_state).upper() not in _TARGET_STATE_BY_INITIAL_STATE:
         raise UnreadableBodyError(
             f"{initial_state!r} is not an initial_state: use one of {', '.join(_TARGET_STATE_BY_INITIAL_STATE)}"
@@ -104,20 +105,10 @@ def parse_new_connector(body: bytes) -> NewConnector:
         name="" if name is None else _as_text(name, "name").strip(_JAVA_WHITE_SPACE),
         config=_as_config(fields.get("config")),
         initial_state=None if initial_state is None else _TARGET_STATE_BY_INITIAL_STATE[str(initial_state).upper()],
-        initial_offsets=_parse_initial_offsets(body),
+        initial_offsets=(
+            None if initial_offsets is None else OffsetChange(offsets=_as_offsets(initial_offsets, "initial_offsets"))
+        ),
     )
-
-
-def _parse_initial_offsets(body: bytes) -> OffsetChange | None:
-    """The offsets in the body of ``POST /connectors``; None when it contains none, or only null.
-
-    :raises UnreadableBodyError: when they have another structure.
-    :raises BadRequestError: when the list is empty.
-    """
-    initial_offsets = _as_json_object(_parse_json(body, keeps_number_text=False), "a connector").get("initial_offsets")
-    if initial_offsets is None:
-        return None
-    return OffsetChange(offsets=_as_offsets(initial_offsets, "initial_offsets"))
 
 
 def parse_offsets(body: bytes) -> tuple[ConnectorOffset, ...]:
@@ -126,7 +117,7 @@ def parse_offsets(body: bytes) -> tuple[ConnectorOffset, ...]:
     :raises UnreadableBodyError: when the body is not such JSON.
     :raises BadRequestError: when it contains no offset.
     """
-    fields = _as_json_object(_parse_json(body, keeps_number_text=False), "offsets")
+    fields = _as_json_object(_parse_json(body), "offsets")
     if unknown := sorted(fields.keys() - {"offsets"}):
         raise UnreadableBodyError(f'Unrecognized field "{unknown[0]}": the body has only the field offsets')
     return _as_offsets(fields.get("offsets"), "offsets")
@@ -202,15 +193,15 @@ def _check_connector_name(config: Mapping[str, str | None], name: str) -> None:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _parse_json(body: bytes, *, keeps_number_text: bool = True) -> object:
-    """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`, or without ``keeps_number_text`` a number.
+def _parse_json(body: bytes) -> object:
+    """Parse ``body`` as JSON; a number becomes a :class:`_NumberText`.
 
     :raises UnreadableBodyError: when ``body`` is not JSON, is nested too deeply, or contains half of a surrogate pair.
     """
     # Numbers in configs keep their text: Connect converts them to strings without interpreting the value.
-    to_int, to_float = (_NumberText, _NumberText) if keeps_number_text else (int, float)
+    to_text = _NumberText
     try:
-        parsed = json.loads(body, parse_int=to_int, parse_float=to_float, parse_constant=_refuse_non_json_constant)
+        parsed = json.loads(body, parse_int=to_text, parse_float=to_text, parse_constant=_refuse_non_json_constant)
         json.dumps(parsed, ensure_ascii=False).encode()  # A lone surrogate is valid JSON but not text.
     except UnicodeEncodeError:
         raise UnreadableBodyError(
@@ -227,6 +218,27 @@ class _NumberText(str):
     """The text of a JSON number, unchanged."""
 
     __slots__ = ()
+
+
+def _with_numbers(parsed: object) -> object:
+    """``parsed`` with a number in place of each :class:`_NumberText`.
+
+    :raises ValueError: when a number is too large.
+    """
+    match parsed:
+        case _NumberText() if parsed.lstrip("-").isdecimal():
+            return int(parsed)
+        case _NumberText():
+            if math.isinf(number := float(parsed)):
+                # A response could not contain it: JSON has no infinity.
+                raise ValueError(f"the number {parsed:.50} is too large")
+            return number
+        case list():
+            return [_with_numbers(item) for item in parsed]
+        case dict():
+            return {key: _with_numbers(value) for key, value in parsed.items()}
+        case _:
+            return parsed
 
 
 def _refuse_non_json_constant(constant: str) -> object:
@@ -248,11 +260,17 @@ def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
     """The offsets in ``parsed``, which must be a JSON array of objects with ``partition`` and ``offset``. ``name``: the
     field of the body that contains ``parsed``, for the message.
 
-    :raises UnreadableBodyError: when ``parsed`` has another structure.
+    :raises UnreadableBodyError: when ``parsed`` has another structure, or a number in it is too large.
     :raises BadRequestError: when ``parsed`` contains no offset.
     """
     if not parsed and (parsed is None or isinstance(parsed, list)):
         raise BadRequestError("Partitions / offsets need to be provided for an alter offsets request")
+    try:
+        parsed = _with_numbers(parsed)
+    except ValueError as error:
+        raise UnreadableBodyError(f'Cannot read "{name}": {error}') from None
+    except RecursionError:
+        raise UnreadableBodyError("The JSON in the body is nested too deeply") from None
     if not isinstance(parsed, list):
         raise UnreadableBodyError(f'Cannot read "{name}": the value is not a JSON array')
     offsets: list[ConnectorOffset] = []
