@@ -3,12 +3,14 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
 
+from coterie.rest import audit
 from coterie.rest.endpoints import ENDPOINTS, Operation
 from coterie.rest.leader import AUDITED_HEADER
 from coterie.wire.connect import ConnectProtocol
@@ -207,6 +209,34 @@ async def test_the_line_of_a_creation_contains_the_initial_state_and_offsets(
     assert with_both["after"] == {**HIDDEN, "name": "a", "initial_state": "STOPPED", "initial_offsets": hidden}
     assert with_neither["after"] == {**HIDDEN, "name": "b"}
     assert "hunter2" not in caplog.text
+
+
+async def test_the_line_of_a_creation_contains_the_name_also_beside_a_number_of_thousands_of_digits(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await cluster.serve()
+    raw = b'{"name": "a", "config": {"connector.class": "X", "x": %s}}' % (b"9" * 5_000)
+    assert (await worker.ask("POST", "/connectors", raw=raw)).status_code == 201
+    assert [line.get("connector") for line in audit_lines(caplog)] == ["a"]
+
+
+async def test_a_large_body_is_not_parsed_on_the_event_loop(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop sends the heartbeats, and parsing 8 MB for the audit log takes about two seconds."""
+    parsed: list[tuple[int, str]] = []
+
+    def observed_parse(body: bytes) -> Mapping[str, Any]:
+        parsed.append((len(body), threading.current_thread().name))
+        return parse(body)
+
+    parse = audit._parse_masked_json
+    monkeypatch.setattr(audit, "_parse_masked_json", observed_parse)
+    worker = await cluster.serve()
+    raw = json.dumps({"name": "a", "config": CONFIG, "initial_state": "STOPPED", "x": "x" * 100_000}).encode()
+    assert (await worker.ask("POST", "/connectors", raw=raw)).status_code == 400
+    assert [thread for size, thread in parsed if size >= 100_000] == ["request bodies_0"]
+    assert [(line["connector"], line["status"]) for line in audit_lines(caplog)] == [("a", 400)]
 
 
 @pytest.mark.parametrize(("query", "added"), [("", {}), ("?scope=cluster", {"scope": "cluster"})])

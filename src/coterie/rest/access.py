@@ -86,7 +86,7 @@ class AccessGate:
             media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
             media_types.check_accept_header(request, endpoint.response_media_type)
             await self._check_access(request, endpoint)
-            await entry.read_connector_name(request)
+            await entry.read_body(request)
             response = await handler(request)
         except Exception as error:
             entry.write(request, error_response(request, error))

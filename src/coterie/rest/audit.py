@@ -16,7 +16,7 @@ has no such header.
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from starlette.requests import Request
@@ -38,10 +38,12 @@ _CONFIG_OPERATIONS = frozenset(
     {Operation.CREATE_CONNECTOR, Operation.PUT_CONFIG, Operation.PATCH_CONFIG, Operation.DELETE_CONNECTOR}
 )
 """The operations that change a connector's config: their audit lines contain the config before and after the change."""
-_FIELD_BY_OPERATION = {Operation.CHANGE_OFFSETS: "offsets", Operation.SET_LOGGER_LEVEL: "level"}
-"""The field of the request's body that contains what the request sets."""
-_FIELDS_OF_CREATION = ("initial_state", "initial_offsets")
-"""The fields of the request's body that a creation sets beside the config."""
+_FIELDS_BY_OPERATION = {
+    Operation.CREATE_CONNECTOR: ("initial_state", "initial_offsets"),
+    Operation.CHANGE_OFFSETS: ("offsets",),
+    Operation.SET_LOGGER_LEVEL: ("level",),
+}
+"""The fields of the request's body that contain what the request sets, for a creation beside the config."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Entry:
     operation: Operation
     parameters: dict[str, str]
     """The parameters in the path and the query: ``connector``, ``task``, ``worker``, ``includeTasks``, …"""
+    requested: dict[str, Any] = field(default_factory=dict)
+    """The fields of the request's body that contain what the request sets, without secret values."""
 
     @classmethod
     def from_request(cls, request: Request, endpoint: Endpoint) -> Self:
@@ -59,13 +63,16 @@ class Entry:
         in_query = {name: value for name, value in values.items() if value is not None}
         return cls(operation=endpoint.operation, parameters={**request.path_params, **in_query})
 
-    async def read_connector_name(self, request: Request) -> None:
-        """For the creation of a connector, add the connector's name to :attr:`parameters`: the name is in the body, and
-        not in the path as for other operations."""
-        if self.operation is Operation.CREATE_CONNECTOR:
-            name = _parse_masked_json(await bodies.read_body(request)).get("name")
-            if isinstance(name, str):
-                self.parameters["connector"] = name
+    async def read_body(self, request: Request) -> None:
+        """Read :attr:`requested`. For the creation of a connector, add the connector's name to :attr:`parameters`: the
+        name is in the body, and not in the path as for other operations."""
+        fields = _FIELDS_BY_OPERATION.get(self.operation)
+        if fields is None:
+            return
+        body = await bodies.parse_body(_parse_masked_json, await bodies.read_body(request))
+        self.requested = {name: body[name] for name in fields if name in body}
+        if self.operation is Operation.CREATE_CONNECTOR and isinstance(name := body.get("name"), str):
+            self.parameters["connector"] = name
 
     def write(self, request: Request, response: Response) -> None:
         """Write the audit line of ``request``, to which ``response`` is sent. Writes no line if ``response`` is that of
@@ -85,25 +92,23 @@ class Entry:
         if context.replaced_config is not None:
             line["before"] = masked_config(context.replaced_config)
         if response.status_code < 400:
-            line |= self._after_field(request, body)
+            line |= self._after_field(body)
         line["status"] = response.status_code
         if response.status_code >= 400:
             # Only the first line: the further lines of an invalid config quote its values.
             line["message"] = str(body.get("message", "")).partition("\n")[0]
         logger.info("%s", json.dumps(line, ensure_ascii=False))
 
-    def _after_field(self, request: Request, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _after_field(self, response_body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The field ``after`` of the line of a request that was performed; empty when the line has none."""
-        request_body = _parse_masked_json(context_of(request).body or b"")
         if self.operation in _CONFIG_OPERATIONS and "config" in response_body:
             config = response_body["config"]  # Of another form than a config if another program leads the group.
-            if self.operation is Operation.CREATE_CONNECTOR and isinstance(config, dict):
-                config |= {field: request_body[field] for field in _FIELDS_OF_CREATION if field in request_body}
-            return {"after": config}
+            return {"after": {**config, **self.requested} if isinstance(config, dict) else config}
         if self.operation is Operation.RESET_OFFSETS:
             return {"after": None}
-        field = _FIELD_BY_OPERATION.get(self.operation)
-        return {} if field is None else {"after": {field: request_body.get(field)}}
+        if self.operation in _CONFIG_OPERATIONS or not self.requested:
+            return {}
+        return {"after": self.requested}
 
 
 def set_audited_header(request: Request, response: Response) -> Response:
@@ -127,10 +132,18 @@ def _parse_masked_json(body: bytes) -> Mapping[str, Any]:
     """The JSON object in ``body``, with :data:`.MASK` in place of each secret string value, at every depth; empty if
     ``body`` is not JSON or not an object."""
     try:
-        document = json.loads(body, object_hook=_mask_fields)
+        document = json.loads(body, object_hook=_mask_fields, parse_int=_int_or_text)
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _int_or_text(text: str) -> int | str:
+    """The number in ``text``, or ``text`` itself if it has more digits than Python converts."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _mask_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
