@@ -80,8 +80,8 @@ class _KnownSecrets:
         """The texts that all followers have received."""
 
     def add_follower(self, follower: SecretsFollower) -> None:
-        """Call ``follower`` with all known secrets now and, until :meth:`remove_follower`, again after each new
-        secret. If ``follower`` raises an exception now, it is not called again, and the exception is raised."""
+        """Call ``follower`` with all known secrets: now, and until :meth:`remove_follower` again each time new secrets
+        are added. If ``follower`` raises an exception now, it is not called again, and the exception is raised."""
         with self._calling_lock:
             with self._lock:
                 self._followers += (follower,)

@@ -197,7 +197,8 @@ def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector
 
 
 def _is_split_current(herder: Herder, name: ConnectorName, state: SplitComplete, connector: Connector) -> bool:
-    """Whether the split has the connector's current config and does not have to be repeated."""
+    """Whether the split has the connector's current config, and :func:`_must_be_split_again` does not require another
+    one."""
     return state.config_line_offset == connector.config_line_offset and not _must_be_split_again(herder, name, state)
 
 

@@ -318,7 +318,8 @@ class _RestConnectionProtocol(H11Protocol):
             self._start_time_limit()
 
     def _start_time_limit(self) -> None:
-        """After :data:`CLIENT_TIMEOUT_S`, call :meth:`_on_time_limit`."""
+        """Start the time limit for the client, for which the connection waits: after :data:`CLIENT_TIMEOUT_S`, call
+        :meth:`_on_time_limit`, unless the timer is cancelled before."""
         self._unsent_size_bytes = self.transport.get_write_buffer_size()
         self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._on_time_limit)
 

@@ -242,7 +242,7 @@ class TaskLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One batch for a sink. :meth:`StagedBatch.commit` commits all of its rows or none.
+    """One batch for a sink. In an exactly-once sink :meth:`StagedBatch.commit` commits all of its rows or none.
 
     A replay of the batch has the same rows, the same lineage and the same id. If an expression of the user is not
     deterministic, two evaluations of the rows may classify different rows as bad.

@@ -89,8 +89,9 @@ def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> Comp
 
 
 def _next_target_in_ms(placement: Placement, policy: RebalancePolicy) -> int | None:
-    """The time until the next target has to be computed although no event requests it: because moves were postponed, or
-    because jobs wait for members that are away. None if there is no such reason."""
+    """The time, in ms, until the next target has to be computed although no event requests it: because the limit of
+    moves has postponed some, or because jobs wait for static members that have left for a short time. The smaller time
+    if both apply; None if neither does. The delays of deferred jobs are not included."""
     due = []
     if placement.postponed_move_count:
         due.append(max(policy.round_interval_ms, PORTION_INTERVAL_MIN_MS))

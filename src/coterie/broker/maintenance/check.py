@@ -82,7 +82,8 @@ class _LogCheck:
         self._all_bytes = 0
 
     def all_findings(self) -> Iterator[str]:
-        """Check everything and yield the findings. A batch that cannot be read ends only the check of its partition."""
+        """Check everything and yield the findings. If SQLite cannot read a row of a partition, only the rest of this
+        partition is left out; an invalid batch is a finding and does not end the check of its partition."""
         self._report_progress("SQLite checks its pages and indexes")
         yield from _integrity_findings(self._database)
         yield from self._topic_findings()

@@ -60,7 +60,8 @@ def check_heartbeat(group: Group, request: Heartbeat) -> None:
         size += sum(len(assignor.metadata) + len(assignor.name.encode()) for assignor in request.client_assignors)
     if size > METADATA_SIZE_MAX:
         raise _invalid_request_refusal(
-            f"ids, URL, name and assignors have {size} bytes together; at most {METADATA_SIZE_MAX} are allowed"
+            f"the worker's ids, URL and name, and the names and metadata of its assignors, have {size} bytes together; "
+            f"at most {METADATA_SIZE_MAX} are allowed"
         )
     if request.claims is not None and request.claims.jobs:
         _check_claims(request.claims.jobs)
