@@ -164,8 +164,8 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
 
 def _write_to_advance(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the one that has begun, else the first queued one that may begin; None when
-    there is none. While the writes that need the leader wait, a target state is written before them, unless one of them
-    is for the same connector."""
+    there is none. While queued writes that need the leader wait, a target state is written before them, unless one of
+    them is for the same connector."""
     writes = herder.requests.writes.values()
     if (under_way := next((write for write in writes if write.is_under_way), None)) is not None:
         return under_way

@@ -227,7 +227,10 @@ def _with_numbers(parsed: object) -> object:
     """
     match parsed:
         case _NumberText() if parsed.lstrip("-").isdecimal():
-            return int(parsed)
+            try:
+                return int(parsed)
+            except ValueError:  # Python does not convert thousands of digits.
+                raise ValueError(f"the number {parsed:.50} is too large") from None
         case _NumberText():
             if math.isinf(number := float(parsed)):
                 # A response could not contain it: JSON has no infinity.

@@ -91,7 +91,9 @@ def stored_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
             finally:
                 # The end of the iterator releases the block. A block that is in use could never be removed.
                 if record_batches.hasNext():
-                    block_manager.releaseLock(block_id, java.scala.Option.empty())
+                    # A block that was fetched from another executor is not locked here.
+                    with suppress(Py4JJavaError):
+                        block_manager.releaseLock(block_id, java.scala.Option.empty())
     finally:
         arrow_rdd.unpersist(False)
 

@@ -258,7 +258,11 @@ class Splitter:
                 positions = source.plugin.parse_offsets(source.config, change.offsets) if needs_source else {}
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             newest_document = read_newest_plan_or_manifest(folder)
-            source_partitions = frozenset[str]() if newest_document is None else newest_document.split.source_partitions
+            source_partitions = (
+                frozenset[str]()
+                if newest_document is None or self._is_source_class_changed(newest_document.config, config)
+                else newest_document.split.source_partitions
+            )
             if positions and isinstance(source.plugin, HasRecreatedPartitions):
                 # Otherwise the positions of deleted input would still be shown for the changed partitions.
                 known = self._read_reached_positions(folder, source.plugin.position_store, config)

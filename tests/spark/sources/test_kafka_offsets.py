@@ -1,6 +1,7 @@
 """The offsets of connectors that read from Kafka, in the form of Connect's sink connectors."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +164,17 @@ async def test_what_kafka_does_not_have_is_refused_with_connects_messages(
     with pytest.raises(OffsetsRefusedError) as refusal:
         await tasks.change_offsets(kafka.config(topic), ConnectorOffset(partition=partition, offset=offset))
     assert str(refusal.value).startswith(message)
+
+
+async def test_offsets_are_set_for_a_connector_that_was_split_as_one_of_files_and_never_started(
+    rig: Rig, kafka: Kafka, tmp_path: Path
+) -> None:
+    """The source partitions of files are no names of Kafka's partitions."""
+    kafka.create("was-files", 1)
+    kafka.produce_rows("was-files", 1)
+    tasks = Tasks(rig, "was-files")
+    await tasks.split(rig.config(tmp_path))
+    tasks.configs = []  # they were never published
+    config = kafka.config("was-files")
+    await tasks.change_offsets(config, at("was-files", 0, 5))
+    assert await shown(tasks, config) == {("was-files", 0): 5}

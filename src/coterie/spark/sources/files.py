@@ -394,8 +394,8 @@ class FileSource:
         """Whether the Spark partitions of the batch are bounded (:meth:`Source.has_bounded_partitions`). Spark divides
         files into parts of at most ``spark.sql.files.maxPartitionBytes``, which is :data:`SPARK_PARTITION_BYTES_MAX`,
         but not a file that is compressed as a whole or whose records may contain line breaks; and it compares the size
-        before decompression. So the result is True if no file is one of these, or the whole batch is so small. The
-        files of other tasks count, too."""
+        before decompression, so that parts of Avro, ORC and Parquet files are larger in memory, too. So the result is
+        True if no file is one of these, or the whole batch is so small. The files of other tasks count, too."""
         paths = planned_files(checkpoint, batch_id)
         if not self._has_records_over_lines and not any(map(self._is_compressed, paths)):
             return True
