@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -226,16 +227,12 @@ def _with_numbers(parsed: object) -> object:
     :raises ValueError: when a number is too large.
     """
     match parsed:
-        case _NumberText() if parsed.lstrip("-").isdecimal():
-            try:
-                return int(parsed)
-            except ValueError:  # Python does not convert thousands of digits.
-                raise ValueError(f"the number {parsed:.50} is too large") from None
         case _NumberText():
-            if math.isinf(number := float(parsed)):
-                # A response could not contain it: JSON has no infinity.
-                raise ValueError(f"the number {parsed:.50} is too large")
-            return number
+            with suppress(ValueError):  # Python does not convert thousands of digits.
+                number = int(parsed) if parsed.lstrip("-").isdecimal() else float(parsed)
+                if number not in (math.inf, -math.inf):  # JSON has no infinity: a response could not contain it.
+                    return number
+            raise ValueError(f"the number {parsed:.50} is too large")
         case list():
             return [_with_numbers(item) for item in parsed]
         case dict():

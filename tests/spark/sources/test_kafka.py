@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -524,20 +524,16 @@ async def test_a_running_task_overtaken_by_retention_continues_after_one_restart
     assert kafka.rows("behind") == [*before, *range(35, 40)]
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker of this test only, which it may kill."""
-    broker = EmbeddedBroker(tmp_path / "broker")
-    broker.start()
-    yield broker
-    broker.kill()
-
-
 @pytest.mark.parametrize("moment", ["between batches", "in a batch"])
 async def test_a_query_that_spark_fails_while_the_broker_is_away_waits_for_it(
-    rig: Rig, own_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: Path, moment: str
+    rig: Rig,
+    mortal_broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spark_jars: Path,
+    moment: str,
 ) -> None:
-    kafka = Kafka(own_broker.bootstrap_servers, tmp_path)
+    kafka = Kafka(mortal_broker.bootstrap_servers, tmp_path)
     kafka.create("away", 2)
     kafka.produce_rows("away", 2)
 
@@ -558,13 +554,13 @@ async def test_a_query_that_spark_fails_while_the_broker_is_away_waits_for_it(
 
         def kill_and_stage(sink: FileSink, batch: Batch) -> StagedBatch:
             monkeypatch.setattr(FileSink, "stage", stage)
-            own_broker.kill()
+            mortal_broker.kill()
             return stage(sink, batch)
 
         monkeypatch.setattr(FileSink, "stage", kill_and_stage)
         kafka.produce_rows("away", 2)
     else:
-        own_broker.kill()
+        mortal_broker.kill()
     # The first attempt is the query's own end, the second one a start that finds no broker.
     for _ in range(2):
         event = await asyncio.wait_for(rig.runtime.next_event(), 60)
@@ -572,7 +568,7 @@ async def test_a_query_that_spark_fails_while_the_broker_is_away_waits_for_it(
             assert not isinstance(event, RuntimeDied | TaskDied), event
             event = await asyncio.wait_for(rig.runtime.next_event(), 60)
         assert event.trace.startswith("A server cannot be reached; the task is restarted")
-    own_broker.start()
+    mortal_broker.start()
     kafka.produce_rows("away", 2)
     await rig.wait_until(lambda: len(kafka.rows("away")) >= kafka.next_row)
     await rig.runtime.stop(start.task, grace_ms=20_000)
