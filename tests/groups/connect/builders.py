@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import Heartbeat, InstallAssignment, PrepareAssignment, Request, Response
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.connect_groups import ConfiguredJobs, HeartbeatResponse, PrepareAssignmentResponse, SupportedAssignor
@@ -10,7 +11,7 @@ from coterie.nouns.ids import ConfigOffset, MemberEpoch, MemberId, ReplyTo, Work
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.groups.connect.simple_assignor import compute
-from tests.groups.connect.world import ASSIGNOR, Coordinator, jobs_of
+from tests.groups.connect.world import ASSIGNOR, Coordinator, StepGroup, jobs_of
 
 SETTINGS = ConnectGroupSettings(
     assignment_interval_ms=0, initial_rebalance_delay_ms=0, server_assignors=("cooperative", "eager")
@@ -21,8 +22,8 @@ JOBS = jobs_of(2, 2)
 class Conversation:
     """A coordinator, and its responses to single requests."""
 
-    def __init__(self, settings: ConnectGroupSettings = SETTINGS) -> None:
-        self.coordinator = Coordinator(settings)
+    def __init__(self, settings: ConnectGroupSettings = SETTINGS, *, step_group: StepGroup = step) -> None:
+        self.coordinator = Coordinator(settings, step_group=step_group)
         self.now_ms = 1_000
         self._asked = 0
 

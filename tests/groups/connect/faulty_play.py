@@ -1,8 +1,9 @@
 """A play of a connect group with faults: workers come, go and change, messages are lost, the coordinator crashes."""
 
+from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import Record
 from tests.groups.connect.simple_assignor import compute
-from tests.groups.connect.world import Compute, World, jobs_of
+from tests.groups.connect.world import Compute, StepGroup, World, jobs_of
 
 
 def played_log(seed: int) -> list[Record]:
@@ -12,9 +13,10 @@ def played_log(seed: int) -> list[Record]:
     return world.coordinator.log
 
 
-def play(seed: int, compute: Compute = compute) -> World:
-    """A world with faults, some time after its begin. ``compute`` is the assignor of all members."""
-    world = World(seed, compute=compute)
+def play(seed: int, compute: Compute = compute, step_group: StepGroup = step) -> World:
+    """A world with faults, some time after its begin. ``compute`` is the assignor of all members, and ``step_group``
+    steps the coordinator."""
+    world = World(seed, compute=compute, step_group=step_group)
     rng = world.rng
     world.configured = jobs_of(2, 3)
     names = (f"w{number}" for number in range(1000))

@@ -8,13 +8,15 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from coterie.engine.lease import Lease
+from coterie.engine.output import Output
 from coterie.engine.timers import Timers
 from coterie.groups.connect.machine import step
 from coterie.groups.connect.messages import (
     ComputeTarget,
+    Effect,
     Event,
     GroupLoaded,
     GroupState,
@@ -45,6 +47,13 @@ from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 from tests.groups.connect.simple_assignor import compute
 
 Compute: TypeAlias = Callable[[GroupSnapshot], ComputedTarget]
+
+
+class StepGroup(Protocol):
+    """`coterie.groups.connect.machine.step`, or a function that also observes the step."""
+
+    def __call__(self, group: Group, event: Event, /, *, now_ms: int) -> Output[Record, Effect]: ...
+
 
 ASSIGNOR = SupportedAssignor(name="cooperative", minimum_version=0, maximum_version=3, version=3)
 SETTINGS = ConnectGroupSettings(assignment_interval_ms=50, initial_rebalance_delay_ms=0)
@@ -82,9 +91,12 @@ def compacted(log: Sequence[Record]) -> list[Record]:
 class Coordinator:
     """Runs the machine of one group, with its log and timers."""
 
-    def __init__(self, settings: ConnectGroupSettings = SETTINGS, compute: Compute = compute) -> None:
+    def __init__(
+        self, settings: ConnectGroupSettings = SETTINGS, compute: Compute = compute, step_group: StepGroup = step
+    ) -> None:
         self.settings = settings
         self.compute = compute
+        self.step_group = step_group
         self.log: list[Record] = []
         self.group = Group(GroupId("workers"), settings)
         self.timers: Timers[TimerKey] = Timers()
@@ -94,7 +106,7 @@ class Coordinator:
     def handle(self, event: Event, now_ms: int, *, crash_after: int | None = None) -> bool:
         """Step the machine. With ``crash_after`` the coordinator crashes when so many records of the step are durable;
         then nothing of its effects is performed, and True is returned."""
-        output = step(self.group, event, now_ms=now_ms)
+        output = self.step_group(self.group, event, now_ms=now_ms)
         check_all_invariants(self.group)
         if crash_after is not None and crash_after < len(output.records):
             self.log += output.records[:crash_after]
@@ -147,6 +159,7 @@ class Worker:
     sends_all: bool = True
     reported: Jobs | None = None
     draining: bool = False
+    reported_draining: bool = False
     leader: bool = False
     lease_ends_ms: int = 0
     session_timeout_ms: int = SETTINGS.session_timeout_ms
@@ -157,10 +170,17 @@ class Worker:
 class World:
     """Workers, network and coordinator on a virtual clock."""
 
-    def __init__(self, seed: int, *, settings: ConnectGroupSettings = SETTINGS, compute: Compute = compute) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        settings: ConnectGroupSettings = SETTINGS,
+        compute: Compute = compute,
+        step_group: StepGroup = step,
+    ) -> None:
         self.rng = Random(seed)
         self.now_ms = 0
-        self.coordinator = Coordinator(settings, compute)
+        self.coordinator = Coordinator(settings, compute, step_group)
         self.workers: dict[MemberId, Worker] = {}
         self.is_faulty = True
         self.configured = NO_JOBS
@@ -263,6 +283,8 @@ class World:
         worker.has_answer = False
         reports = is_full or owned != worker.reported
         worker.reported = owned
+        reports_draining = is_full or worker.draining != worker.reported_draining
+        worker.reported_draining = worker.draining
 
         def make(reply_to: ReplyTo) -> Heartbeat:
             return Heartbeat(
@@ -272,7 +294,7 @@ class World:
                 rebalance_timeout_ms=15_000 if is_full else None,
                 client_assignors=(ASSIGNOR,) if is_full else None,
                 owned=owned if reports else None, url=worker.url if is_full else None,
-                draining=worker.draining,
+                draining=worker.draining if reports_draining else None,
                 configured=ConfiguredJobs(config_offset=ConfigOffset(self.config_offset), jobs=self.configured)
                 if worker.leader or is_full else None,
                 max_wait_ms=1_000 if worker.holds and not is_full else 0,

@@ -16,7 +16,12 @@ Where the draft is silent or contradicts itself, `docs/protocol/deviations.md` l
 """
 
 from coterie.engine.output import Output
-from coterie.groups.connect.answers import apply_shorter_session_timeout, end_step, renew_session
+from coterie.groups.connect.answers import (
+    apply_shorter_session_timeout,
+    end_step,
+    renew_session,
+    repeat_response_if_nothing_changed,
+)
 from coterie.groups.connect.computation import (
     on_computation_timeout,
     on_compute_timer,
@@ -165,6 +170,8 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
     :raises ConnectRefusal: when it is refused; a refused heartbeat does not renew the session.
     """
+    if repeat_response_if_nothing_changed(turn, request):
+        return
     group = turn.group
     check_heartbeat(group, request)
     if request.member_epoch < JOIN:

@@ -99,6 +99,26 @@ class Heartbeat:
     """Whether the worker's process is about to replace itself: the end of its connection then has no effect."""
 
     @property
+    def reports_changes(self) -> bool:
+        """Whether any field that describes the member is set, or its process is about to replace itself."""
+        return not (
+            self.owned is None
+            and self.config_offset is None
+            and self.configured is None
+            and self.client_assignors is None
+            and self.server_assignor is None
+            and self.rebalance_timeout_ms is None
+            and self.url is None
+            and self.name is None
+            and self.instance_id is None
+            and self.config_topic_id is None
+            and self.claims is None
+            and self.draining is None
+            and self.connection_grace_ms is None
+            and not self.resumes
+        )
+
+    @property
     def has_all_fields(self) -> bool:
         """Whether the request contains the rebalance timeout, the owned jobs and the assignors. Members send all fields
         in a join, in the first request on a connection, after an error, and while another request is unanswered."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from coterie.groups.connect.messages import Heartbeat
+from coterie.nouns.connect_groups import HeartbeatResponse
 from coterie.nouns.ids import ConfigOffset, GroupEpoch, LeaderEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.target_assignments import GroupSnapshot
@@ -106,6 +107,15 @@ class ResponseContents(NamedTuple):
         return sent is None or (self != sent and self != sent._replace(chosen_computation=None))
 
 
+class RepeatableResponse(NamedTuple):
+    """A response that contains no news. The next heartbeat of the member gets the same one if it reports no change and
+    the group has not changed."""
+
+    response: HeartbeatResponse
+    record_count: int
+    """How many records had been applied to the group (`Group.record_count`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
     """Jobs that were revoked from a member in one step, as far as the member has not given them back."""
@@ -133,5 +143,7 @@ class Session:
     has_processed_responses: bool = False
     """Whether the last request of the member shows that it has processed all responses so far. A request with all
     fields does not show this: a member sends all fields on a new connection, and while it waits for a response."""
+    repeatable_response: RepeatableResponse | None = None
+    """The last response to the member; None if the response contained news, or the step wrote a record."""
     revocations: tuple[Revocation, ...] = ()
     """The jobs that the member has to give back, ordered by the time of their revocation."""

@@ -72,6 +72,8 @@ class Group:
         self.currents: dict[MemberId, CurrentAssignment] = {}
         self.departed: dict[MemberId, MemberDeparted] = {}
         self.configs: Mapping[str, str] = {}
+        self.record_count = 0
+        """The number of records that have been applied since this object was created."""
         # follow from the hard state; kept because each job is looked up often
         self.holder: dict[Job, MemberId] = {}
         """The member on which a job may run: no other member may get it."""
@@ -224,6 +226,7 @@ class Group:
 def apply_record(group: Group, record: Record) -> None:
     """Change the hard state according to ``record``. No other function changes hard state, neither live nor at
     replay."""
+    group.record_count += 1
     match record:
         case CurrentAssignment() | CurrentRemoved() | MemberDeparted() | DepartedRemoved():
             _apply_record_of_held_jobs(group, record)
