@@ -267,11 +267,17 @@ def leader_in_response(group: Group) -> LeaderOfGroup:
 
 
 def renew_session(turn: Turn, member_id: MemberId) -> None:
-    """Renew the member's session: it ends a session timeout from now."""
+    """Renew the member's session: it ends a session timeout from now.
+
+    The timer is set only if it would fire too late. A timer that fires before the session ends is set again then: once
+    for each session timeout, instead of once for each heartbeat.
+    """
     group = turn.group
-    session = group.sessions[member_id]
+    session, timer = group.sessions[member_id], SessionTimer(member_id=member_id)
     session.ends_at_ms = turn.now_ms + group.members[member_id].session_timeout_ms
-    turn.set_timer(SessionTimer(member_id=member_id), session.ends_at_ms)
+    deadline_ms = group.deadlines.get(timer)
+    if deadline_ms is None or deadline_ms > session.ends_at_ms:
+        turn.set_timer(timer, session.ends_at_ms)
 
 
 def apply_longer_session_timeout(turn: Turn, metadata: MemberMetadata, timeout_ms: int) -> None:

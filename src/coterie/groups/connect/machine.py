@@ -274,6 +274,8 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
     match key:
         case ResponseHoldTimer(member_id=member_id):
             return take_held_heartbeat(turn, member_id)
+        case SessionTimer(member_id=member_id) if turn.now_ms < group.sessions[member_id].ends_at_ms:
+            turn.set_timer(key, group.sessions[member_id].ends_at_ms)  # heartbeats have renewed the session
         case SessionTimer(member_id=member_id):
             timeout_ms = group.members[member_id].session_timeout_ms
             reason = f"it sent no request that was accepted for {timeout_ms} ms (its session timeout)"
