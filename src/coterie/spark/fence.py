@@ -8,8 +8,8 @@ from coterie.nouns.errors import CoterieError
 
 
 class FencedError(CoterieError):
-    """A batch must not be committed: its run was stopped on this worker, or another owner has taken over in the
-    sink."""
+    """Nothing more may be committed. The run of the task, or the split, was stopped on this worker; its call was
+    abandoned after a time limit; or another owner has taken over in the sink."""
 
 
 class Fence:

@@ -84,7 +84,9 @@ class OffsetCommitter:
                 log.debug("Committing offsets to consumer groups failed: %s", error)
             except Exception:
                 log.exception(
-                    "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue"
+                    "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue, and "
+                    "the next attempt follows in %d ms",
+                    self._interval_ms,
                 )
 
     def commit_changed_offsets(self, closing: threading.Event) -> None:
@@ -163,7 +165,7 @@ class OffsetCommitter:
                     self._unreadable_tasks.add(task)
                     log.warning(
                         "Task %s: its source does not return the offsets that the task has read, so Kafka's tools do "
-                        "not show the lag; the task continues: %s",
+                        "not show the lag; it is asked again, and the task continues: %s",
                         task, first_message_line(as_exception(error)),
                     )  # fmt: skip
         return offsets_by_task
@@ -227,7 +229,7 @@ class OffsetCommitter:
         if connector not in self._failing_connectors:
             log.warning(
                 "Connector %s: committing offsets to group %s failed, so Kafka's tools do not show the lag; "
-                "the tasks continue: %s",
+                "this is tried again, and the tasks continue: %s",
                 connector, _offsets_of_any_task(tasks).group_id, first_message_line(error),
             )  # fmt: skip
         self._failing_connectors.add(connector)

@@ -262,7 +262,7 @@ class PluginCalls:
                 self._start_calls()
             self._changed.notify_all()
         if not is_needed:
-            log.info("%s: a call that was given up has returned; its result is not used", call.subject)
+            log.info("The call for %s, which was abandoned, has returned; its result is not used", call.subject)
             self._report_lost_count()
         elif error is not None:
             call.future.set_exception(error)

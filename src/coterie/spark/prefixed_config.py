@@ -131,6 +131,6 @@ def unsupported_option_errors(config: PrefixedConfig, end_name: str) -> dict[str
     """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`), for a source or sink that has no
     options. ``end_name``: the name of the source or sink, with which the messages begin."""
     return {
-        config.user_key(OPTION_PREFIX + option): [f"{end_name} has no options"]
+        config.user_key(OPTION_PREFIX + option): [f"{end_name} has no options: remove this key"]
         for option in config.values_under_prefix(OPTION_PREFIX)
     }

@@ -47,7 +47,8 @@ HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructFie
 
 
 def is_metadata_column_name(name: str) -> bool:
-    """Whether ``name`` is the name of a hidden column."""
+    """Whether ``name`` is the name of a hidden column of this module: a metadata column, or one of the two columns that
+    exist only while a transform with a predicate is applied."""
     return name in _METADATA_NAMES
 
 
@@ -77,15 +78,15 @@ def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
 
 
 def visible_column_names(rows: DataFrame) -> list[str]:
-    """The names of the visible columns of ``rows``, in their order."""
+    """The names of the columns of ``rows`` that are not hidden (:func:`is_metadata_column_name`), in their order."""
     return [name for name in rows.columns if not is_metadata_column_name(name)]
 
 
 def metadata_column_names(rows: DataFrame) -> list[str]:
-    """The names of the hidden columns of ``rows``, in their order."""
+    """The names of the hidden columns of ``rows`` (:func:`is_metadata_column_name`), in their order."""
     return [name for name in rows.columns if is_metadata_column_name(name)]
 
 
 def without_metadata_columns(rows: DataFrame) -> DataFrame:
-    """``rows`` without the hidden columns."""
+    """``rows`` without the hidden columns (:func:`is_metadata_column_name`)."""
     return rows.select(*map(exact_column, visible_column_names(rows))) if metadata_column_names(rows) else rows

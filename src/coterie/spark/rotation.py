@@ -49,6 +49,7 @@ class Rotation:
     flush_rows: int | None
     """None means as many rows as the source's largest batch has."""
     rotate_interval_ms: int
+    """Longest time from the start of a batch to the start of the next one, if any row is waiting then."""
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self | None:

@@ -288,7 +288,7 @@ class Splitter:
                 except CoterieError as error:
                     log.warning(
                         "Connector %s: its offsets were changed, but those of its consumer group, which only Kafka's "
-                        "tools read, could not be changed: %s",
+                        "tools read, could not be changed, and this is not tried again: %s",
                         connector,
                         first_message_line(error),
                     )
@@ -360,8 +360,9 @@ class Splitter:
         if failure is not None:
             log.warning(
                 "Connector %s: listing the source's partitions failed, so new and removed partitions are not found; "
-                "will retry: %s",
+                "they are listed again in %d ms: %s",
                 connector,
+                watched_after.check_interval_s * 1000,
                 first_message_line(failure),
             )
 
@@ -434,7 +435,8 @@ class Splitter:
         )
 
     def _is_source_class_changed(self, former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
-        """See :data:`IsSourceClassChanged`."""
+        """Whether a former and a newer config of a connector name two classes of sources
+        (:data:`IsSourceClassChanged`). False if one of the classes is not known on this worker."""
         try:
             former_class, newer_class = (
                 source_class(

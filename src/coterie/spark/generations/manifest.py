@@ -48,6 +48,7 @@ class GenerationPlan:
     generation: GenerationId
     """The planned generation."""
     split: Split
+    """The division of the input between the tasks of the planned generation."""
     config: Mapping[str, str] = field(repr=False)
     """The connector's config, with unresolved references."""
     inferred_values: Mapping[str, str]
