@@ -9,7 +9,7 @@ from coterie.nouns.errors import CoterieError
 
 class FencedError(CoterieError):
     """Nothing more may be committed. The run of the task, or the split, was stopped on this worker; its call was
-    abandoned after a time limit; or another owner has taken over in the sink."""
+    abandoned after a time limit; or another start of the task has taken over in the sink."""
 
 
 class Fence:

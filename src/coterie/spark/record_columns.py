@@ -73,7 +73,9 @@ def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
     :raises ValueError: when the rows have no such column.
     """
     if not has_metadata_column(rows, column_kind):
-        raise ValueError(f"the rows have no {column_kind.field_name}: only records that KafkaSource reads have one")
+        raise ValueError(
+            f"the rows have no {column_kind.field_name}: only records that KafkaSource reads have this field"
+        )
     return exact_column(column_kind.value)
 
 

@@ -37,8 +37,8 @@ DEFINITION = ConfigDef(
         ),
     )
 )
-"""The keys of a rotation, with the names in Connect's S3 sink. A sink for which batches of many rows are better adds
-them to its own definition."""
+"""The keys that define how long a batch waits for rows (:class:`Rotation`), named as in Connect's S3 sink. A sink that
+writes large batches more efficiently adds these keys to its own definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Rotation:
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self | None:
-        """The rotation that a sink's config defines; None when batches do not wait for rows
+        """How long batches wait for rows, as a sink's config defines it; None when they do not wait
         (``rotate.interval.ms`` = 0).
 
         :raises ConfigError: when a value is not valid; the error names the key.
@@ -64,6 +64,6 @@ class Rotation:
 
 
 def rotation_user_keys(config: PrefixedConfig) -> tuple[str, ...]:
-    """The user's keys (:meth:`PrefixedConfig.user_key`) of the two rotation keys, whether or not the user has set
-    them."""
+    """The user's keys (:meth:`PrefixedConfig.user_key`) of ``flush.size`` and ``rotate.interval.ms``, whether or not
+    the user has set them."""
     return tuple(config.user_key(key.name) for key in DEFINITION.keys)

@@ -51,7 +51,8 @@ checkpoint generation. Separate from starts and stops, which must not wait for t
 LOGGER_CALLS = CallQueue(name="loggers", concurrent_max=1)
 OPEN_CALLS = CallQueue(name="open", concurrent_max=1)
 ENDED_SPLIT_TIMEOUT_S = 5
-"""How long a split may take to end after :meth:`SparkTaskRuntime.stop_connector`. Then it is abandoned."""
+"""How long a running split, change of offsets or finish of a checkpoint generation may take to end after
+:meth:`SparkTaskRuntime.stop_connector`. Then the call is abandoned."""
 INTERRUPTED_OPEN_TIMEOUT_S = 60
 """How long :meth:`SparkTaskRuntime.close` waits for a running :meth:`SparkTaskRuntime.open`, which may be starting the
 JVM."""

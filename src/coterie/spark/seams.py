@@ -203,8 +203,8 @@ class Source(Protocol):
     def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether each Spark partition of the planned batch ``batch_id`` has at most about twice
         :data:`SPARK_PARTITION_BYTES_MAX` of input, so that the driver may hold two of them. Judged by the plan in
-        ``checkpoint``, after :meth:`is_batch_small` was False. False if the plan does not tell: Spark then stores the
-        rows on disk for a sink whose driver reads them."""
+        ``checkpoint``, after :meth:`is_batch_small` was False. False if the plan does not contain the sizes: Spark then
+        stores the rows on disk for a sink whose driver reads them."""
         ...
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
@@ -322,7 +322,7 @@ class HasRecreatedPartitions(Protocol):
 
 class Sink(Protocol):
     """The place to which a task writes its batches. Keys have names without the prefix ``sink.``. A sink does not use
-    the run's :class:`Fence`: the query keeps the fence open around :meth:`StagedBatch.commit`."""
+    the run's :class:`Fence`: the query calls :meth:`StagedBatch.commit` only while the fence is open."""
 
     free_key_prefixes: ClassVar[tuple[str, ...]]
     """Prefixes of keys whose rest the user chooses, such as ``option.``."""

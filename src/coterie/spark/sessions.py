@@ -17,7 +17,7 @@ def new_session(spark: SparkSession) -> SparkSession:
     for name in FUNCTIONS_THAT_CALL_JAVA:
         if not registry.dropFunction(identifier(name, some("builtin"), some("system"))):
             raise RuntimeError(
-                f"Spark has no SQL function system.builtin.{name}, which Coterie removes from each session: Coterie does "
-                "not support this version of Spark"
+                f"Spark has no SQL function system.builtin.{name}, which Coterie removes from each session: Coterie "
+                "does not support this version of Spark"
             )
     return session

@@ -125,7 +125,7 @@ class QueryRunning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFailed:
-    """The query failed. Its checkpoint is held until the task is restarted or stopped."""
+    """The query failed. Its checkpoint is held until the task is stopped; a restart uses the same checkpoint."""
 
     query: TaskQuery
 
@@ -630,7 +630,9 @@ class Supervisor:
                 except Exception as error:
                     # Continue with the other runs and report this one; its checkpoint is held until the stop.
                     log.exception(
-                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
+                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails, or is "
+                        "polled again if it waits for a server",
+                        run.task,
                     )
                     state = run.state
                     if isinstance(state, QueryRunning):

@@ -159,8 +159,8 @@ class _TolerantPlan:
             {
                 TOLERANCE_KEY: [
                     f"{TOLERANCE_KEY}=all cannot be used with {self._step.key_named_in_errors}: Spark runs this step "
-                    f"as {name}, which loses the original record of a row; set errors.tolerance=none, or remove the "
-                    "transform"
+                    f"as {name}, which loses the original record of a row; set errors.tolerance=none, or "
+                    "replace the transform or sink"
                 ]
             }
         )
