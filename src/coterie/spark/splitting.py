@@ -515,8 +515,8 @@ class Splitter:
                 queue.remove_commit_markers(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
             log.warning(
-                "Connector %s: the old checkpoint generation %s is kept, because its data in the sink cannot be removed "
-                "now; the next split of the connector tries again: %s",
+                "Connector %s: the old checkpoint generation %s is kept, because its data in the sink cannot be "
+                "removed now; the next split of the connector tries again: %s",
                 connector,
                 manifest.generation,
                 error_message(error),
