@@ -13,8 +13,8 @@ class FencedError(CoterieError):
 
 
 class Fence:
-    """Open while a run (one start of a task, or one split) may commit in the sink. A closed fence stays closed. Safe on
-    any thread."""
+    """Open while a run (one start of a task, or one split) may commit batches or checkpoint generations. A closed fence
+    stays closed. Safe on any thread."""
 
     def __init__(self) -> None:
         self._commit_lock = threading.Lock()

@@ -29,7 +29,8 @@ class PrefixedConfig:
     key names without the prefix."""
 
     config: Mapping[str, str] = field(repr=False)
-    """The complete config of the connector or of one of its tasks, with references to secrets resolved."""
+    """The complete config of the connector or of one of its tasks, with references to secrets resolved. For a transform
+    or predicate: only its own keys."""
     prefix: str
     """:data:`SOURCE_PREFIX`, :data:`SINK_PREFIX`, or the prefix of the keys of one transform or predicate."""
     is_prefix_optional: bool = False

@@ -21,7 +21,8 @@ class MetadataColumn(Enum):
     KEY = METADATA_PREFIX + "key"
     """The converted key: a struct, or a primitive value."""
     HEADERS = METADATA_PREFIX + "headers"
-    """An array of key and value. Exists only when a transform or a predicate of the connector uses headers."""
+    """An array of structs with the fields ``key`` and ``value``. Exists only when a transform or a predicate of the
+    connector uses headers."""
     TOPIC = METADATA_PREFIX + "topic"
     PARTITION = METADATA_PREFIX + "partition"
     OFFSET = METADATA_PREFIX + "offset"

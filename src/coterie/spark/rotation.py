@@ -43,11 +43,11 @@ writes large batches more efficiently adds these keys to its own definition."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A batch starts when ``flush_rows`` rows are waiting, and at the latest ``rotate_interval_ms`` after the start of
-    the previous batch if any row is waiting then."""
+    """How long a batch waits for rows. It starts when ``flush_rows`` rows are waiting, and at the latest
+    ``rotate_interval_ms`` after the start of the previous batch if any row is waiting then."""
 
     flush_rows: int | None
-    """None means as many rows as the source's largest batch has."""
+    """Number of waiting rows at which a batch starts; None means the number of rows of the source's largest batch."""
     rotate_interval_ms: int
     """Longest time from the start of a batch to the start of the next one, if any row is waiting then."""
 

@@ -135,11 +135,12 @@ class Source(Protocol):
     def initial_positions(
         cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
     ) -> Positions:
-        """The positions at which to begin with ``source_partitions``, which were never read. A source partition that is
-        missing in the result begins at Spark's default.
+        """The positions at which to begin with ``source_partitions``, which were never read, or whose positions a user
+        has removed. A source partition that is missing in the result begins at Spark's default.
 
-        ``is_new_connector``: True for the first split of a new connector. False for source partitions that are added to
-        an existing connector: these are read from their beginning.
+        ``is_new_connector``: True for the first split of a new connector, and for source partitions whose positions a
+        user has removed. False for source partitions that are added to an existing connector: these are read from their
+        beginning.
 
         :raises ConfigError: when the config defines no position for a source partition; the error names the key.
         :raises WorldError: when the source cannot be reached.
@@ -290,8 +291,8 @@ class HasStartPositions(Protocol):
 
     @classmethod
     def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
-        """The errors of these positions, by the user's key. Called for valid configs of connectors that have not begun:
-        later these keys have no effect."""
+        """Errors in the positions at which ``config`` lets a new connector begin, by the user's key. Called for valid
+        configs of connectors whose tasks have no checkpoint yet: later these keys have no effect."""
         ...
 
 
