@@ -208,9 +208,13 @@ class Splitter:
     def finish_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
     ) -> list[Mapping[str, str]] | None:
-        """Finish the connector's closed checkpoint generation, as
+        """Finish the re-split of the connector's closed checkpoint generation unless another worker performs it, as
         :meth:`coterie.herder.seams.TaskRuntime.finish_checkpoint_generation` describes. ``fence``: a new fence from
-        :meth:`open_fence`."""
+        :meth:`open_fence`.
+
+        Returns the configs of the tasks of the newest generation, also if no generation was closed. None when there is
+        no generation, when no task can start in the newest one, or when another worker performs the re-split.
+        """
         with self._fenced_operation(fence, connector):
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             if (newest_document := read_newest_plan_or_manifest(folder)) is None:
@@ -231,7 +235,9 @@ class Splitter:
     def read_offsets(
         self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
     ) -> Sequence[ConnectorOffset]:
-        """The connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes."""
+        """How far the committed batches of the connector's tasks have read, as
+        :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes. Empty for a source whose positions cannot be
+        moved to another checkpoint."""
         plugin = configured_source(self._resolve_references(config), self._config.worker_kafka_properties).plugin
         if isinstance(plugin.position_store, UnmovablePositionStore):
             return ()
@@ -247,8 +253,9 @@ class Splitter:
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
-        """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes.
-        ``fence``: a new fence from :meth:`open_fence`."""
+        """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes: create
+        a checkpoint generation with the changed positions. Then replace the offsets of the connector's consumer group,
+        if the source has one; a failure to do so is only logged. ``fence``: a new fence from :meth:`open_fence`."""
         with self._fenced_operation(fence, connector, is_repeated=False):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.

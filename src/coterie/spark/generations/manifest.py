@@ -96,12 +96,16 @@ class GenerationPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The manifest of a checkpoint generation, which never changes. The task configs in the config topic are derived
-    from it. The fields without a description are as in :class:`GenerationPlan`."""
+    from the manifest."""
 
     generation: GenerationId
+    """The generation that the manifest describes."""
     split: Split
+    """The division of the input between the generation's tasks."""
     config: Mapping[str, str] = field(repr=False)
+    """The connector's config, with unresolved references, for which the generation was created."""
     inferred_values: Mapping[str, str]
+    """The inferred values of those of the source's keys that the config does not set, by key without ``source.``."""
     positions: Positions
     """The positions at which the generation's tasks begin."""
     absent_partition_positions: Positions

@@ -107,7 +107,8 @@ class PositionChangeRequest:
     """The function by which the connector's source is divided between tasks. Used when the connector has no generation
     of its class of source."""
     was_connector_started: bool
-    """As :attr:`GenerationRequest.was_connector_started`."""
+    """Whether the connector has task configs that name a checkpoint generation
+    (:attr:`GenerationRequest.was_connector_started`)."""
 
 
 class GenerationUpdater:
