@@ -147,7 +147,9 @@ async def test_a_batch_whose_function_never_returns_fails_only_its_task_and_ends
     died = await rig.end_of(start.task)
     assert time.monotonic() - began > 2
     assert (died.holds_checkpoint, died.can_restart) == (True, False)
-    assert died.trace.startswith("Batch 0 has not ended within task.batch.timeout.ms=4000: a function or an expression")
+    assert died.trace.startswith(
+        "Batch 0 has not ended within task.batch.timeout.ms=4000. A function of a user may not"
+    )
     assert ids(pids), "the function was never called"
     await rig.runtime.stop(start.task, grace_ms=0)
     await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
@@ -248,7 +250,7 @@ async def test_a_batch_that_never_ends_fails_its_task_also_if_the_sink_computes_
         return bool(traces)
 
     await until(has_failed, within_s=60)
-    assert traces[0].startswith("Batch 0 has not ended within task.batch.timeout.ms=4000: a function or an expression")
+    assert traces[0].startswith("Batch 0 has not ended within task.batch.timeout.ms=4000. A function of a user may not")
     assert ids(pids), "the function was never called"
     await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
     write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])

@@ -31,7 +31,7 @@ class NewTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProgress:
-    """What a reader of a log has read since its last progress."""
+    """What a reader of a log has read since its previous progress."""
 
     records: Sequence[TopicRecord]
     """Empty if only ``position`` has advanced, for example past the marker of a transaction."""

@@ -63,9 +63,9 @@ def read_arrow_batches(
 def stored_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
     """Evaluate all ``rows`` once, store them on the disks of Spark's executors, and yield for each Spark partition, in
     order, a Scala iterator of its Arrow record batches: byte arrays, each of at most
-    :data:`STORED_ARROW_BATCH_ROWS_MAX` rows. The iterator reads one record batch after the other from disk; it must no
-    longer be used when the next one is requested. The stored rows are removed when the generator ends; the caller must
-    close it.
+    :data:`STORED_ARROW_BATCH_ROWS_MAX` rows. An iterator reads one record batch after the other from disk, and must no
+    longer be used when the next iterator is requested. The stored rows are removed when the generator ends; the caller
+    must close the generator.
 
     Needed because Spark sends the rows of one Spark partition only as a whole to the driver, and a file that is
     compressed as a whole is one Spark partition of any size.
@@ -99,10 +99,10 @@ def stored_arrow_partitions(rows: DataFrame) -> Generator[Any, None, None]:
 
 
 def internal_rows(rows: DataFrame, record_batches: Any) -> Generator[Any, None, None]:
-    """For each record batch of ``record_batches``, an iterator of :func:`stored_arrow_partitions` for ``rows``, yield
-    its rows as a Scala iterator of rows in Spark's internal form. It must no longer be used when the next one is
-    requested: the memory of the record batch, outside the heap of the JVM, is then free. The caller must close the
-    generator."""
+    """Yield, for each record batch of ``record_batches``, the rows of the record batch as a Scala iterator of rows in
+    Spark's internal form. ``record_batches`` is one of the iterators that :func:`stored_arrow_partitions` yields for
+    ``rows``. A yielded iterator must no longer be used when the next one is requested: the memory of its record batch,
+    outside the heap of the JVM, is then free. The caller must close the generator."""
     java: Any = rows.sparkSession._jvm
     converters = getattr(getattr(java.org.apache.spark.sql.execution.arrow, "ArrowConverters$"), "MODULE$")
     schema = rows._jdf.schema()
@@ -166,7 +166,8 @@ def _interpreted_expressions(session: SparkSession) -> Iterator[None]:
 
 
 class FramedBytesSerializer(FramedSerializer):
-    """PySpark's serializer for a stream of messages that are bytes: each message is unchanged, after its length."""
+    """PySpark's serializer for a stream of messages that are bytes: each message is written unchanged, after its
+    length."""
 
     def dumps(self, obj: Any) -> bytes:
         return bytes(obj)

@@ -127,7 +127,8 @@ class CallLedger:
         return sum(isinstance(state, LostCall) for state in self._states.values())
 
     def add(self, queue: CallQueue, *, ends_at_s: float | None = None) -> CallId:
-        """Add a waiting call, and return its id. ``deadline_s``: :attr:`WaitingCall.deadline_s`."""
+        """Add a waiting call, and return its id. ``ends_at_s``: the monotonic second at which the time limit of the
+        whole call is over; None means without limit."""
         call_id = CallId(self._calls_added)
         self._calls_added += 1
         self._states[call_id] = WaitingCall(queue=queue, deadline_s=ends_at_s)
@@ -180,8 +181,8 @@ class CallLedger:
                 pass
 
     def shorten_time_limit(self, call_id: CallId, ends_at_s: float) -> None:
-        """Shorten the time limit of a waiting or running call: it is over at ``deadline_s``, unless it is over earlier.
-        Does nothing for a call that is lost or has returned."""
+        """Shorten the time limit of a waiting or running call: it is over at the monotonic second ``ends_at_s``, unless
+        it is over earlier. Does nothing for a call that is lost or has returned."""
         match self._states.get(call_id):
             case (WaitingCall() | RunningCall()) as state if state.deadline_s is None or ends_at_s < state.deadline_s:
                 self._states[call_id] = replace(state, deadline_s=ends_at_s)

@@ -17,8 +17,8 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.jars import default_jar_folder
 
 DEFAULT_JAVA_OPTIONS_KEY = "spark.driver.defaultJavaOptions"
-"""The Spark setting that names the archive: a list of Java options. Spark puts these options before those of
-``spark.driver.extraJavaOptions``."""
+"""The name of the Spark setting by which Java gets the archive's path. Its value is a list of Java options, which Spark
+puts before those of ``spark.driver.extraJavaOptions``."""
 
 
 def archive_path(java_home: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Path:

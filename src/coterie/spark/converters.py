@@ -110,6 +110,7 @@ class Converter:
     record_side: str
     """The part of the record that is converted: ``key`` or ``value``."""
     format: Format
+    """The format of the bytes."""
     columns_ddl: str = ""
     """For JSON: the column definitions, as in CREATE TABLE."""
     has_schema_envelope: bool = False

@@ -35,7 +35,7 @@ name the file, the error in the file and the value."""
 
 @contextmanager
 def hide_secrets_in_exceptions() -> Iterator[None]:
-    """Raises the exceptions of the block without the values of references to secrets
+    """Context manager: raises the exceptions of the block without the values of references to secrets
     (:func:`exception_without_secrets`)."""
     try:
         yield

@@ -8,13 +8,13 @@ from coterie.nouns.errors import CoterieError
 
 
 class FencedError(CoterieError):
-    """A batch must not be committed: its run was stopped on this worker, or another owner has taken over in the
-    sink."""
+    """Nothing more may be committed. The run of the task, or the split, was stopped on this worker; its call was
+    abandoned after a time limit; or another start of the task has taken over in the sink."""
 
 
 class Fence:
-    """Open while a run (one start of a task, or one split) may commit in the sink. A closed fence stays closed. Safe on
-    any thread."""
+    """Open while a run (one start of a task, or one split) may commit batches or checkpoint generations. A closed fence
+    stays closed. Safe on any thread."""
 
     def __init__(self) -> None:
         self._commit_lock = threading.Lock()

@@ -104,7 +104,9 @@ class _SourceOrSinkInBothConfigs(Generic[EndT]):
     of a former checkpoint generation defines it."""
 
     in_newest_config: EndT
+    """The source or sink as the connector's newest config defines it."""
     in_former_config: EndT
+    """The source or sink as the config of the former checkpoint generation defines it."""
     config_key_prefix: str
     """The prefix of the keys of this end: ``source.`` or ``sink.``."""
 
@@ -204,8 +206,9 @@ def _is_dead_letter_key(key: str) -> bool:
 def _may_use_newest_dead_letters(
     newest_config: Mapping[str, str], former_config: Mapping[str, str], sink: _SourceOrSinkInBothConfigs[ConfiguredSink]
 ) -> bool:
-    """Whether bad rows of the batch may be written to the dead letter destination of ``newest_config``: only when no
-    bad row of the batch can have been written before to another destination, with ``former_config``."""
+    """Whether bad rows of the batch may be written to the dead letter destination of ``newest_config``: only if the
+    sink of ``former_config`` can be used with it, and no bad row of the batch can have been written before to another
+    destination, with ``former_config``."""
     former_destination, newest_destination = (
         _dead_letter_destination(former_config),
         _dead_letter_destination(newest_config),

@@ -62,8 +62,8 @@ class OffsetCommitter:
         """By task, the calls whose results are still to be taken, and those that were abandoned and have not
         returned."""
         self._unreadable_tasks: set[ConnectorTaskId] = set()
-        """Tasks whose source has failed to return their offsets. Only the first failure is logged, until one
-        succeeds."""
+        """Tasks whose source has failed to return their offsets. For each task only the first failure is logged, until
+        the source returns offsets again."""
         self._interval_ms = interval_ms
         self._last_queries: dict[ConnectorTaskId, TaskQuery] = {}
         """The queries that ran at the last call of :meth:`commit_changed_offsets`. The offsets of a query that has
@@ -71,7 +71,8 @@ class OffsetCommitter:
         self._committed_offsets: dict[ConnectorTaskId, GroupOffsets] = {}
         """The offsets that were committed last for each running task."""
         self._failing_connectors: set[ConnectorName] = set()
-        """Connectors whose last commit failed. Only the first failure is logged, until a commit succeeds."""
+        """Connectors whose last commit failed. For each connector only the first failure is logged, until a commit
+        succeeds."""
 
     def run_until_closing(self, closing: threading.Event) -> None:
         """Call :meth:`commit_changed_offsets` every ``interval_ms``, first after ``interval_ms``, until ``closing`` is
@@ -84,7 +85,9 @@ class OffsetCommitter:
                 log.debug("Committing offsets to consumer groups failed: %s", error)
             except Exception:
                 log.exception(
-                    "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue"
+                    "Committing offsets to consumer groups failed unexpectedly (a bug in Coterie); the tasks continue, "
+                    "and the next attempt follows in %d ms",
+                    self._interval_ms,
                 )
 
     def commit_changed_offsets(self, closing: threading.Event) -> None:
@@ -163,7 +166,7 @@ class OffsetCommitter:
                     self._unreadable_tasks.add(task)
                     log.warning(
                         "Task %s: its source does not return the offsets that the task has read, so Kafka's tools do "
-                        "not show the lag; the task continues: %s",
+                        "not show the lag; it is asked again, and the task continues: %s",
                         task, first_message_line(as_exception(error)),
                     )  # fmt: skip
         return offsets_by_task
@@ -227,7 +230,7 @@ class OffsetCommitter:
         if connector not in self._failing_connectors:
             log.warning(
                 "Connector %s: committing offsets to group %s failed, so Kafka's tools do not show the lag; "
-                "the tasks continue: %s",
+                "this is tried again, and the tasks continue: %s",
                 connector, _offsets_of_any_task(tasks).group_id, first_message_line(error),
             )  # fmt: skip
         self._failing_connectors.add(connector)

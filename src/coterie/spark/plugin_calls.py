@@ -262,7 +262,7 @@ class PluginCalls:
                 self._start_calls()
             self._changed.notify_all()
         if not is_needed:
-            log.info("%s: a call that was given up has returned; its result is not used", call.subject)
+            log.info("The call for %s, which was abandoned, has returned; its result is not used", call.subject)
             self._report_lost_count()
         elif error is not None:
             call.future.set_exception(error)
@@ -301,7 +301,7 @@ class PluginCalls:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
         begun, log where its thread is."""
         if call.thread is None:
-            message = f"The call for {call.subject} was ended before it began"
+            message = f"The call for {call.subject} was ended before it began: no thread was free in time"
         else:
             message = f"{_timeout_text(call.subject, expired)}{_code_position_of_thread(call.thread)}"
             if expired.has_stage_expired:
@@ -365,8 +365,8 @@ def wrap_in_plugin_stage(name: str, function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def result_of(call: PluginCall) -> Any:
-    """Await the result of ``call``. Raises its exception, without the values of references to secrets, and those of
-    :meth:`PluginCalls.call`."""
+    """Await the result of ``call``. Raises the exception of the call, in which the values of references to secrets are
+    hidden, and the exceptions of :meth:`PluginCalls.call`."""
     with hide_secrets_in_exceptions():
         return await asyncio.wrap_future(call.future)
 

@@ -142,7 +142,8 @@ def _connector_keys(class_name: str) -> Sequence[ConfigKey]:
 
 
 def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
-    """The keys of a converter, without the prefix ``value.converter.``, for a source and for a sink."""
+    """The keys of a converter, without the prefix ``value.converter.``: those that it has for a source and those that
+    it has for a sink, each once."""
     prefix = "value.converter."
     config = PrefixedConfig(config={"value.converter": class_name}, prefix="", is_prefix_optional=True)
     keys = (

@@ -98,7 +98,9 @@ class ConfiguredSource:
     """The source of a connector: its class, its config, and the definition of its keys."""
 
     plugin: type[Source]
+    """The class of the source."""
     config: PrefixedConfig
+    """The config of the connector or task, in which the source's keys have the prefix ``source.``."""
     definition: ConfigDef
     """The keys of the source, with the names by which the user sets them (:meth:`PrefixedConfig.user_key`). Includes
     ``source.class`` if that key chooses the source."""
@@ -109,7 +111,9 @@ class ConfiguredSink:
     """The sink of a connector: its class, its config, and the definition of its keys."""
 
     plugin: type[Sink]
+    """The class of the sink."""
     config: PrefixedConfig
+    """The config of the connector or task, in which the sink's keys have the prefix ``sink.``."""
     definition: ConfigDef
     """The keys of the sink, with the names by which the user sets them (:meth:`PrefixedConfig.user_key`). Includes
     ``sink.class`` and ``sink.format`` if these keys choose the sink."""
@@ -134,11 +138,11 @@ def connector_type(config: Mapping[str, str]) -> str:
 
 
 def source_class(config: Mapping[str, str], class_key: str = "connector.class") -> type[Source]:
-    """The class of the source of a connector or of a task: the class that ``class_key`` names, or that ``source.class``
-    names if ``class_key`` names a sink.
+    """The class of the source of a connector or of a task: the class that ``class_key`` names; if ``class_key`` names a
+    sink, the class that ``source.class`` names, by default :data:`DEFAULT_SOURCE`.
 
-    :raises ConfigError: when the value of ``class_key`` or ``source.class`` is missing or unknown; the error names the
-        key.
+    :raises ConfigError: when the value of ``class_key`` is missing or names neither a source nor a sink, or
+        ``source.class`` is needed and names no source; the error names the key.
     """
     name = _read_class_name(config, class_key)
     if name not in source_by_name():
@@ -178,8 +182,8 @@ def configured_source(
 def configured_sink(
     config: Mapping[str, str], worker_kafka_properties: Mapping[str, str], class_key: str = "connector.class"
 ) -> ConfiguredSink:
-    """The sink of a connector or of a task: the class that ``class_key`` names, or that ``sink.class`` or
-    ``sink.format`` names if ``class_key`` names a source.
+    """The sink of a connector or of a task: the class that ``class_key`` names; if ``class_key`` names a source, the
+    class that ``sink.class`` or else ``sink.format`` names, or :data:`DEFAULT_SINK` if no key starts with ``sink.``.
 
     ``worker_kafka_properties``: see :attr:`PrefixedConfig.worker_kafka_properties`.
 

@@ -29,7 +29,8 @@ class PrefixedConfig:
     key names without the prefix."""
 
     config: Mapping[str, str] = field(repr=False)
-    """The complete config of the connector or of one of its tasks, with references to secrets resolved."""
+    """The complete config of the connector or of one of its tasks, with references to secrets resolved. For a transform
+    or predicate: only its own keys."""
     prefix: str
     """:data:`SOURCE_PREFIX`, :data:`SINK_PREFIX`, or the prefix of the keys of one transform or predicate."""
     is_prefix_optional: bool = False
@@ -131,6 +132,6 @@ def unsupported_option_errors(config: PrefixedConfig, end_name: str) -> dict[str
     """An error, by the user's key, for each set option (:data:`OPTION_PREFIX`), for a source or sink that has no
     options. ``end_name``: the name of the source or sink, with which the messages begin."""
     return {
-        config.user_key(OPTION_PREFIX + option): [f"{end_name} has no options"]
+        config.user_key(OPTION_PREFIX + option): [f"{end_name} has no options: remove this key"]
         for option in config.values_under_prefix(OPTION_PREFIX)
     }

@@ -51,7 +51,8 @@ POLL_INTERVAL_S = 1
 """Interval at which a thread that waits for a batch checks whether it must continue to wait."""
 
 _TAKEN_OVER_MESSAGE = "a later start of the task has taken over in the sink"
-"""The message about a batch in flight that ended with a FencedError while this run's fence was open."""
+"""The message when the query for a batch in flight is not started because of a FencedError, although this run's fence
+is open."""
 
 
 class TaskQuery:
@@ -95,14 +96,17 @@ class TaskQuery:
 
     @property
     def restart_policy(self) -> RestartPolicy:
-        """When the query is started again after its last failure. A batch that is too large always gets one restart,
-        also with ``errors.restart.max=0``; it counts as a failure."""
+        """When the query is started again after its last failure. A batch that is too large counts as a failure, but
+        gets one restart also with ``errors.restart.max=0``."""
         policy = self.timeouts.restart_policy
         return replace(policy, restarts_max=policy.restarts_max or 1) if self._needs_restart else policy
 
     def start(self) -> None:
         """Start the query, also again after it has failed: take over in the sinks (:meth:`Sink.take_over`), then let
         Spark run batches. Returns when the query runs.
+
+        If another start has taken over the checkpoint, nothing is taken over in the sinks, and the query is started all
+        the same: it fails at its next write to the checkpoint.
 
         :raises ConfigError: when a value is not valid or does not fit the columns; the error names the key.
         :raises FencedError: when the fence was closed, or a later start of the task has taken over in a sink.
@@ -175,7 +179,8 @@ class TaskQuery:
             raise
 
     def run_batch_in_flight(self) -> None:
-        """Run the batch in flight (planned and not committed) and no other batch, then close the sinks.
+        """Run the batch in flight (planned and not committed), which must exist, and no other batch. Then close the
+        sinks.
 
         :raises FencedError: when the fence was closed, before the batch began or while it ran.
         :raises UnreachableError: when the batch failed because a server cannot be reached.
@@ -223,9 +228,9 @@ class TaskQuery:
         if batch_and_start_s is None or limit_ms is None or time.monotonic() - batch_and_start_s[1] <= limit_ms / 1000:
             return None
         self.permanent_failure = (
-            f"Batch {batch_and_start_s[0]} has not ended within {BATCH_TIMEOUT_KEY.name}={limit_ms}: a function or an "
-            "expression of the pipeline does not return, or a batch is too large. Fix it and restart the task, or "
-            "raise task.batch.timeout.ms"
+            f"Batch {batch_and_start_s[0]} has not ended within {BATCH_TIMEOUT_KEY.name}={limit_ms}. A function of a "
+            "user may not return, a server may be slow, or the batch may be too large: remove the cause and restart "
+            "the task, or raise task.batch.timeout.ms"
         )
         return self.permanent_failure
 
@@ -263,8 +268,8 @@ class TaskQuery:
         return 0 if self._bad_record_reporter is None else self._bad_record_reporter.bad_record_count
 
     def end_reason(self) -> str:
-        """Why the query ended: the cause in one line, followed by Spark's stack trace; or only
-        :attr:`permanent_failure`, if that is set; or that the query ended without an error.
+        """Why the query, which must have ended, has ended: the cause in one line, followed by Spark's stack trace; or
+        only :attr:`permanent_failure`, if that is set; or that the query ended without an error.
 
         Spark fails a query itself, without a failed batch, when its source cannot find the next batch. If the reason is
         a server that does not respond, this sets :attr:`is_server_unreachable`."""
@@ -470,7 +475,8 @@ class TaskQuery:
 
 def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_over: Callable[[], bool]) -> None:
     """Prevent further batches, and wait until the running batch has ended or ``is_grace_over()`` is True. Spark may
-    plan one more batch and not run it.
+    plan one more batch and not run it. If ``is_grace_over()`` becomes True while Spark plans a batch, nothing is
+    prevented.
 
     Uses Spark's internals: Spark's loop over batches continues while its state is not TERMINATED.
     """

@@ -21,7 +21,8 @@ class MetadataColumn(Enum):
     KEY = METADATA_PREFIX + "key"
     """The converted key: a struct, or a primitive value."""
     HEADERS = METADATA_PREFIX + "headers"
-    """An array of key and value. Exists only when a transform or a predicate of the connector uses headers."""
+    """An array of structs with the fields ``key`` and ``value``. Exists only when a transform or a predicate of the
+    connector uses headers."""
     TOPIC = METADATA_PREFIX + "topic"
     PARTITION = METADATA_PREFIX + "partition"
     OFFSET = METADATA_PREFIX + "offset"
@@ -47,7 +48,8 @@ HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructFie
 
 
 def is_metadata_column_name(name: str) -> bool:
-    """Whether ``name`` is the name of a hidden column."""
+    """Whether ``name`` is the name of a hidden column of this module: a metadata column, or one of the two columns that
+    exist only while a transform with a predicate is applied."""
     return name in _METADATA_NAMES
 
 
@@ -72,20 +74,22 @@ def metadata_column(rows: DataFrame, column_kind: MetadataColumn) -> Column:
     :raises ValueError: when the rows have no such column.
     """
     if not has_metadata_column(rows, column_kind):
-        raise ValueError(f"the rows have no {column_kind.field_name}: only records that KafkaSource reads have one")
+        raise ValueError(
+            f"the rows have no {column_kind.field_name}: only records that KafkaSource reads have this field"
+        )
     return exact_column(column_kind.value)
 
 
 def visible_column_names(rows: DataFrame) -> list[str]:
-    """The names of the visible columns of ``rows``, in their order."""
+    """The names of the columns of ``rows`` that are not hidden (:func:`is_metadata_column_name`), in their order."""
     return [name for name in rows.columns if not is_metadata_column_name(name)]
 
 
 def metadata_column_names(rows: DataFrame) -> list[str]:
-    """The names of the hidden columns of ``rows``, in their order."""
+    """The names of the hidden columns of ``rows`` (:func:`is_metadata_column_name`), in their order."""
     return [name for name in rows.columns if is_metadata_column_name(name)]
 
 
 def without_metadata_columns(rows: DataFrame) -> DataFrame:
-    """``rows`` without the hidden columns."""
+    """``rows`` without the hidden columns (:func:`is_metadata_column_name`)."""
     return rows.select(*map(exact_column, visible_column_names(rows))) if metadata_column_names(rows) else rows

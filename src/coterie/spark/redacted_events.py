@@ -90,6 +90,6 @@ def make_event_redactor(spark: SparkSession) -> EventRedactor | None:
         return EventRedactor(spark)
     except (Py4JError, PySparkException) as error:
         raise WorldError(
-            "Spark's UI and event log cannot hide secrets with this version of Spark; set spark.ui.enabled=false and "
-            f"spark.eventLog.enabled=false: {error}"
+            "Secrets could not be hidden in Spark's UI and event log, probably because this version of Spark is not "
+            f"supported; set spark.ui.enabled=false and spark.eventLog.enabled=false: {error}"
         ) from error

@@ -25,9 +25,10 @@ REDACTION_SETTINGS: Mapping[str, str] = {
     # not found.
     "spark.sql.maxMetadataStringLength": "10000",
 }
-"""The settings of a worker's Spark session."""
+"""The settings of a worker's Spark session by which Spark redacts settings and options whose names are those of
+secrets."""
 _PREFIXES = (SOURCE_PREFIX, SINK_PREFIX, OPTION_PREFIX, "consumer.override.", "producer.override.")
-"""Prefixes, in their order, that a connector's key has and the option of Spark that it becomes has not."""
+"""Prefixes, in their order, of a connector's key that are not in the name of the Spark option that the key sets."""
 
 
 def redacting_session(

@@ -37,22 +37,23 @@ DEFINITION = ConfigDef(
         ),
     )
 )
-"""The keys of a rotation, with the names in Connect's S3 sink. A sink for which batches of many rows are better adds
-them to its own definition."""
+"""The keys that define how long a batch waits for rows (:class:`Rotation`), named as in Connect's S3 sink. A sink that
+writes large batches more efficiently adds these keys to its own definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A batch starts when ``flush_rows`` rows are waiting, and at the latest ``rotate_interval_ms`` after the start of
-    the previous batch if any row is waiting then."""
+    """How long a batch waits for rows. It starts when ``flush_rows`` rows are waiting, and at the latest
+    ``rotate_interval_ms`` after the start of the previous batch if any row is waiting then."""
 
     flush_rows: int | None
-    """None means as many rows as the source's largest batch has."""
+    """Number of waiting rows at which a batch starts; None means the number of rows of the source's largest batch."""
     rotate_interval_ms: int
+    """Longest time from the start of a batch to the start of the next one, if any row is waiting then."""
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self | None:
-        """The rotation that a sink's config defines; None when batches do not wait for rows
+        """How long batches wait for rows, as a sink's config defines it; None when they do not wait
         (``rotate.interval.ms`` = 0).
 
         :raises ConfigError: when a value is not valid; the error names the key.
@@ -63,6 +64,6 @@ class Rotation:
 
 
 def rotation_user_keys(config: PrefixedConfig) -> tuple[str, ...]:
-    """The user's keys (:meth:`PrefixedConfig.user_key`) of the two rotation keys, whether or not the user has set
-    them."""
+    """The user's keys (:meth:`PrefixedConfig.user_key`) of ``flush.size`` and ``rotate.interval.ms``, whether or not
+    the user has set them."""
     return tuple(config.user_key(key.name) for key in DEFINITION.keys)

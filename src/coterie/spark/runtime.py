@@ -51,7 +51,8 @@ checkpoint generation. Separate from starts and stops, which must not wait for t
 LOGGER_CALLS = CallQueue(name="loggers", concurrent_max=1)
 OPEN_CALLS = CallQueue(name="open", concurrent_max=1)
 ENDED_SPLIT_TIMEOUT_S = 5
-"""How long a split may take to end after :meth:`SparkTaskRuntime.stop_connector`. Then it is abandoned."""
+"""How long a running split, change of offsets or finish of a checkpoint generation may take to end after
+:meth:`SparkTaskRuntime.stop_connector`. Then the call is abandoned."""
 INTERRUPTED_OPEN_TIMEOUT_S = 60
 """How long :meth:`SparkTaskRuntime.close` waits for a running :meth:`SparkTaskRuntime.open`, which may be starting the
 JVM."""
@@ -257,10 +258,10 @@ class SparkTaskRuntime:
             **config.user_settings,
         }
         if self._closing.is_set():  # This call was abandoned in the import of a plug-in that has returned late.
-            raise WorldError("Spark was closed before it started")
+            raise WorldError("Spark was not started: this worker is being shut down")
         self._driver = start_driver(replace(config, user_settings=settings), self._on_jvm_exit)
         if self._closing.is_set():
-            raise WorldError("Spark was closed while it started")
+            raise WorldError("Spark was started and is not used: this worker is being shut down")
         try:
             run_warm_up_queries(self._driver.spark, config.scratch_folder)
         except (PySparkException, Py4JError, WorldError) as error:
@@ -286,7 +287,8 @@ class SparkTaskRuntime:
 
     def _fetch_jars_and_make_settings(self) -> Mapping[str, str]:
         """The settings that add the jars of the worker's folder to Spark (:func:`spark_settings_for_jars`). If the
-        worker's settings say so, the pinned jars that are missing or differ are fetched first.
+        worker's settings say so, the pinned jars that are missing or differ are fetched first, unless the user's Spark
+        settings name jars themselves (:data:`USER_JAR_KEYS`).
 
         :raises WorldError: when jars cannot be fetched or the folder cannot be read, or :meth:`close` was called.
         """
@@ -313,7 +315,7 @@ class SparkTaskRuntime:
         :raises WorldError: when :meth:`close` was called.
         """
         if self._closing.is_set():
-            raise WorldError("Spark was closed while its jars were fetched")
+            raise WorldError("The fetch of jars was ended: this worker is being shut down")
 
     def _close_blocking(self) -> None:
         """Do the work of :meth:`close`. Blocks, and is called on a thread."""

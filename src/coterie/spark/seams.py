@@ -44,8 +44,9 @@ class TaskInput:
     task_count: int
     """The number of the connector's tasks."""
     source_partitions: tuple[str, ...]
-    """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them. With
-    a hash function they may be digests of the names (:meth:`Split.with_partition_name_digests`)."""
+    """The names of the source partitions that this task reads, as :meth:`Source.divide_partitions` assigned them. If
+    :attr:`split_function` is a hash function, they may be digests of the names
+    (:meth:`Split.with_partition_name_digests`)."""
     split_function: SplitFunction
     """The function that divides the input of the source partitions between the tasks."""
 
@@ -60,7 +61,8 @@ class Source(Protocol):
     have names without the prefix ``source.``."""
 
     free_key_prefixes: ClassVar[tuple[str, ...]]
-    """Prefixes of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
+    """Prefixes of keys whose rest the user chooses, such as ``option.`` and ``consumer.override.``. The empty prefix
+    allows every key."""
     identity_keys: ClassVar[tuple[str, ...]]
     """The keys that, with the source partitions, determine what a task reads. A batch in flight (planned and not
     committed) of a closed checkpoint generation is read with the values of these keys in that generation's config."""
@@ -133,11 +135,12 @@ class Source(Protocol):
     def initial_positions(
         cls, config: PrefixedConfig, source_partitions: Sequence[str], *, is_new_connector: bool
     ) -> Positions:
-        """The positions at which to begin with ``source_partitions``, which were never read. A source partition that is
-        missing in the result begins at Spark's default.
+        """The positions at which to begin with ``source_partitions``, which were never read, or whose positions a user
+        has removed. A source partition that is missing in the result begins at Spark's default.
 
-        ``is_new_connector``: True for the first split of a new connector. False for source partitions that are added to
-        an existing connector: these are read from their beginning.
+        ``is_new_connector``: True for the first split of a new connector, and for source partitions whose positions a
+        user has removed. False for source partitions that are added to an existing connector: these are read from their
+        beginning.
 
         :raises ConfigError: when the config defines no position for a source partition; the error names the key.
         :raises WorldError: when the source cannot be reached.
@@ -201,8 +204,8 @@ class Source(Protocol):
     def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether each Spark partition of the planned batch ``batch_id`` has at most about twice
         :data:`SPARK_PARTITION_BYTES_MAX` of input, so that the driver may hold two of them. Judged by the plan in
-        ``checkpoint``, after :meth:`is_batch_small` was False. False if the plan does not tell: Spark then stores the
-        rows on disk for a sink whose driver reads them."""
+        ``checkpoint``, after :meth:`is_batch_small` was False. False if the plan does not contain the sizes: Spark then
+        stores the rows on disk for a sink whose driver reads them."""
         ...
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
@@ -264,7 +267,8 @@ class Batch:
 
 
 class StagedBatch(Protocol):
-    """One copy of a batch, which the sink has written and not committed: readers of the sink do not see it yet."""
+    """A batch that the sink has prepared and not committed: readers of the sink do not see it yet. Some sinks have
+    already written a copy of the rows; others write the rows only in :meth:`commit`."""
 
     def commit(self) -> None:
         """Commit the batch in the sink: in an exactly-once sink atomically, and without effect and without an error if
@@ -287,8 +291,8 @@ class HasStartPositions(Protocol):
 
     @classmethod
     def start_position_errors(cls, config: PrefixedConfig) -> dict[str, list[str]]:
-        """The errors of these positions, by the user's key. Called for valid configs of connectors that have not begun:
-        later these keys have no effect."""
+        """Errors in the positions at which ``config`` lets a new connector begin, by the user's key. Called for valid
+        configs of connectors whose tasks have no checkpoint yet: later these keys have no effect."""
         ...
 
 
@@ -312,14 +316,14 @@ class HasRecreatedPartitions(Protocol):
 
     @classmethod
     def former_partitions(cls, source_partitions: Iterable[str], known_partitions: Iterable[str]) -> frozenset[str]:
-        """Those of ``known_partitions`` that clients name as one of ``source_partitions``, without these themselves:
-        the source partitions of deleted input."""
+        """Those of ``known_partitions`` that are not in ``source_partitions``, and that clients name by the same
+        partition of an offset as one of ``source_partitions``: the source partitions of deleted input."""
         ...
 
 
 class Sink(Protocol):
     """The place to which a task writes its batches. Keys have names without the prefix ``sink.``. A sink does not use
-    the run's :class:`Fence`: the query keeps the fence open around :meth:`StagedBatch.commit`."""
+    the run's :class:`Fence`: the query calls :meth:`StagedBatch.commit` only while the fence is open."""
 
     free_key_prefixes: ClassVar[tuple[str, ...]]
     """Prefixes of keys whose rest the user chooses, such as ``option.``."""
@@ -404,7 +408,8 @@ class Sink(Protocol):
         ...
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """Write a batch without making it visible to readers.
+        """Prepare the commit of a batch: write the rows without making them visible to readers, or leave the writing to
+        :meth:`StagedBatch.commit`.
 
         :raises FencedError: when another owner has taken over in the sink.
         :raises WorldError: when the sink rejects the rows, or cannot be reached in time.
@@ -415,5 +420,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close connections; a call of another thread that waits for a server then fails. Called when the query is
-        stopped and when it has ended, possibly more than once. Raises nothing."""
+        stopped, when its start has failed and when it has ended, possibly more than once. :meth:`take_over` opens the
+        connections again for a restart. Raises nothing."""
         ...

@@ -102,6 +102,7 @@ class Serializer:
     record_side: str
     """The part of the record that is written: ``key`` or ``value``."""
     format: Format
+    """The format of the bytes."""
     has_schema_envelope: bool = False
     """For JSON: whether a record is an object with ``schema`` and ``payload``, and the columns are in ``payload``."""
 

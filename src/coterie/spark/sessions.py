@@ -16,5 +16,8 @@ def new_session(spark: SparkSession) -> SparkSession:
     some, identifier = jvm.scala.Some, jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
     for name in FUNCTIONS_THAT_CALL_JAVA:
         if not registry.dropFunction(identifier(name, some("builtin"), some("system"))):
-            raise RuntimeError(f"Spark has no function {name} to remove: it may have another identifier")
+            raise RuntimeError(
+                f"Spark has no SQL function system.builtin.{name}, which Coterie removes from each session: Coterie "
+                "does not support this version of Spark"
+            )
     return session

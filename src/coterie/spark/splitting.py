@@ -208,9 +208,13 @@ class Splitter:
     def finish_checkpoint_generation(
         self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
     ) -> list[Mapping[str, str]] | None:
-        """Finish the connector's closed checkpoint generation, as
+        """Finish the re-split of the connector's closed checkpoint generation unless another worker performs it, as
         :meth:`coterie.herder.seams.TaskRuntime.finish_checkpoint_generation` describes. ``fence``: a new fence from
-        :meth:`open_fence`."""
+        :meth:`open_fence`.
+
+        Returns the configs of the tasks of the newest generation, also if no generation was closed. None when there is
+        no generation, when no task can start in the newest one, or when another worker performs the re-split.
+        """
         with self._fenced_operation(fence, connector):
             folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
             if (newest_document := read_newest_plan_or_manifest(folder)) is None:
@@ -231,7 +235,9 @@ class Splitter:
     def read_offsets(
         self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
     ) -> Sequence[ConnectorOffset]:
-        """The connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes."""
+        """How far the committed batches of the connector's tasks have read, as
+        :meth:`coterie.herder.seams.TaskRuntime.read_offsets` describes. Empty for a source whose positions cannot be
+        moved to another checkpoint."""
         plugin = configured_source(self._resolve_references(config), self._config.worker_kafka_properties).plugin
         if isinstance(plugin.position_store, UnmovablePositionStore):
             return ()
@@ -247,8 +253,9 @@ class Splitter:
         checkpointed_task_configs: Sequence[Mapping[str, str]],
         change: OffsetChange,
     ) -> None:
-        """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes.
-        ``fence``: a new fence from :meth:`open_fence`."""
+        """Change the connector's offsets, as :meth:`coterie.herder.seams.TaskRuntime.change_offsets` describes: create
+        a checkpoint generation with the changed positions. Then replace the offsets of the connector's consumer group,
+        if the source has one; a failure to do so is only logged. ``fence``: a new fence from :meth:`open_fence`."""
         with self._fenced_operation(fence, connector, is_repeated=False):
             source = self._configured_source({**config, "name": connector})
             # An unmovable source refuses every change, also one without offsets.
@@ -288,7 +295,7 @@ class Splitter:
                 except CoterieError as error:
                     log.warning(
                         "Connector %s: its offsets were changed, but those of its consumer group, which only Kafka's "
-                        "tools read, could not be changed: %s",
+                        "tools read, could not be changed, and this is not tried again: %s",
                         connector,
                         first_message_line(error),
                     )
@@ -360,8 +367,9 @@ class Splitter:
         if failure is not None:
             log.warning(
                 "Connector %s: listing the source's partitions failed, so new and removed partitions are not found; "
-                "will retry: %s",
+                "they are listed again in %d ms: %s",
                 connector,
+                watched_after.check_interval_s * 1000,
                 first_message_line(failure),
             )
 
@@ -434,7 +442,8 @@ class Splitter:
         )
 
     def _is_source_class_changed(self, former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
-        """See :data:`IsSourceClassChanged`."""
+        """Whether a former and a newer config of a connector name two classes of sources
+        (:data:`IsSourceClassChanged`). False if one of the classes is not known on this worker."""
         try:
             former_class, newer_class = (
                 source_class(
@@ -513,7 +522,8 @@ class Splitter:
                 queue.remove_commit_markers(sink.config.config, task_lineages)
         except (CoterieError, OSError) as error:
             log.warning(
-                "Connector %s: the old checkpoint generation %s is kept until its data in the sink can be removed: %s",
+                "Connector %s: the old checkpoint generation %s is kept, because its data in the sink cannot be "
+                "removed now; the next split of the connector tries again: %s",
                 connector,
                 manifest.generation,
                 error_message(error),

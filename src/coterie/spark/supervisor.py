@@ -78,9 +78,8 @@ CONCURRENT_RESTARTS_MAX = 16
 to the restarts that the herder orders, and separately to those of the supervisor itself. Each restart may wait a minute
 for its server."""
 CONCURRENT_RESTARTS_OF_CONNECTOR_MAX = 4
-"""Number of queries of one connector that are being restarted at the same time from which on the supervisor restarts no
-further query of this connector that waits for a server. So threads stay free for connectors whose server is reachable
-again."""
+"""While this number of queries of one connector are being restarted, the supervisor restarts no further query of this
+connector that waits for a server. So threads stay free for connectors whose server is reachable again."""
 CONCURRENT_STOPS_MAX = 64
 """Maximum number of queries that are stopped at the same time. A stop may hang in Spark, and no stop may wait for
 another."""
@@ -126,7 +125,7 @@ class QueryRunning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFailed:
-    """The query failed. Its checkpoint is held until the task is restarted or stopped."""
+    """The query failed. Its checkpoint is held until the task is stopped; a restart uses the same checkpoint."""
 
     query: TaskQuery
 
@@ -219,7 +218,8 @@ class Supervisor:
 
     async def start(self, spec: TaskSpec) -> None:
         """Take the task's checkpoint over and start its query, as :meth:`coterie.herder.seams.TaskRuntime.start`
-        describes."""
+        describes. First, drop the unread events of the task, and stop an earlier run of the task on this worker without
+        grace."""
         self._events.drop_events_of_task(spec.task)
         run = QueryRun(spec.task)
         with self._lock:
@@ -237,11 +237,18 @@ class Supervisor:
 
     async def restart(self, task: ConnectorTaskId) -> None:
         """Start the failed query of ``task`` again on the checkpoint that this worker holds, as
-        :meth:`coterie.herder.seams.TaskRuntime.restart` describes."""
+        :meth:`coterie.herder.seams.TaskRuntime.restart` describes.
+
+        :raises WorldError: when the task has no run in QueryFailed on this worker, or the restart failed and Spark is
+            not running any more.
+        """
         with self._lock:
             run_and_query = self._find_run_with_query(task)
             if run_and_query is None or not isinstance(failed_state := run_and_query[0].state, QueryFailed):
-                raise WorldError(f"Task {task} cannot be restarted on this worker: it holds no checkpoint here")
+                raise WorldError(
+                    f"Task {task} cannot be restarted on this worker: it has no failed query here that still holds the "
+                    "checkpoint"
+                )
             run, restarting = run_and_query[0], QueryRestarting(query=failed_state.query)
             run.state = restarting
         queue = RESTART_CALLS if failed_state.query.is_server_unreachable else START_CALLS
@@ -253,7 +260,8 @@ class Supervisor:
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Stop the task at the end of its batch, or interrupt the batch after ``grace_ms``, as
         :meth:`coterie.herder.seams.TaskRuntime.stop` describes. If a plug-in prevents the end of the interrupted batch
-        for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is closed, and the run ends."""
+        for :data:`INTERRUPTED_STOP_TIMEOUT_MS`, the stop is abandoned: the run's fence is closed, and the run ends. A
+        start of the task that is not finished continues: see :meth:`end_task_start`."""
         # The grace begins before a stop gets a thread: it is one time limit for all stops together, as in Connect.
         deadline_s = time.monotonic() + grace_ms / 1000
         if (run_and_query := self._mark_run_stopping(task)) is not None:
@@ -278,9 +286,9 @@ class Supervisor:
             call.abandon_after(grace_ms / 1000)
 
     def halt_all_tasks(self) -> None:
-        """Stop all tasks immediately, as :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks` describes, with an
-        exception: a commit that does not end within :data:`RUNNING_COMMITS_TIMEOUT_MS` is logged, and may still write
-        after this method has returned. The caller must then give up the worker's membership of the group."""
+        """Stop all tasks immediately, as :meth:`coterie.herder.seams.TaskRuntime.halt_all_tasks` describes. A commit
+        that does not end within :data:`RUNNING_COMMITS_TIMEOUT_MS` is logged, and may still write after this method has
+        returned. The caller must then give up the worker's membership of the group."""
         with self._lock:
             halted_runs = list(self._runs)
             ended_runs = self._end_runs_with_query()
@@ -295,7 +303,8 @@ class Supervisor:
             self._submit_immediate_query_stop(run, query)
         _close_fences_and_wait(halted_runs)
         log.warning(
-            "Stopped all %d tasks of this worker in the middle of their batches, which their next owners repeat",
+            "Stopped all %d tasks of this worker immediately; batches that were not committed are replayed by the next "
+            "owners of the tasks",
             len(halted_runs),
         )
 
@@ -380,8 +389,8 @@ class Supervisor:
 
     def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:
         """Restart the query of a run in the state ``restarting`` (:meth:`_restart_query`) on another thread. If that
-        exceeds the time limit of a plug-in call, the run's fence is closed, and the run becomes QueryFailed: no restart
-        can succeed on this run any more."""
+        exceeds the time limit of a plug-in call, the run's fence is closed, the run becomes QueryFailed, and
+        :class:`TaskDied` is reported: no restart can succeed on this run any more."""
 
         def fail_run(message: str) -> None:
             run.fence.close_nowait()
@@ -398,7 +407,8 @@ class Supervisor:
         return run.start_call
 
     def _abandon_start(self, run: QueryRun) -> None:
-        """Close the fence of a run whose start was abandoned, and end the run."""
+        """Close the fence of a run whose start was abandoned, and end the run. If its query was started at the same
+        moment, stop the query."""
         run.fence.close_nowait()
         with self._lock:
             state = run.state
@@ -620,7 +630,9 @@ class Supervisor:
                 except Exception as error:
                     # Continue with the other runs and report this one; its checkpoint is held until the stop.
                     log.exception(
-                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
+                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails, or is "
+                        "polled again if it waits for a server",
+                        run.task,
                     )
                     state = run.state
                     if isinstance(state, QueryRunning):
@@ -783,8 +795,9 @@ class Supervisor:
         return runs_and_queries
 
     def _fail_or_retry_run(self, run: QueryRun, query: TaskQuery, died_event: TaskDied) -> None:
-        """Change the state of ``run`` to QueryFailed and report ``died_event``. But if a server cannot be reached and
-        ``errors.retry.timeout`` is not over, change the state to QueryWaiting and report :class:`TaskRetrying`."""
+        """Change the state of ``run`` to QueryFailed and report ``died_event``. But if a server cannot be reached, and
+        the next restart would be within ``errors.retry.timeout``, change the state to QueryWaiting and report
+        :class:`TaskRetrying`."""
         if query.is_server_unreachable:
             now_s = time.monotonic()
             outage = run.outage or Outage(began_at_s=now_s, planned_restart_count=0)
@@ -860,8 +873,13 @@ def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
 
 
 def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
-    """The event which reports that another worker has taken over the checkpoint of ``run``."""
-    return TaskDied(task=run.task, trace="Another worker has taken over the checkpoint", holds_checkpoint=False)
+    """The event which reports that another start of the task, or a re-split, has taken over the checkpoint of
+    ``run``."""
+    return TaskDied(
+        task=run.task,
+        trace="Another start of the task, or a new split of the connector, has taken over the checkpoint",
+        holds_checkpoint=False,
+    )
 
 
 def _fenced_in_sink_event(run: QueryRun) -> TaskDied:

@@ -45,7 +45,8 @@ METADATA_MAX_AGE_KEY = ConfigKey(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """An outage for one task: since when a server cannot be reached, and how often the task was restarted meanwhile."""
+    """An outage for one task: since when a server cannot be reached, and how many restarts of the task were planned
+    since then."""
 
     began_at_s: float
     """The monotonic second of the first failure."""
@@ -55,13 +56,13 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTimeouts:
-    """The time limits in a task's config."""
+    """The time limits, the retry delay and the restart policy in a task's config."""
 
     retry_timeout_ms: int
     """How long, from the first failure, a task is restarted while a server cannot be reached; -1 means without
     limit."""
     retry_delay_max_ms: int
-    """Maximum delay between a failure and the restart."""
+    """Maximum delay, while a server cannot be reached, between a failure and the restart."""
     batch_timeout_ms: int | None
     """Time limit of one batch; None means without limit."""
     restart_policy: RestartPolicy
@@ -69,7 +70,7 @@ class TaskTimeouts:
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> "TaskTimeouts":
-        """The time limits that a task's config defines.
+        """The time limits, the retry delay and the restart policy that a task's config defines.
 
         :raises ConfigError: when a value is not valid; the error names the key.
         """

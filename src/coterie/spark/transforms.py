@@ -138,8 +138,8 @@ def _keys_of_alias(
 
 
 def config_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
-    """Errors in the keys of the transforms and predicates, by key. Whether they fit the columns of the rows is not
-    checked."""
+    """Errors in the keys of the transforms and predicates, by key. Not checked: whether the transforms and predicates
+    fit the columns of the rows."""
     own_definition = transforms_definition(config)
     known_keys = {key.name for key in own_definition.keys}
     unknown_keys = [key for key in config if key.startswith(_KEY_PREFIXES) and key not in known_keys]
@@ -165,7 +165,8 @@ def _predicate_errors(config: Mapping[str, str], settings: PrefixedConfig) -> di
     name = config.get(settings.user_key("predicate"))
     if name is not None and name.strip() not in (listed_predicates := list_aliases(config, PREDICATE_ALIASES)):
         return settings.error_by_key(
-            "predicate", f"There is no such predicate; predicates names {', '.join(listed_predicates) or 'none'}"
+            "predicate",
+            f"There is no such predicate; the key predicates lists {', '.join(listed_predicates) or 'none'}",
         )
     if name is None and settings.user_key("negate") in config:
         return settings.error_by_key("negate", f"There is no predicate to negate: set {settings.user_key('predicate')}")

@@ -222,7 +222,7 @@ def _inferred_values_to_keep(
     """The inferred values of the present checkpoint generation that the next generation keeps, by key: all of them if
     the source still has one of the partitions that the tasks read, else none. This is the rule of
     :meth:`coterie.spark.generations.updater.GenerationRequest.inferred_values`. Columns that a former config set are
-        not kept.
+    not kept.
 
     :raises ConfigError, WorldError: see :meth:`Source.list_source_partitions`.
     """

@@ -68,7 +68,7 @@ def write_class_archive(config: SparkConfig) -> None:
     """Write the archive of classes for workers with this config (:func:`archive_path`): start Spark as such a worker
     does, warm it up, and end it. At its end Java writes an archive of the classes that it has loaded.
 
-    :raises WorldError: when there is no suitable Java, Spark does not start, its first query fails, or the archive
+    :raises WorldError: when there is no suitable Java, Spark does not start, a warm-up query fails, or the archive
         cannot be written.
     """
     config.scratch_folder.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,7 @@ async def test_a_transform_changes_only_the_rows_that_match_its_predicate(rig: R
 @pytest.mark.parametrize(
     ("keys", "key", "words"),
     [
-        ({"predicate": "q"}, "transforms.t.predicate", "There is no such predicate; predicates names p"),
+        ({"predicate": "q"}, "transforms.t.predicate", "There is no such predicate; the key predicates lists p"),
         ({"negate": "true"}, "transforms.t.negate", "There is no predicate to negate"),
         (
             {"predicates.p.type": "Nothing"},

@@ -73,7 +73,8 @@ def error_column_value(stage: str, class_name: str, message: str | Column) -> Co
 
 
 def with_bad_row_column(rows: DataFrame) -> DataFrame:
-    """``rows`` with the column :data:`BAD_ROW_COLUMN` in place of :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN`."""
+    """``rows`` with the column :data:`BAD_ROW_COLUMN` in place of :data:`ORIGINAL_COLUMN` and :data:`ERROR_COLUMN`:
+    null for a row whose :data:`ERROR_COLUMN` is null, else a struct with the fields of both."""
     fields = [F.col(ORIGINAL_COLUMN)[name].alias(name) for name in ORIGINAL_RECORD_TYPE.names]
     fields += [F.col(ERROR_COLUMN)[name].alias(name) for name in ERROR_TYPE.names]
     bad_row = F.when(F.col(ERROR_COLUMN).isNotNull(), F.struct(*fields))
@@ -81,12 +82,12 @@ def with_bad_row_column(rows: DataFrame) -> DataFrame:
 
 
 def good_rows(classified_rows: DataFrame) -> DataFrame:
-    """The good rows of ``classified_rows``, which have the column :data:`BAD_ROW_COLUMN`; the result does not have this
-    column."""
+    """The good rows of ``classified_rows``: those whose column :data:`BAD_ROW_COLUMN` is null. The result does not have
+    this column."""
     return classified_rows.where(F.col(BAD_ROW_COLUMN).isNull()).drop(BAD_ROW_COLUMN)
 
 
 def bad_rows(classified_rows: DataFrame) -> DataFrame:
-    """The bad rows of ``classified_rows``, which have the column :data:`BAD_ROW_COLUMN`; the columns of the result are
-    those of :data:`BAD_ROW_TYPE`."""
+    """The bad rows of ``classified_rows``: those whose column :data:`BAD_ROW_COLUMN` is not null. The columns of the
+    result are those of :data:`BAD_ROW_TYPE`."""
     return classified_rows.where(F.col(BAD_ROW_COLUMN).isNotNull()).select(f"{BAD_ROW_COLUMN}.*")

@@ -16,7 +16,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.paths import local_path_error, path_of_config_value
 
 ERROR_HANDLING_GROUP = "Error Handling"
-"""The group of these keys in the config definition: Connect's name."""
+"""The group, in a form, of the config keys ``errors.*``: Connect's name of the group."""
 TOLERANCE_KEY = "errors.tolerance"
 DEAD_LETTER_KEY_PREFIX = "errors.deadletterqueue."
 DEAD_LETTER_TOPIC_KEY, DEAD_LETTER_PATH_KEY, DEAD_LETTER_TABLE_KEY = (
@@ -200,12 +200,12 @@ DEFINITION = ConfigDef(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoDeadLetters:
-    """Bad records are left out and written nowhere."""
+    """No destination of bad records: they are left out and written nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterTopic:
-    """Bad records are written to a topic of Kafka."""
+    """The destination of bad records: a topic of Kafka."""
 
     topic: str
     replication_factor: int
@@ -216,14 +216,14 @@ class DeadLetterTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFolder:
-    """Bad records are written to Parquet files in a folder."""
+    """The destination of bad records: Parquet files in a folder."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterTable:
-    """Bad records are written to a table of the sink's own database."""
+    """The destination of bad records: a table of the sink's own database."""
 
     schema: str | None
     """None: the schema of the table to which the sink writes good rows."""

@@ -217,8 +217,8 @@ def find_destination_errors(
 
 
 def remove_commit_markers(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
-    """Remove the commit markers of ``lineages`` from the work folder of the folder of bad records, if ``config`` names
-    such a folder. See :meth:`Sink.remove_commit_markers`.
+    """If ``config`` names a folder of bad records, remove from its work folder the data by which second copies of the
+    batches of ``lineages`` are rejected (the commit markers). See :meth:`Sink.remove_commit_markers`.
 
     If the connector's sink is a file sink, there are none to remove here: the markers in the work folder of the sink
     apply to the bad records too.

@@ -154,8 +154,9 @@ class BadRowSeparator:
         return self._classified_rows.observe(_METRICS_NAME, *metrics)
 
     def read_bad_row_metrics(self, written_rows: DataFrame) -> None:
-        """Set :attr:`bad_row_summary` from the metrics of ``written_rows``: rows that were derived from
-        :meth:`with_bad_row_metrics`. Changes nothing when ``written_rows`` has not run, or there is no bad row."""
+        """Set :attr:`bad_row_summary` from the metrics of ``written_rows``, a DataFrame that was derived from the
+        result of :meth:`with_bad_row_metrics`. Changes nothing when ``written_rows`` has not run, or there is no bad
+        row."""
         frame: Any = written_rows
         metrics = frame._jdf.queryExecution().observedMetrics().get(_METRICS_NAME)
         if metrics.isDefined() and (count := metrics.get().getLong(0)):

@@ -99,13 +99,16 @@ def apply_transforms_tolerantly(rows: DataFrame, transforms: Iterable[Transform]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TolerantStep:
-    """A transform or the sink's :meth:`Sink.to_sink_columns`. ``key_named_in_errors`` is its config key, for a
-    ConfigError. The other fields are those of the error of a row that fails in this step (:data:`ERROR_TYPE`)."""
+    """A transform, or the sink's :meth:`Sink.to_sink_columns`, as error messages name it."""
 
     key_named_in_errors: str
+    """The config key that a ConfigError about the step names: a key of the transform, or ``sink.class``."""
     stage: str
+    """Connect's name of the stage of the step, in the error of a row that fails in it (:data:`ERROR_TYPE`)."""
     class_name: str
+    """The type of the transform, or the class of the sink, in the error of a row that fails in the step."""
     error_message: str
+    """The message in the error of a row that fails in the step."""
 
 
 class _TolerantPlan:
@@ -156,8 +159,8 @@ class _TolerantPlan:
             {
                 TOLERANCE_KEY: [
                     f"{TOLERANCE_KEY}=all cannot be used with {self._step.key_named_in_errors}: Spark runs this step "
-                    f"as {name}, which loses the original record of a row; set errors.tolerance=none, or remove the "
-                    "transform"
+                    f"as {name}, which loses the original record of a row; set errors.tolerance=none, or "
+                    "replace the transform or sink"
                 ]
             }
         )

@@ -46,7 +46,7 @@ class GenerationId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The generation that ``text`` names.
+        """The generation id with the text ``text``, which has the form ``<number>-<id>``.
 
         :raises ValueError: when ``text`` is not ``<number>-<id>``.
         """
@@ -62,7 +62,8 @@ def connector_folder(location: Path, connector: ConnectorName, incarnation: Inca
 
 
 def generation_folder(connector_path: Path, number: int) -> Path:
-    """The folder of generation ``number``; ``connector_path`` is the connector's folder."""
+    """The folder of generation ``number``; ``connector_path`` is the connector's folder, and also the folder of
+    generation 0."""
     return connector_path / f"gen-{number}" if number else connector_path
 
 

@@ -14,10 +14,10 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.positions import Positions
 
 DOCUMENT_VERSION = 1
-"""The version of the form of documents without changed positions."""
+"""The version of the form of documents (manifests and plans) without changed positions."""
 CHANGE_DOCUMENT_VERSION = 2
-"""The version of the form of documents with a change of positions, which workers of older versions must not read: they
-would ignore the change."""
+"""The version of the form of documents (manifests and plans) with a change of positions. Workers of older versions must
+not read such a document: they would ignore the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,8 @@ class PositionChange:
     """A change of a connector's positions that a user has ordered."""
 
     positions: Mapping[str, int | None]
-    """The new position by the key of the position; None removes the position, so that the input is read again."""
+    """The new position by the key of the position; None removes the position, and the input is then read as a new
+    connector reads it."""
     removes_others: bool = False
     """Whether all positions are removed that :attr:`positions` does not contain."""
 
@@ -48,12 +49,14 @@ class GenerationPlan:
     generation: GenerationId
     """The planned generation."""
     split: Split
+    """The division of the input between the tasks of the planned generation."""
     config: Mapping[str, str] = field(repr=False)
     """The connector's config, with unresolved references."""
     inferred_values: Mapping[str, str]
     """The inferred values of those of the source's keys that the config does not set, by key without ``source.``."""
     initial_positions: Positions
-    """The initial positions of the source partitions that no earlier generation has read."""
+    """The initial positions of the source partitions that no earlier generation has read, or whose positions a user has
+    removed."""
     position_change: PositionChange | None = None
     """The change of positions for which the generation is created; None when it is created for another reason."""
 
@@ -93,12 +96,16 @@ class GenerationPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The manifest of a checkpoint generation, which never changes. The task configs in the config topic are derived
-    from it. The fields without a description are as in :class:`GenerationPlan`."""
+    from the manifest."""
 
     generation: GenerationId
+    """The generation that the manifest describes."""
     split: Split
+    """The division of the input between the generation's tasks."""
     config: Mapping[str, str] = field(repr=False)
+    """The connector's config, with unresolved references, for which the generation was created."""
     inferred_values: Mapping[str, str]
+    """The inferred values of those of the source's keys that the config does not set, by key without ``source.``."""
     positions: Positions
     """The positions at which the generation's tasks begin."""
     absent_partition_positions: Positions

@@ -111,8 +111,8 @@ class SupersededError(CoterieError):
 
 
 def write_generation_zero_manifest(connector_path: Path, manifest: Manifest) -> None:
-    """Write ``manifest``, of generation 0, unless it was written before: a version of Coterie without checkpoint
-    generations has started its tasks. ``connector_path`` is the connector's folder."""
+    """Write ``manifest``, of generation 0, unless it was written before. Generation 0 is the layout of
+    versions of Coterie without checkpoint generations. ``connector_path`` is the connector's folder."""
     assert manifest.generation.number == 0
     create_file_if_absent(connector_path / MANIFEST_FILE, manifest_to_json(manifest))
 
@@ -181,6 +181,7 @@ class ResplitFinisher:
     remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
     """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
     is_source_class_changed: IsSourceClassChanged = is_source_class_never_changed
+    """Returns whether a former and a newer config of the connector name two classes of sources."""
 
     def create_first_generation(self, plan: GenerationPlan) -> Manifest:
         """Create generation 1 of a connector without generations: all tasks begin at the initial positions of ``plan``.

@@ -33,12 +33,14 @@ class UnmovablePositionStore:
     WorldError, and :meth:`initialize` asserts that there are no positions to write."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
+        """:raises WorldError: always."""
         raise WorldError(
             f"The positions in {checkpoint} cannot be moved to another checkpoint: keep the connector's sink, or "
             "create a connector under another name"
         )
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
+        """Write nothing: assert that ``positions`` is empty."""
         assert not positions, "positions of such a source cannot be written into a checkpoint"
 
 

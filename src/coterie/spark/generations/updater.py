@@ -107,7 +107,8 @@ class PositionChangeRequest:
     """The function by which the connector's source is divided between tasks. Used when the connector has no generation
     of its class of source."""
     was_connector_started: bool
-    """As :attr:`GenerationRequest.was_connector_started`."""
+    """Whether the connector has task configs that name a checkpoint generation
+    (:attr:`GenerationRequest.was_connector_started`)."""
 
 
 class GenerationUpdater:
@@ -126,7 +127,7 @@ class GenerationUpdater:
 
     def update(self, request: GenerationRequest) -> Manifest:
         """Create generations until the newest one matches ``request`` or may be kept (:meth:`_may_keep_unmatched`).
-        Then remove old generations, and return the newest one.
+        Then remove old generations, and return the manifest of the newest one.
 
         Only the generation that is the newest at the call is closed if it does not match. A later generation is not
         closed: ``request`` can be older than that generation.
@@ -214,7 +215,8 @@ class GenerationUpdater:
         return is_own_plan
 
     def finish_resplit_if_abandoned(self) -> Manifest | None:
-        """Return the newest generation; None if no task can start in it (:attr:`Manifest.reset_partitions`).
+        """Return the manifest of the newest generation; None if no task can start in it
+        (:attr:`Manifest.reset_partitions`).
 
         If the newest generation is closed, first finish the re-split, unless another worker touches the liveness file
         or finishes the re-split within the liveness timeout, counted from the call: then return None. Also None when
@@ -287,8 +289,9 @@ class GenerationUpdater:
                 and manifest.split.with_partition_name_digests() != request.split.with_partition_name_digests()
             ):
                 raise WorldError(
-                    f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), which cannot "
-                    "be split again: keep this number of tasks, or create a connector under another name"
+                    f"The connector has checkpoints of {len(manifest.split.partitions_by_task)} task(s), and their "
+                    "source partitions cannot be divided in another way: keep the number of tasks and the source "
+                    "partitions, or create a connector under another name"
                 )
             if not is_source_class_changed and isinstance(
                 self._resplit_finisher.position_store, UnmovablePositionStore
