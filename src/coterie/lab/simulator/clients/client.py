@@ -123,6 +123,8 @@ class Client(SimProcess):
         self._send_request("round", make_join_request, self._on_joined, late_max_ms=0)
 
     def _on_joined(self, response: Response) -> None:
+        """Send SyncGroup after a successful JoinGroup; join again at once with the member id of a response with
+        MEMBER_ID_REQUIRED, and later after any other error."""
         assert isinstance(response, JoinGroupResponse)
         self.refused_for_size = response.error is ErrorCode.group_max_size_reached
         match response.error:
@@ -227,6 +229,8 @@ class Client(SimProcess):
         self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit, assignment_number))
 
     def _on_committed(self, assignment_number: int, response: Response) -> None:
+        """Join again if the response to a commit has an error other than REBALANCE_IN_PROGRESS. Ignored if the commit
+        was sent with an earlier assignment."""
         assert isinstance(response, OffsetCommitResponse)
         ignored_errors = (ErrorCode.none, ErrorCode.rebalance_in_progress)
         if assignment_number == self._assignment_number and response.error not in ignored_errors:

@@ -73,6 +73,7 @@ class ClientsFaults(FaultInjector[Client]):
         )
 
     def begin_faults(self) -> None:
+        """Schedule the start of each client, in the next 4 s, and the first fault."""
         for name in self._services:
             self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
         self._schedule_next_fault()
@@ -89,6 +90,8 @@ class ClientsFaults(FaultInjector[Client]):
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def start_service(self, service: str) -> None:
+        """Start a process of the client ``service``, unless one runs or ``service`` is in ``_never_restarted``; later,
+        if no client may start yet because all were killed together."""
         wait_ms = self._no_start_before_ms - self._world.now_ms
         if wait_ms > 0:
             self._world.call_after(wait_ms, partial(self.start_service, service))

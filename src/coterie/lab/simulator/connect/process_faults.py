@@ -66,6 +66,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         ConnectWorker(self._cluster, self.live_processes, name, handover)
 
     def end_faults(self) -> None:
+        """End the faults of the assignors and the repetition of requests, and do the same as for all workers."""
         self._cluster.assignor.fault_probability = 0.0
         self._cluster.connection_faults.repeat_probability = 0.0
         super().end_faults()

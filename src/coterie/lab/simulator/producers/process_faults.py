@@ -48,6 +48,8 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         )
 
     def begin_faults(self) -> None:
+        """Schedule the start of a process of each transactional id, in the next second, and the first fault; begin the
+        reads of the read_committed reader."""
         for transactional_id in self._services:
             self._world.call_after(self._rng.randint(0, 1_000), partial(self.start_service, transactional_id))
         self._schedule_next_fault()

@@ -318,6 +318,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._world.call_after(1_000 if self._have_faults_ended else in_ms, lambda: self.start_service(service))
 
     def start_service(self, service: str) -> None:
+        """Start a process of the worker ``service``, unless one runs, ``service`` is in ``_never_restarted``, or it is
+        in the list of the workers that have not started yet. If its process is ending, try again every 0.5 s."""
         if service in self._never_restarted or service in self._workers_to_start_later:
             return
         process = newest_process(self.live_processes, service)
