@@ -75,7 +75,8 @@ def to_worker_response(response: groups.Response) -> member.Response:
             )
         case groups.ChangeResponse():
             raise AssertionError(
-                "bug in the coordinator: it sends a worker a ChangeResponse, which no request of a worker has"
+                "bug in the coordinator or the lab: a worker receives a ChangeResponse, which no request of a worker "
+                "has"
             )
 
 

@@ -91,4 +91,6 @@ def to_member_response(response: object) -> member.Response:
             error = response.members[0][1] if response.members else response.error
             return member.LeaveResponse(error=error)
         case _:
-            raise AssertionError(f"bug in the coordinator: no request of a worker has this response: {response}")
+            raise AssertionError(
+                f"bug in the coordinator or the lab: no request of a worker has this response: {response}"
+            )

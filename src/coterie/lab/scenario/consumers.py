@@ -95,7 +95,8 @@ class Consumer:
                 self.release_and_join()
             case _:
                 raise AssertionError(
-                    f"bug in the scenario's setup: the consumer {self.name} cannot handle the response {response}"
+                    f"bug in the scenario or the coordinator: the consumer {self.name} cannot handle the response "
+                    f"{response}"
                 )
 
     def send_sync(self, join_response: group_messages.JoinGroupResponse) -> None:

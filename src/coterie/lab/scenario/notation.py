@@ -16,7 +16,7 @@ def parse_jobs(text: str) -> Jobs:
     for word in text.replace(",", " ").split():
         name, kind, number = ConnectorName(word[0]), word[1:2], word[2:]
         if kind not in ("C", "T") or not number.isdigit():
-            raise ValueError(f"{word!r} is not a job: use AC0 for the connector A, AT1 for its task 1")
+            raise ValueError(f"{word!r} is not a job: write AC0 for the connector A, and AT1 for its task 1")
         jobs.append(name if kind == "C" else ConnectorTaskId(name, int(number)))
     return Jobs.of(jobs)
 

@@ -139,7 +139,10 @@ class ScenarioWorker:
                 case MembershipLost():
                     self.scenario.enqueue_call(self.handle_lost_membership)
                 case MembershipRefused(reason=reason):
-                    raise AssertionError(f"bug in the scenario's setup: a worker's membership was refused: {reason}")
+                    raise AssertionError(
+                        f"bug in the scenario or the machines: the group has refused the worker {self.name} "
+                        f"permanently: {reason}"
+                    )
                 case _:
                     pass  # log lines, and states of the member that only a herder needs
 

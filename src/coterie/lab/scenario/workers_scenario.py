@@ -63,7 +63,9 @@ class WorkersScenario(GroupScenario):
         :raises ValueError: when the worker runs already.
         """
         if name in self.workers:
-            raise ValueError(f"the worker {name} runs already")
+            raise ValueError(
+                f"cannot start the worker {name}, because it runs already: end it first, or use another name"
+            )
         self.workers[name] = ScenarioWorker(
             self,
             self.fleet,

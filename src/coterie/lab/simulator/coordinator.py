@@ -140,7 +140,7 @@ class CoordinatorDisk(FaultyDisk):
 
 
 class SimCoordinator:
-    """The coordinator of one group, which crashes and restarts. It starts when it is created."""
+    """The coordinator of one classic group, which faults crash and restart. It starts when it is created."""
 
     def __init__(
         self, world: World, checker: CoordinatorChecker, *, group_id: GroupId, limits: Limits, steps: Steps

@@ -72,7 +72,8 @@ class FaultInjector(ABC, Generic[SimProcessT]):
             self.start_service(service)
 
     def _schedule_next_fault(self) -> None:
-        """Schedule one random fault, and after it the next one."""
+        """Schedule a call of :meth:`_inject_fault` after a random time, with the seed's mean time between two
+        faults."""
         self._world.call_after(1 + int(self._rng.expovariate(1 / self._mean_interval_ms)), self._inject_fault)
 
     def _inject_fault(self) -> None:

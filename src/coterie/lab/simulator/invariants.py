@@ -200,7 +200,7 @@ class Invariant(StrEnum):
 
 
 class Violation(Exception):
-    """An invariant is broken: a machine, or code that the simulation runs with it, has a bug."""
+    """Reports a broken invariant: a machine, or other code that runs in the simulation, has a bug."""
 
     def __init__(self, invariant: Invariant, description: str) -> None:
         """``description`` says how ``invariant`` is broken."""

@@ -9,7 +9,8 @@ from coterie.lab.simulator.world import World
 
 
 class Direction(StrEnum):
-    """The direction of a message. The values are part of records."""
+    """The direction of a message; `TO_WORKER` is also that to a client or a producer. The values are part of
+    records."""
 
     TO_BROKER = "to broker"
     TO_WORKER = "to worker"

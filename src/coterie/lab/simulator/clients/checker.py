@@ -136,7 +136,8 @@ class ClientsChecker:
                     self._own_retention_ms[partition] = step.event.retention_ms
             case PendingOffsetWritten():
                 raise AssertionError(
-                    "the group writes a pending offset, but no simulated client commits offsets in a transaction"
+                    "bug in the coordinator or the simulator: the group writes a pending offset, but no simulated "
+                    "client commits offsets in a transaction"
                 )
             case OffsetRemoved(partition=partition):
                 if (reason_to_keep := self._reason_to_keep_offset(step, partition)) is not None:

@@ -88,8 +88,7 @@ class ConnectChecker(WorkersChecker):
             raise Violation(
                 Invariant.CONFIGURED_TO_THE_END,
                 f"{process.name} reports the configured jobs at the config offset {config_offset}, but the log ended "
-                "at "
-                f"{process.log_end_when_led} when the process learned that it is the leader",
+                f"at {process.log_end_when_led} when the process learned that it is the leader",
             )
 
     def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:

@@ -103,7 +103,7 @@ class ServerAssignor(Protocol):
 
 
 class SimConnectCoordinator:
-    """The coordinator of one connect group, which crashes and restarts. It starts when it is created."""
+    """The coordinator of one connect group, which faults crash and restart. It starts when it is created."""
 
     def __init__(
         self,
@@ -194,13 +194,13 @@ class SimConnectCoordinator:
     def inspect_group(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
         """Call ``look`` with the group, and return the result; None if the coordinator is down. ``group_id`` must be
         that of this coordinator's group."""
-        assert group_id == self._group_id, "another group than the one of this coordinator"
+        assert group_id == self._group_id, "the group is not that of this coordinator"
         return look(self.group) if self.is_up else None
 
     def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
         """Let the machine handle ``notification`` now, unless the coordinator is down. ``group_id`` must be that of
         this coordinator's group."""
-        assert group_id == self._group_id, "another group than the one of this coordinator"
+        assert group_id == self._group_id, "the group is not that of this coordinator"
         if self.is_up:
             self.feed_event(notification)
 

@@ -62,7 +62,9 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, ConnectPlaceHandover), "a membership of a connect group"
+        assert handover is None or isinstance(handover, ConnectPlaceHandover), (
+            "the handover is not that of a connect group"
+        )
         ConnectWorker(self._cluster, self.live_processes, name, handover)
 
     def end_faults(self) -> None:

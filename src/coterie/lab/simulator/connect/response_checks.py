@@ -107,8 +107,9 @@ class ResponseChecker:
             )
 
     def _check_prepared_snapshot(self, snapshot: GroupSnapshot) -> None:
-        """Check that the coordinator never sends two different inputs of the computation, which are the configured jobs
-        and the members' claims, drains and assignor metadata, with the same group epoch, also after a crash.
+        """Check that ``snapshot`` has the same input of the computation as all earlier snapshots with its group epoch,
+        also those before a crash. This input is the configured jobs and the members' claims, drains and assignor
+        metadata.
 
         :raises Violation: EPOCH_GIVEN_ONCE.
         """

@@ -134,8 +134,7 @@ class StepChecker:
                 raise Violation(
                     Invariant.RELEASED_AS_RULED,
                     f"{holder} no longer holds {text}, which it has not given back, and neither its session nor the "
-                    "grace of its "
-                    "connection has ended",
+                    "grace of its connection has ended",
                 )
 
     def _is_release_explained(self, step: ConnectStep, holder: MemberId, job: Job) -> bool:
@@ -264,8 +263,7 @@ class StepChecker:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
                 f"the group epoch rises to {after.group_epoch} with the event {type(step.event).__name__}, but "
-                "nothing has "
-                "changed",
+                "nothing has changed",
             )
         if after.assignment_epoch != before.assignment_epoch and not (
             before.assignment_epoch < after.assignment_epoch <= after.group_epoch
@@ -274,8 +272,7 @@ class StepChecker:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
                 f"the assignment epoch changes from {before.assignment_epoch} to {after.assignment_epoch} with the "
-                "event "
-                f"{type(step.event).__name__}, the group epoch is {after.group_epoch}",
+                f"event {type(step.event).__name__}, the group epoch is {after.group_epoch}",
             )
 
     def _check_computation_is_needed(self, group: Group) -> None:
@@ -329,8 +326,7 @@ class StepChecker:
                 raise Violation(
                     Invariant.LEGAL_TARGET,
                     f"the assigned, deferred and unplaceable jobs are {sorted(map(str, everywhere))}, the configured "
-                    "jobs "
-                    f"are {job_list_text(group.configured_jobs)}",
+                    f"jobs are {job_list_text(group.configured_jobs)}",
                 )
 
     def _check_member_and_job_epochs(self, group: Group) -> None:

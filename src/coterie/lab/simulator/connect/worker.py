@@ -137,7 +137,8 @@ class ConnectWorker(ConnectProcess):
                 self._add_process_record(RecordKind.SUSPENDS)
             case Rejoin() | SendAssignments():
                 raise AssertionError(
-                    f"a herder in a connect group sends {type(order).__name__}, which only classic groups have"
+                    f"bug in the herder: in a connect group it orders {type(order).__name__}, which only classic "
+                    "groups have"
                 )
             case _:
                 pass
@@ -160,11 +161,13 @@ class ConnectWorker(ConnectProcess):
         with MachineCheck("herder"):
             match effect.news:
                 case JobsAssigned(jobs=jobs):
-                    assert not jobs & self._announced, "listeners receive a job as assigned that they have as assigned"
+                    assert not jobs & self._announced, (
+                        "the listeners receive a job as assigned twice, without a stop between"
+                    )
                     self._announced |= jobs
                 case JobsRevoked(jobs=jobs) | JobsLost(jobs=jobs):
                     assert jobs <= self._announced, (
-                        "listeners receive a job as stopped that they do not have as assigned"
+                        "the listeners receive a job as stopped that they have not received as assigned"
                     )
                     self._announced -= jobs
 
@@ -249,7 +252,9 @@ class ConnectWorker(ConnectProcess):
         """Record an assignment that the member has received, check its member epoch, and store its jobs, its epochs and
         whether this process is the leader."""
         details = assigned.protocol_details
-        assert isinstance(details, AssignmentDetails), "the assignment of a connect group"
+        assert isinstance(details, AssignmentDetails), (
+            "the member of a connect group reports an assignment without the details of one"
+        )
         self._add_process_record(
             RecordKind.ASSIGNED,
             assigned.epoch,

@@ -43,7 +43,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, PlaceHandover), "a membership of a classic group"
+        assert handover is None or isinstance(handover, PlaceHandover), "the handover is not that of a classic group"
         FleetWorker(self._cluster, self.live_processes, name, handover)
 
     def _prepare_last_start(self, name: str) -> None:

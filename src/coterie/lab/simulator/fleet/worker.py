@@ -133,17 +133,22 @@ class FleetWorker(FleetProcess):
                     self.cluster.checker.on_round_computed(self, self.requested_round, computed)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
                 raise AssertionError(
-                    f"a herder in a classic group sends {type(order).__name__}, which only connect groups have"
+                    f"bug in the herder: in a classic group it orders {type(order).__name__}, which only connect "
+                    "groups have"
                 )
             case _:
                 pass
         self.feed_member(order)
 
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
-        raise AssertionError("a herder in a classic group orders ComputeTarget, which only connect groups have")
+        raise AssertionError(
+            "bug in the herder: in a classic group it orders ComputeTarget, which only connect groups have"
+        )
 
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
-        raise AssertionError("a herder in a classic group orders NotifyListeners, which only connect groups have")
+        raise AssertionError(
+            "bug in the herder: in a classic group it orders NotifyListeners, which only connect groups have"
+        )
 
     # -- the member --------------------------------------------------------------------------------------------------
 

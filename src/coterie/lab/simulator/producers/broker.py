@@ -73,7 +73,8 @@ class StoreDisk(FaultyDisk):
 
 
 class SimBroker:
-    """The broker of one log, which crashes and restarts. It starts when it is created."""
+    """The broker with the topic and its producers' transactions, which faults crash and restart. It starts when it is
+    created."""
 
     def __init__(self, world: World, checker: ProducersChecker, store: Store, topic: SimTopic) -> None:
         self._world = world
@@ -85,7 +86,7 @@ class SimBroker:
         self.start()
 
     def use_up_epochs(self, transactional_id: str, *, epochs_left: int) -> None:
-        """Store a producer for ``transactional_id`` whose producer id has only ``epochs_left`` epochs left."""
+        """Store a producer id for ``transactional_id`` of which only ``epochs_left`` epochs are left."""
         self._store.begin()
         producer = ProducerIdAndEpoch(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
         written = TransactionWritten(

@@ -201,7 +201,8 @@ class ProducersChecker:
         self._ended_transactions.update(ended_transactions)
 
     def on_partitions_updated(self) -> None:
-        """Check each partition's last stable offset, after the broker has updated it.
+        """Check, after the broker has updated its partitions, that no last stable offset is beyond the first offset of
+        an open transaction.
 
         :raises Violation: STABLE.
         """
@@ -374,8 +375,9 @@ class ProducersChecker:
             )
 
     def _check_marker(self, number: int, batches: Sequence[LogBatch], *, is_commit: bool) -> TransactionContents:
-        """Check a new marker, which ends the transaction of ``batches`` in partition ``number``. Returns the
-        transaction.
+        """Check a new commit or abort marker, which ends the transaction of ``batches`` in partition ``number``. The
+        transaction must not have a marker of the other kind; a commit must have been requested, and ``batches`` must
+        then be all batches that the producer has sent to the partition, in order. Returns the transaction.
 
         :raises Violation: ALL_OR_NOTHING, COMMITTED_ONLY, EXACTLY_ONCE.
         """

@@ -76,7 +76,11 @@ def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -
 
 def unsettled_reason(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
     """The reason why the producers have not settled; None when every transaction has ended, every producer has
-    committed its last one, and the read_committed reader has read all logs to their end."""
+    committed its last transaction, and the read_committed reader has read all logs to their end. Lets the reader read
+    on.
+
+    :raises Violation: COMMITTED_ONLY.
+    """
     if open_ids := play.broker.ids_of_open_transactions():
         return f"the transactions of {open_ids} are open"
     for producer in producers:

@@ -13,7 +13,8 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
 
 
 class WorkerProcess(SimProcess, ABC):
-    """One process of a worker. Its subclasses and `runtime.SimTaskRuntime` write these fields."""
+    """One process of a worker, as far as the invariant checks read it. Its subclasses and `runtime.SimTaskRuntime`
+    write these fields."""
 
     def __init__(
         self, world: World, live_processes: dict[str, Self], service: str, herder: Herder, setup: WorkerSetup

@@ -41,7 +41,7 @@ from coterie.nouns.membership import (
 
 
 class Worker(WorkerProcess):
-    """One process of a worker. A subclass adds its member of the group."""
+    """One process of a worker: the real herder with its simulated shells. A subclass adds its member of the group."""
 
     def __init__(
         self,
@@ -255,8 +255,9 @@ class Worker(WorkerProcess):
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(
-                    f"the herder orders {type(chore).__name__} as a chore; Leave is an order to the member, and in the "
-                    "simulation no checkpoint generation is closed and no user asks for plug-ins or offsets"
+                    f"bug in the herder or the simulator: the herder orders the chore {type(chore).__name__}, but "
+                    "Leave is an order to the member, and in the simulation no checkpoint generation is closed, and no "
+                    "user asks for plug-ins or offsets"
                 )
 
     def _close_intake_or_runtime(self, chore: herder.CloseRequestIntake | herder.CloseRuntime) -> None:
