@@ -212,7 +212,7 @@ def test_the_command_writes_digests_and_reports_different_ones(
     kept.write_text(kept.read_text().replace("1 ", "1 0"))
     capsys.readouterr()
     assert main([*play, "--compare", str(kept)]) == 1
-    assert capsys.readouterr().out == f"1 of 2 digests are not those of {kept}: seeds [1]\n"
+    assert capsys.readouterr().out == f"1 of 2 digests are missing in {kept} or differ from it: seeds [1]\n"
 
 
 def test_two_processes_print_the_seeds_in_the_order_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:

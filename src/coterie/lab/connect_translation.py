@@ -58,7 +58,11 @@ def to_coordinator_request(
 
 
 def to_worker_response(response: groups.Response) -> member.Response:
-    """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine."""
+    """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine. The
+    response to ConnectGroupDescribe has no description if it has an error.
+
+    :raises AssertionError: for a `ChangeResponse`, because no worker sends a request with this response.
+    """
     match response:
         case HeartbeatResponse() | PrepareAssignmentResponse() | InstallAssignmentResponse():
             return response
@@ -70,7 +74,10 @@ def to_worker_response(response: groups.Response) -> member.Response:
                 description=_to_group_description(response) if is_described else None,
             )
         case groups.ChangeResponse():
-            raise AssertionError("a worker receives a ChangeResponse, but no worker sends a request with this response")
+            raise AssertionError(
+                "bug in the coordinator or the lab: a worker receives a ChangeResponse, which no request of a worker "
+                "has"
+            )
 
 
 def _to_group_description(response: groups.DescribeGroupResponse) -> GroupDescription:

@@ -1,5 +1,5 @@
-"""The step functions of the machines as methods of one class. An observer overrides the methods, to see each machine
-before and after its step."""
+"""The step functions of the machines as methods of one class. A subclass that overrides the methods sees each machine
+before and after each step."""
 
 from coterie.engine.output import Output
 from coterie.groups.classic import machine as group_machine
@@ -20,8 +20,8 @@ from coterie.member.connect.state import Member as ConnectMember
 
 
 class Steps:
-    """The functions that the simulator and the scenarios call for every event of a machine. Each one changes the
-    machine's state and returns its output."""
+    """The functions that the simulator and the scenarios call for every event of a machine. Each function changes the
+    machine's state in place and returns the output of the step."""
 
     def step_classic_group(
         self, group: Group, event: group_messages.Event, *, now_ms: int
@@ -53,4 +53,4 @@ class Steps:
 
 
 STEPS = Steps()
-"""The step functions without an observer."""
+"""The step functions of the machines, and nothing else."""

@@ -15,8 +15,9 @@ def to_group_request(
     *,
     fresh_member_id: Callable[[str], MemberId],
 ) -> groups.Request:
-    """``request`` of the worker ``worker``, in the form in which the broker's API passes it to the group's coordinator.
-    ``fresh_member_id`` returns a new member id that begins with its argument."""
+    """``request`` of the worker named ``worker``, in the form in which the broker's API passes it to the group's
+    coordinator. ``worker`` becomes the client id. ``fresh_member_id`` is called for a JoinGroup only: it receives the
+    instance id or ``worker``, with which the new member id should begin."""
     match request:
         case member.HeartbeatRequest():
             return groups.Heartbeat(
@@ -58,7 +59,11 @@ def to_group_request(
 
 
 def to_member_response(response: object) -> member.Response:
-    """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine."""
+    """The coordinator's ``response``, in the form in which the worker's client passes it to the member machine. The
+    response to LeaveGroup has the error of the one member that the worker's request named.
+
+    :raises AssertionError: when no request of a worker has such a response.
+    """
     match response:
         case groups.HeartbeatResponse():
             return member.HeartbeatResponse(error=response.error)
@@ -86,4 +91,6 @@ def to_member_response(response: object) -> member.Response:
             error = response.members[0][1] if response.members else response.error
             return member.LeaveResponse(error=error)
         case _:
-            raise AssertionError(f"no request of a worker has this response: {response}")
+            raise AssertionError(
+                f"bug in the coordinator or the lab: no request of a worker has this response: {response}"
+            )

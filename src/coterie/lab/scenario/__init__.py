@@ -1,2 +1,2 @@
-"""Scenarios of the source documents, run by the real machines; a transcript contains the commands of a scenario and the
-lines that they print."""
+"""Scenarios from the documents that specify the protocols, run by the real machines. A transcript is a text with the
+commands of a scenario and the lines that these commands print."""

@@ -1,11 +1,11 @@
-"""A scenario of ordinary consumers: a real coordinator, and eager members, which release all partitions for each
+"""A scenario of ordinary consumers: the real coordinator, and eager members, which release all partitions before each
 rebalance.
 
 A member here is the smallest consumer that the protocol permits: JoinGroup, SyncGroup, a heartbeat every 3 s whose
 response reports a rebalance, and LeaveGroup, which a static member (KIP-345) does not send. The transcript's commands:
 
     > partitions P0 P1 P2     set the partitions that the group reads
-    > C1 joins                a consumer starts; `C1 joins as a static member` sets its name as its instance id
+    > C1 joins                a consumer starts; after `C1 joins as a static member` its name is its instance id
     > C1 stops                the consumer is stopped cleanly: it sends LeaveGroup, unless it is static
     > wait 3 s                time passes
     > count from here         set the counts of rebalances and of stopped partitions to 0
@@ -28,7 +28,7 @@ REBALANCE_TIMEOUT_MS = 300_000
 
 
 class Consumer:
-    """One consumer of the group, eager: it releases all partitions before each join."""
+    """One consumer of the group, an eager member: it releases all partitions before each JoinGroup."""
 
     def __init__(
         self, scenario: "ConsumersScenario", name: str, instance_id: InstanceId | None, start_number: int
@@ -38,13 +38,16 @@ class Consumer:
         self.name = name
         self.instance_id = instance_id
         self.fresh_member_id = MemberId(f"{name}-{start_number}")
+        """The member id that the coordinator gives to the consumer if it joins without one."""
         self.member_id = group_messages.NO_MEMBER
         self.generation = group_messages.NO_GENERATION
         self.partitions: tuple[str, ...] = ()
+        """The names of the partitions that the consumer reads."""
         self.next_heartbeat_at_ms: int | None = None
+        """When the next heartbeat is to be sent; None while the consumer waits for a response."""
 
     def release_and_join(self) -> None:
-        """Release all partitions, as an eager member must, then send JoinGroup."""
+        """Release all partitions, as an eager member must, then queue JoinGroup."""
         if self.partitions:
             self.scenario.report_stopped_partitions(self.name, self.partitions)
             self.partitions = ()
@@ -68,8 +71,11 @@ class Consumer:
         )
 
     def handle_response(self, response: group_messages.Response) -> None:
-        """Do what the coordinator's response ``response`` asks for: send SyncGroup, join again, or keep sending
-        heartbeats."""
+        """Do what must follow ``response``, the coordinator's response to a request of this consumer: send SyncGroup,
+        join again, or plan the next heartbeat.
+
+        :raises AssertionError: for a response with an error that does not occur in a correct scenario.
+        """
         match response:
             case group_messages.JoinGroupResponse(error=ErrorCode.none):
                 self.member_id, self.generation = response.member_id, response.generation
@@ -89,11 +95,13 @@ class Consumer:
                 self.release_and_join()
             case _:
                 raise AssertionError(
-                    f"bug in the scenario's setup: the consumer {self.name} cannot handle the response {response}"
+                    f"bug in the scenario or the coordinator: the consumer {self.name} cannot handle the response "
+                    f"{response}"
                 )
 
     def send_sync(self, join_response: group_messages.JoinGroupResponse) -> None:
-        """Send SyncGroup after the response ``join_response``; the leader computes the assignments."""
+        """Queue SyncGroup after the JoinGroup response ``join_response``; if this consumer is the leader and has to
+        compute the assignments, with all assignments."""
         is_leader = join_response.leader == self.member_id and not join_response.skip_assignment
         assignments = (
             self.scenario.range_assignments([member.member_id for member in join_response.members]) if is_leader else ()
@@ -110,7 +118,7 @@ class Consumer:
         )
 
     def send_heartbeat(self) -> None:
-        """Send a heartbeat. Its response sets the time of the next one."""
+        """Queue a heartbeat. Its response sets the time of the next one."""
         self.next_heartbeat_at_ms = None
         self.scenario.send_request(
             lambda reply_to: group_messages.Heartbeat(
@@ -126,7 +134,9 @@ class ConsumersScenario(GroupScenario):
     def __init__(self, *, steps: Steps = STEPS) -> None:
         super().__init__(GroupId("article"), steps)
         self.partitions: tuple[str, ...] = ()
+        """The names of the partitions that the group reads."""
         self.consumers: dict[str, Consumer] = {}
+        """The running consumers, by name."""
         self.rebalance_count = 0
         """Number of rebalances since the start, or since `count from here`."""
         self.stopped_partition_count = 0
@@ -136,8 +146,9 @@ class ConsumersScenario(GroupScenario):
         """Perform the commands of ``blocks`` in order. Returns the same blocks, each with the lines that its command
         prints now.
 
-        :raises ValueError: when a command is unknown.
+        :raises ValueError: when a command is unknown, or its number of seconds is not a whole number.
         :raises KeyError: when a command stops a consumer that does not run.
+        :raises AssertionError: when a consumer gets a response that does not occur in a correct scenario.
         """
         return [self._run_transcript_block(block) for block in blocks]
 
@@ -166,17 +177,22 @@ class ConsumersScenario(GroupScenario):
                     f"rebalances: {self.rebalance_count}, partitions stopped: {self.stopped_partition_count}"
                 )
             case _:
-                raise ValueError(f"unknown command: {block.command}")
+                raise ValueError(f"unknown command: {block.command}; see the list in coterie.lab.scenario.consumers")
         return replace(block, output_lines=tuple(self.printed_lines))
 
     def start_consumer(self, name: str, instance_id: InstanceId | None) -> None:
-        """Start the consumer ``name``; it is static if ``instance_id`` is not None."""
+        """Start the consumer ``name``, a static member if ``instance_id`` is not None, and run until the group is idle.
+        A running consumer with this name is dropped without LeaveGroup."""
         self.consumers[name] = Consumer(self, name, instance_id, self._count_member_start(name))
         self.consumers[name].release_and_join()
         self.run_until_idle()
 
     def stop_consumer(self, name: str) -> None:
-        """Stop the consumer ``name`` cleanly: a dynamic member sends LeaveGroup, a static one does not."""
+        """Stop the consumer ``name`` cleanly, and run until the group is idle: a dynamic member sends LeaveGroup, a
+        static one does not.
+
+        :raises KeyError: when the consumer does not run.
+        """
         consumer = self.consumers.pop(name)
         self.report_stopped_partitions(name, consumer.partitions)
         if consumer.instance_id is None:
@@ -189,9 +205,9 @@ class ConsumersScenario(GroupScenario):
     # -- called by the consumers --------------------------------------------------------------------------------------
 
     def range_assignments(self, members: list[MemberId]) -> tuple[tuple[MemberId, bytes], ...]:
-        """The member ids with their encoded assignments by the range assignor over one topic: each member receives
-        consecutive partitions; if the partitions cannot be divided evenly, the first members, sorted by id, receive one
-        more."""
+        """The encoded assignments of ``members`` by the range assignor over one topic, each with its member id: each
+        member receives consecutive partitions; if the partitions cannot be divided evenly, the first members, sorted by
+        id, receive one more than the others."""
         ordered = sorted(members)
         partitions_each, members_with_one_more = divmod(len(self.partitions), len(ordered))
         end_indexes = [

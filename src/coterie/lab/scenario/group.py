@@ -1,5 +1,5 @@
-"""Base class of the scenarios of workers and of consumers: the real coordinator of one group, on a clock that only
-`GroupScenario.advance_clock` moves, over a network without delay."""
+"""The base class of the scenarios of workers and of consumers: the real coordinator of one classic group, on a clock
+that only `GroupScenario.advance_clock` moves, over a network without delays."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,44 +16,47 @@ from coterie.nouns.ids import Generation, GroupId
 
 
 class GroupScenario(ABC):
-    """The coordinator of one group, its timers, and the queue of calls to make at the current time. A subclass adds the
-    members."""
+    """The coordinator of one classic group, its timers, and the queue of calls to make at the current time. A subclass
+    adds the members."""
 
     def __init__(self, group_id: GroupId, steps: Steps) -> None:
         self.steps = steps
         self.now_ms = 0
+        """The time of the scenario's clock, in ms since the start of the scenario."""
         self.printed_lines: list[str] = []
         """The lines that the present command has printed so far; a subclass clears them before each command."""
         self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # KIP-415: "start rebalancing immediately"
         self._timers = Timers[TimerKey]()
         self._request_ids = map(ReplyTo, count(1))
-        """The ids of future requests, 1, 2, 3, …"""
+        """An iterator over the ids of future requests: 1, 2, 3, …"""
         self._response_handlers: dict[ReplyTo, Callable[[Response], None]] = {}
         """By id of each request without a response: the function that receives the response."""
         self._queue: deque[Callable[[], None]] = deque()
         """The calls to make at the current time, in order."""
         self._start_counts: dict[str, int] = {}
-        """How often each member has started."""
+        """By the name of a member's worker or consumer, how often it has started."""
 
     def print_line(self, line: str) -> None:
         """Add ``line`` to the lines that the present command prints."""
         self.printed_lines.append(line)
 
     def enqueue_call(self, callback: Callable[[], None]) -> None:
-        """Queue a call of ``callback``; :meth:`run_until_idle` makes the queued calls in order."""
+        """Queue a call of ``callback`` at the current time; :meth:`run_until_idle` makes the queued calls in order."""
         self._queue.append(callback)
 
     def send_request(
         self, build_request: Callable[[ReplyTo], Request], on_response: Callable[[Response], None]
     ) -> None:
-        """Queue a request to the coordinator. ``build_request`` is called with the request's id when
-        :meth:`run_until_idle` sends the request. The response is queued as a call of ``on_response``."""
+        """Queue a request to the coordinator. When :meth:`run_until_idle` sends the request, ``build_request`` is
+        called with the request's id. When the coordinator responds, a call of ``on_response`` with the response is
+        queued."""
         reply_to = next(self._request_ids)
         self._response_handlers[reply_to] = on_response
         self.enqueue_call(lambda: self._step_coordinator(build_request(reply_to)))
 
     def advance_clock(self, duration_ms: int) -> None:
-        """Advance the clock by ``duration_ms``. Each timer that becomes due on the way fires at its own time."""
+        """Advance the clock by ``duration_ms``. Each timer that becomes due in this time fires at its own time, and the
+        queued calls that it causes are made then."""
         until_ms = self.now_ms + duration_ms
         while (at_ms := self._next_timer_at_ms()) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
@@ -78,20 +81,21 @@ class GroupScenario(ABC):
 
     @abstractmethod
     def _fire_due_timer(self) -> bool:
-        """Fire at most one timer of a member that is due now. Returns whether one was due."""
+        """Fire one timer of a member that is due now, if there is one. Returns whether there was one."""
 
     @abstractmethod
     def _next_timer_times_ms(self) -> Iterable[int | None]:
-        """For each member, the time in ms at which its next timer is due; None if it has none."""
+        """For each member, the time on the scenario's clock, in ms, at which its next timer is due; None if it has no
+        timer."""
 
     @abstractmethod
     def _print_step(self, phase_before: Phase, generation_before: Generation, records: Sequence[Record]) -> None:
-        """Print what a step of the coordinator has changed. Before the step the group was in phase ``phase_before`` and
-        in ``generation_before``; the step has written ``records``."""
+        """Print what the last step of the coordinator has changed. ``phase_before`` and ``generation_before`` are those
+        of the group before the step; ``records`` are what the step has written."""
 
     def _step_coordinator(self, event: Event) -> None:
-        """Step the coordinator with ``event``, print what has changed, and perform the effects. Responses are
-        queued."""
+        """Step the coordinator with ``event``, print what has changed, and perform the effects at once. The calls with
+        responses are queued."""
         phase_before, generation_before = self.group.phase, self.group.generation
         output = self.steps.step_classic_group(self.group, event, now_ms=self.now_ms)
         check_all_invariants(self.group)
@@ -106,6 +110,7 @@ class GroupScenario(ABC):
                     self._timers.cancel(key)
 
     def _next_timer_at_ms(self) -> int | None:
-        """The time of the next timer of the coordinator or of a member; None if there is none."""
+        """The time of the earliest timer of the coordinator and the members, which may have passed; None if there is no
+        timer."""
         deadlines = [self._timers.next_deadline_ms(), *self._next_timer_times_ms()]
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)

@@ -1,6 +1,6 @@
-"""A transcript: a script and the lines that its commands print, in one text.
+"""A transcript of a scenario of workers: commands and the lines that they print, in one text.
 
-    # A line of narration; `# K415 …` quotes the document.
+    # A remark; `# K415 …` quotes the document.
     > a command
     every line that the command prints
 
@@ -8,20 +8,21 @@ The commands:
 
     > config AC0 AT1 AT2      set the configured jobs; if there is a group, its leader requests a round
     > at most 2 moves a round, every 10 s
-                              the leader's limit of moves, and the time between two rounds that move jobs
-    > a delay of 0 s          the scheduled rebalance delay; 0 s switches it off
+                              set the limit of moves of every leader, and the time between two rounds that move jobs
+    > a delay of 0 s          set the scheduled rebalance delay; 0 s switches the delay off
     > play other.txt          run the commands of another transcript; their lines are not printed
     > show                    print the jobs of each worker, the configured jobs and the leader
     > W1 joins                a worker starts; `W1 joins claiming BT1 BT2` or `claiming nothing` is a static worker
                               (KIP-987); `W1 joins speaking sessioned` sets the newest protocol that it offers
-    > W1 drains               a worker drains: it is to release its jobs, to leave and not to return
-    > W1 stops AT1 BT1 slowly from now on these jobs do not stop when they are revoked from the worker
-    > W1 ends its stops       the revoked jobs that the worker is still stopping have stopped
+    > W1 drains               a worker reports that it drains: rounds revoke its jobs; `W1 leaves` must follow
+    > W1 stops AT1 BT1 slowly from now on the stops of these jobs do not end before `W1 ends its stops`
+    > W1 ends its stops       the stops of the revoked jobs that the worker is still stopping end
     > W1 dies                 a worker ends without LeaveGroup
     > W1 leaves               a worker is stopped cleanly
-    > W1 rejoins              a worker sends JoinGroup without waiting for its next heartbeat
-    > wait 3 s                time passes (workers send a heartbeat every 3 s; its response requests a rejoin)
+    > W1 rejoins              a worker sends JoinGroup now
+    > wait 3 s                time passes (workers send a heartbeat every 3 s; its response reports a rebalance)
     > wait until the delay is over
+                              time passes until the scheduled rebalance delay of a worker is over
 """
 
 from collections.abc import Callable
@@ -35,24 +36,26 @@ from coterie.wire.connect import ConnectProtocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptBlock:
-    """One command of a transcript, with the remarks and the lines that belong to it. If a transcript ends with remarks,
-    its last block contains these and no command."""
+    """One command of a transcript, with the remarks and the lines that belong to it. If a transcript ends with remarks
+    or blank lines after all printed lines, its last block contains these and no command."""
 
     command: str | None
+    """The text after ``> ``; None in a last block without a command."""
     remarks_after_command: tuple[str, ...] = field(default=())
     """The remarks (lines that begin with ``#``) directly after the command, before the printed lines. Remarks and blank
     lines after the printed lines belong to the next block's ``lines_before_command``."""
     output_lines: tuple[str, ...] = field(default=())
-    """The lines that the command printed."""
+    """The lines that the command prints: in a parsed transcript those in its text, after a run those of the run."""
     lines_before_command: tuple[str, ...] = field(default=())
     """The remarks and blank lines before the command."""
 
 
 def parse_transcript(text: str) -> list[TranscriptBlock]:
-    """The blocks of the transcript ``text``. Remarks at its end become a last block without a command.
+    """The blocks of the transcript ``text``. Remarks and blank lines after the last printed line become a last block
+    without a command.
 
-    :raises ValueError: when a line is not a command, a remark, a blank line, or a printed line that directly follows
-        its command, a remark directly after the command, or another printed line.
+    :raises ValueError: when a line that is no command, no remark and not blank does not directly follow a command, a
+        remark directly after the command, or another printed line.
     """
     blocks: list[TranscriptBlock] = []
     pending_lines: list[str] = []
@@ -83,7 +86,7 @@ def parse_transcript(text: str) -> list[TranscriptBlock]:
 
 
 def render_transcript(blocks: list[TranscriptBlock]) -> str:
-    """The text of the transcript with these blocks: the inverse of `parse_transcript`."""
+    """The text of the transcript with ``blocks``: the inverse of `parse_transcript`."""
     lines: list[str] = []
     for block in blocks:
         lines += block.lines_before_command
@@ -105,8 +108,8 @@ def run_transcript(
     ``read_transcript`` returns the text of another transcript by its file name. ``protocol`` is the newest protocol
     that workers offer, unless the command that starts them sets another.
 
-    :raises ValueError: when a command is unknown or cannot be performed.
-    :raises KeyError: when a command names a worker that does not run.
+    :raises ValueError: when a command is unknown, has an invalid argument, or cannot be performed now.
+    :raises KeyError: when a command needs a worker that does not run; also `config` while the leader is a dead worker.
     """
     scenario = WorkersScenario(protocol, steps=steps)
     return [_run_transcript_block(scenario, block, read_transcript) for block in blocks]
@@ -115,7 +118,7 @@ def run_transcript(
 def _run_transcript_block(
     scenario: WorkersScenario, block: TranscriptBlock, read_transcript: Callable[[str], str]
 ) -> TranscriptBlock:
-    """Perform the command of ``block``. Returns the block with the lines that it prints."""
+    """Perform the command of ``block``, if it has one. Returns the block with the lines that the command prints now."""
     if block.command is None:
         return block
     scenario.printed_lines.clear()
@@ -124,11 +127,12 @@ def _run_transcript_block(
 
 
 def _run_command(scenario: WorkersScenario, command: str, read_transcript: Callable[[str], str]) -> None:
-    """Perform ``command``, a line of a transcript without its ``>``. The lines that it prints are added to those of
-    ``scenario``; a `play` command removes them.
+    """Perform ``command``, a line of a transcript without its ``>``. The lines that it prints are added to
+    ``scenario.printed_lines``; at the end of a `play` command all lines there are removed.
 
-    :raises ValueError: when the command is unknown or cannot be performed.
-    :raises KeyError: when the command names a worker that does not run.
+    :raises ValueError: when the command is unknown, has an invalid argument, or cannot be performed now.
+    :raises KeyError: when the command needs a worker that does not run; also `config` while the leader is a dead
+        worker.
     """
     match command.split():
         case ["play", name]:
@@ -151,7 +155,10 @@ def _run_command(scenario: WorkersScenario, command: str, read_transcript: Calla
 
 
 def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
-    """Perform `config`, `at most` or `a delay of`: set the configured jobs, or the rebalance policy of all leaders."""
+    """Perform `config`, `at most` or `a delay of`: set the configured jobs, or the rebalance policy of all leaders.
+
+    :raises ValueError: when the command is unknown or has an invalid argument.
+    """
     fleet = scenario.fleet
     match command.split():
         case ["config", *jobs]:
@@ -168,7 +175,11 @@ def _run_settings_command(scenario: WorkersScenario, command: str) -> None:
 
 
 def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]) -> None:
-    """Perform the command whose first word is ``worker``, a worker's name, and whose other words are ``words``."""
+    """Perform the command whose first word is ``worker``, a worker's name, and whose other words are ``words``.
+
+    :raises ValueError: when the command is unknown, has an invalid argument, or starts a worker that runs.
+    :raises KeyError: when the command needs a running worker and this worker does not run.
+    """
     match words:
         case ["joins"]:
             scenario.start_worker(worker)
@@ -195,17 +206,21 @@ def _run_worker_command(scenario: WorkersScenario, worker: str, words: list[str]
 
 
 def _protocol_of_setting(setting: str) -> ConnectProtocol:
-    """The protocol with the value ``setting`` of ``connect.protocol``.
+    """The protocol that ``setting``, a value of the config key ``connect.protocol``, names.
 
     :raises ValueError: when there is no such protocol.
     """
     if setting not in {protocol.setting for protocol in ConnectProtocol}:
-        raise ValueError(f"unknown protocol: {setting}")
+        names = ", ".join(protocol.setting for protocol in ConnectProtocol)
+        raise ValueError(f"unknown protocol {setting!r}; use one of {names}")
     return ConnectProtocol.from_setting(setting)
 
 
 def _run_wait_command(scenario: WorkersScenario, words: list[str]) -> None:
-    """Perform `wait`; ``words`` are the words after it."""
+    """Perform the `wait` command whose other words are ``words``.
+
+    :raises ValueError: when the words are unknown, or no delay is running whose end the command could wait for.
+    """
     match words:
         case ["until", "the", "delay", "is", "over"]:
             ends_at_ms = scenario.delay_ends_at_ms

@@ -1,4 +1,4 @@
-"""One worker of a scenario: a real member, and of a herder only what a scenario needs."""
+"""One worker of a scenario: the real member machine, and of the herder only the parts that a scenario needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,12 +46,14 @@ GROUP_ID = GroupId("fleet")
 
 
 ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
-"""The round that a leader has computed: a cooperative round, or the jobs of each member of an eager group."""
+"""The round that a leader has computed: the outcome of a cooperative round, or the jobs of each member in an eager
+round."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FleetConfig:
-    """What every leader computes rounds from: the jobs that the config topic contains, and the policy."""
+    """The input of every leader's computation of rounds that all workers share: the configured jobs and the rebalance
+    policy. Commands change it."""
 
     configured_jobs: Jobs
     policy: RebalancePolicy
@@ -77,6 +79,7 @@ class ScenarioWorker:
         self.fleet = fleet
         self.name = name
         self.fresh_member_id = fresh_member_id
+        """The member id that the coordinator gives to the worker if it joins without one."""
         self.report_round = report_round
         self.is_draining = False
         self.member = Member(
@@ -90,28 +93,35 @@ class ScenarioWorker:
         )
         self.timers = Timers[Timer]()
         self.owned_jobs = NO_JOBS
+        """The jobs that the worker owns and runs, without those in ``stopping_jobs``."""
         self.slow_jobs = NO_JOBS
-        """The jobs whose stops do not end before :meth:`end_slow_stops`."""
+        """The jobs whose stops, if they are revoked from this worker, do not end before :meth:`end_slow_stops`."""
         self.stopping_jobs = NO_JOBS
         """The revoked jobs whose stops have not ended."""
         self.stopped_jobs = NO_JOBS
         """The jobs that the worker stopped before it joined the present round of an eager group."""
         self.assignor_state = AssignorState()
+        """The cooperative assignor's state after the last round that this worker has computed."""
         self.last_completed_generation = Generation(-1)
-        """The last generation whose assignment the worker has received."""
+        """The last generation whose assignment the worker has received; -1 if it has received none since it last lost
+        its membership."""
         self.group_protocol: ConnectProtocol | None = None
-        """The group's protocol in that generation; None before the first one."""
+        """The group's protocol in the generation ``last_completed_generation``; None if this is -1."""
         self.deferred_until_ms: int | None = None
-        """When the scheduled rebalance delay ends; None while there is none."""
+        """When the scheduled rebalance delay in the worker's last assignment ends; None if it has none or has ended."""
         self.next_moves_at_ms: int | None = None
-        """When the worker, as the leader, requests the round that makes the next moves; None if no moves are
-        postponed."""
+        """When the worker, as the leader, requests the round that makes postponed moves; None if it has postponed no
+        moves."""
         self.eager_assigned_jobs: Jobs | None = None
         """The jobs that the worker, as the leader, assigned in the last round, if that round was eager; otherwise
         None."""
 
     def step_member(self, event: Event) -> None:
-        """Step the member with ``event``, and perform its effects."""
+        """Step the member with ``event``, and perform its effects: requests are queued, and so are this worker's
+        reactions to the member's notifications.
+
+        :raises AssertionError: when the group refuses the worker's membership.
+        """
         for effect in self.scenario.steps.step_classic_member(self.member, event, now_ms=self.scenario.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
@@ -129,12 +139,16 @@ class ScenarioWorker:
                 case MembershipLost():
                     self.scenario.enqueue_call(self.handle_lost_membership)
                 case MembershipRefused(reason=reason):
-                    raise AssertionError(f"bug in the scenario's setup: a worker's membership was refused: {reason}")
+                    raise AssertionError(
+                        f"bug in the scenario or the machines: the group has refused the worker {self.name} "
+                        f"permanently: {reason}"
+                    )
                 case _:
                     pass  # log lines, and states of the member that only a herder needs
 
     def send_request(self, id_: RequestId, request: Request) -> None:
-        """Send the member's ``request`` to the coordinator; the member receives the response to its request ``id_``."""
+        """Queue the member's ``request``, which has the id ``id_``, for the coordinator; the member receives the
+        response later."""
 
         def make_group_request(reply_to: group_messages.ReplyTo) -> group_messages.Request:
             if isinstance(request, JoinRequest) and request.member_id:
@@ -147,7 +161,7 @@ class ScenarioWorker:
         )
 
     def _report_join(self, request: JoinRequest) -> None:
-        """Print that the worker joins, and the jobs that it reports."""
+        """Print that the worker sends JoinGroup, and the owned jobs that it reports."""
         allocation = decode_metadata(request.protocols[0][1])[1].allocation
         verb = "rejoins" if request.reason == rejoin.RELEASED else "joins"
         group = self.scenario.group
@@ -157,19 +171,19 @@ class ScenarioWorker:
         self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
 
     def report_state_to_member(self) -> None:
-        """Give the member the state that it reports in its next join: the owned jobs, with those that are still
+        """Give the member the state that it reports in its next JoinGroup: the owned jobs, with those that are still
         stopping, and whether the worker drains."""
         owned = self.owned_jobs | self.stopping_jobs
         self.step_member(SetWorkerState(config_offset=ConfigOffset(1), owned=owned, draining=self.is_draining))
 
     def stop_all_before_join(self) -> None:
-        """Stop all jobs before the next join, because the group is eager."""
+        """Stop all jobs, because the group is eager; then let the member join."""
         self.scenario.print_line(f"{self.name} stops everything")
         self.owned_jobs, self.stopped_jobs = NO_JOBS, self.owned_jobs
         self.report_state_to_member()
 
     def compute_round(self, request: AssignmentsRequested) -> None:
-        """Compute the round that the member requests, because this worker is the leader."""
+        """Compute the round that the member, as that of the leader, requests, and let it send the assignments."""
         token = RoundToken.checked_token(request.token)
         if token.protocol is ConnectProtocol.EAGER:
             self.compute_eager_round(request)
@@ -177,8 +191,8 @@ class ScenarioWorker:
             self.compute_cooperative_round(request, token)
 
     def compute_eager_round(self, request: AssignmentsRequested) -> None:
-        """Compute an eager round and let the member send it to the group: it assigns all configured jobs if all members
-        have stopped theirs, otherwise none."""
+        """Compute an eager round, and let the member send its assignments to the group. The round assigns all
+        configured jobs if all members have stopped their jobs, otherwise none."""
         all_stopped = have_all_jobs_stopped(
             request, last_seen_generation=self.last_completed_generation, protocol=self.group_protocol
         )
@@ -193,8 +207,8 @@ class ScenarioWorker:
         )
 
     def compute_cooperative_round(self, request: AssignmentsRequested, token: RoundToken) -> None:
-        """Compute a cooperative round and let the member send it to the group. The assignor's state and the time of
-        postponed moves are stored for the next round."""
+        """Compute a cooperative round, and let the member send its assignments to the group. The assignor's state and
+        the time of postponed moves are stored for the next round."""
         outcome = assign(
             self.assignor_state,
             configured=self.fleet.configured_jobs,
@@ -215,8 +229,9 @@ class ScenarioWorker:
         )
 
     def handle_assignment(self, assignment: Assigned) -> None:
-        """Own the assigned jobs instead of the revoked ones. Send JoinGroup again if revoked jobs have stopped, or if
-        this leader assigned nothing in an eager round because a member still ran jobs."""
+        """Start the newly assigned jobs and stop the revoked ones; in an eager round replace all jobs. Let the member
+        join again if revoked jobs have stopped, or if this worker is the leader and has assigned nothing in an eager
+        round because a member still ran jobs."""
         result = RoundResult.checked_token(assignment.protocol_details)
         self.last_completed_generation, self.group_protocol = Generation(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
@@ -237,26 +252,28 @@ class ScenarioWorker:
             self.step_member(Rejoin(reason="all members have stopped their jobs"))
 
     def end_slow_stops(self) -> None:
-        """The stops of the slow jobs have ended: send JoinGroup again."""
+        """End the stops of all jobs that are still stopping, and let the member join again."""
         self.scenario.print_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
         self.stopping_jobs = NO_JOBS
         self.report_state_to_member()
         self.step_member(Rejoin(reason=rejoin.RELEASED))
 
     def handle_lost_membership(self) -> None:
-        """Stop all jobs, and reset all state from earlier rounds."""
+        """Stop all jobs, and forget the state from earlier rounds, because the membership is lost; then let the member
+        join."""
         self.owned_jobs = self.stopping_jobs = self.stopped_jobs = NO_JOBS
         self.assignor_state, self.last_completed_generation, self.group_protocol = AssignorState(), Generation(-1), None
         self.deferred_until_ms = self.next_moves_at_ms = None
         self.report_state_to_member()
 
     def next_timer_at_ms(self) -> int | None:
-        """When the worker's next timer is due; None if there is none."""
+        """The time at which the next timer of the member or of this worker is due; None if no timer is set."""
         times_ms = (self.timers.next_deadline_ms(), self.deferred_until_ms, self.next_moves_at_ms)
         return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     def fire_due_timer(self) -> bool:
-        """Fire at most one timer that is due now. Returns whether one was due."""
+        """Fire one timer of the member or of this worker that is due now, if there is one. Returns whether there was
+        one."""
         now_ms = self.scenario.now_ms
         if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
             self.deferred_until_ms = None

@@ -1,7 +1,7 @@
-"""A scenario of workers: a real coordinator and real members, on a network without faults and a clock that only
-commands move.
+"""A scenario of workers: the real coordinator and real members of a classic group, on a network without faults and a
+clock that only commands move.
 
-Each step prints lines in KIP-415's own words and in the notation of `notation`.
+Each step prints lines in the words of KIP-415 and in the notation of `notation`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ DEFAULT_MAX_DELAY_MS = 300_000
 """The default of ``scheduled.rebalance.max.delay.ms``, which KIP-415's examples call ``d``."""
 
 MOVE_REASONS = (RevocationReason.CLAIM, RevocationReason.DRAIN, RevocationReason.BALANCE)
-"""The reasons for which a revocation counts as a move to another worker. With the other reasons (the job was deleted,
-or two workers run it) the job is only stopped."""
+"""A job that is revoked for one of these reasons counts as a move to another worker. A job that is revoked for another
+reason (the job was deleted, or two workers run it) does not."""
 
 
 class WorkersScenario(GroupScenario):
@@ -38,13 +38,17 @@ class WorkersScenario(GroupScenario):
         """The newest protocol that a worker offers, unless the command that starts it sets another."""
         self.fleet = FleetConfig(configured_jobs=NO_JOBS, policy=RebalancePolicy(max_delay_ms=DEFAULT_MAX_DELAY_MS))
         self.workers: dict[str, ScenarioWorker] = {}
+        """The running workers, by name."""
         self._last_leader: str | None = None
         self._last_protocol: ConnectProtocol | None = None
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def set_configured_jobs(self, jobs: Jobs) -> None:
-        """Set the configured jobs. If the group has a leader, the leader requests a round."""
+        """Set the configured jobs. If the group has a leader, let it request a round, and run until the group is idle.
+
+        :raises KeyError: when the leader was killed and its session has not expired.
+        """
         self.fleet.configured_jobs = jobs
         leader = self.group.leader
         if leader is not None:
@@ -52,13 +56,16 @@ class WorkersScenario(GroupScenario):
             self.run_until_idle()
 
     def start_worker(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
-        """Start the worker ``name``. ``claims``: the only jobs that it may run (KIP-987); None: it may run all jobs
-        that no other worker claims. ``protocol``: the newest protocol that it offers; None: :attr:`newest_protocol`.
+        """Start the worker ``name``, and run until the group is idle. ``claims``: the only jobs that the worker may run
+        (KIP-987); None: it may run all jobs that no other worker claims. ``protocol``: the newest protocol that the
+        worker offers; None: :attr:`newest_protocol`.
 
         :raises ValueError: when the worker runs already.
         """
         if name in self.workers:
-            raise ValueError(f"the worker {name} runs already")
+            raise ValueError(
+                f"cannot start the worker {name}, because it runs already: end it first, or use another name"
+            )
         self.workers[name] = ScenarioWorker(
             self,
             self.fleet,
@@ -72,7 +79,10 @@ class WorkersScenario(GroupScenario):
         self.run_until_idle()
 
     def stop_worker(self, name: str) -> None:
-        """Stop a worker as SIGTERM does: it sends LeaveGroup, and no longer takes part in the scenario."""
+        """Stop the worker ``name`` as SIGTERM does: it sends LeaveGroup, and no longer takes part in the scenario.
+
+        :raises KeyError: when the worker does not run.
+        """
         is_leader = self.group.leader is not None and self._worker_name(self.group.leader) == name
         self.print_line(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].step_member(Leave(reason="shutdown"))
@@ -80,13 +90,19 @@ class WorkersScenario(GroupScenario):
         del self.workers[name]
 
     def kill_worker(self, name: str) -> None:
-        """End a worker without LeaveGroup: the coordinator removes its member when the session has expired."""
+        """End the worker ``name`` without LeaveGroup: the coordinator removes its member when the session expires.
+
+        :raises KeyError: when the worker does not run.
+        """
         self.print_line(f"{name} dies")
         del self.workers[name]
 
     def drain_worker(self, name: str) -> None:
-        """Have a worker report that it drains: the following rounds revoke its jobs. The worker leaves the group only
-        with :meth:`stop_worker`."""
+        """Let the worker ``name`` report that it drains: the following rounds revoke its jobs. The worker leaves the
+        group only with :meth:`stop_worker`.
+
+        :raises KeyError: when the worker does not run.
+        """
         self.print_line(f"{name} is to drain")
         worker = self.workers[name]
         worker.is_draining = True
@@ -95,19 +111,25 @@ class WorkersScenario(GroupScenario):
         self.run_until_idle()
 
     def end_slow_stops(self, name: str) -> None:
-        """The stops of a worker's slow jobs end."""
+        """End the stops of all jobs that the worker ``name`` is still stopping, and let it rejoin.
+
+        :raises KeyError: when the worker does not run.
+        """
         self.workers[name].end_slow_stops()
         self.run_until_idle()
 
     def rejoin_worker(self, name: str) -> None:
-        """Have a worker send JoinGroup now."""
+        """Let the worker ``name`` send JoinGroup now.
+
+        :raises KeyError: when the worker does not run.
+        """
         self.workers[name].step_member(Rejoin(reason="the script orders it"))
         self.run_until_idle()
 
     @property
     def delay_ends_at_ms(self) -> int | None:
-        """The earliest end of a scheduled rebalance delay that a worker has received, in ms of the scenario's clock;
-        None if no worker waits for the end of a delay."""
+        """The earliest end of the scheduled rebalance delays that workers have received, in ms on the scenario's clock;
+        None if no worker has received a delay that is still running."""
         ends = [worker.deferred_until_ms for worker in self.workers.values() if worker.deferred_until_ms is not None]
         return min(ends, default=None)
 
@@ -124,7 +146,7 @@ class WorkersScenario(GroupScenario):
     # -- steps of the machines ----------------------------------------------------------------------------------------
 
     def _report_round(self, leader: str, protocol: ConnectProtocol, computed: ComputedRound) -> None:
-        """Print the round that the worker ``leader`` has computed."""
+        """Print ``computed``, the round that the worker ``leader`` has computed with the group's ``protocol``."""
         if self._last_protocol not in (None, protocol):
             self.print_line(f"The group speaks {protocol.setting}")
         self._last_protocol = protocol
@@ -137,7 +159,8 @@ class WorkersScenario(GroupScenario):
             self._report_moves_after_full_stop(computed)
 
     def _report_cooperative_round(self, outcome: RoundOutcome) -> None:
-        """Print each assignment of a cooperative round, the unassigned jobs and the number of moves."""
+        """Print each assignment of a cooperative round, the unassigned jobs with their reasons (without the jobs that
+        stay unassigned because of the delay), and the number of moves."""
         for member, assignment in sorted(outcome.assignments.items()):
             name = self._worker_name(member)
             self.print_line(
@@ -163,9 +186,9 @@ class WorkersScenario(GroupScenario):
         self._report_moves(moves_made, outcome, remark if moves_made < outcome.moves_to_target else "")
 
     def _report_moves_after_full_stop(self, members: Iterable[MemberId]) -> None:
-        """Print the number of moves of a round before which all of ``members`` have stopped all their jobs: each
-        stopped job counts. The printed optimum is that of a cooperative round in which the members still run these
-        jobs."""
+        """Print the number of moves of a round for which all of ``members`` have stopped all their jobs: each stopped
+        job counts as a move. The printed optimum is that of a cooperative round in which the members still run these
+        jobs. The stopped jobs are then forgotten."""
         workers = {member: self.workers[self._worker_name(member)] for member in members}
         jobs_before = {member: worker.owned_jobs | worker.stopped_jobs for member, worker in workers.items()}
         cooperative_round = assign(
@@ -182,8 +205,9 @@ class WorkersScenario(GroupScenario):
         self._report_moves(sum(map(len, jobs_before.values())), cooperative_round)
 
     def _report_moves(self, moves_made: int, round_outcome: RoundOutcome, remark: str = "") -> None:
-        """Print the number of moves that the round makes, and the fewest moves (and their lower bound M*) from the
-        members' jobs to the target of ``round_outcome``. ``remark`` is the end of the line."""
+        """Print ``moves_made``, the number of moves that the round makes; the number of moves from the jobs that the
+        members own to the target of ``round_outcome`` ("optimum"); and a lower bound of the moves to any target (M*).
+        ``remark`` is added to the end of the line."""
         optimum, lower_bound = round_outcome.moves_to_target, round_outcome.moves_lower_bound
         self.print_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
 
@@ -197,8 +221,8 @@ class WorkersScenario(GroupScenario):
             self._report_leader(record)
 
     def _report_leader(self, record: GenerationWritten) -> None:
-        """Print the leader of a generation and, if another worker was the leader before, whether the scheduled
-        rebalance delay in the last assignment of the new leader is still running."""
+        """Print the leader of the generation in ``record`` and, if another worker was the leader before, whether a
+        scheduled rebalance delay in the last assignment of the new leader is still running."""
         assert record.leader is not None
         name = self._worker_name(record.leader)
         self.print_line(f"{name} becomes leader (generation {record.generation})")
@@ -208,7 +232,8 @@ class WorkersScenario(GroupScenario):
         self._last_leader = name
 
     def _worker_name(self, member_id: MemberId) -> str:
-        """The name of the worker with this member id, which is the name with one ``'`` for each restart."""
+        """The name of the worker with the member id ``member_id``: a member id is the worker's name with one ``'`` for
+        each restart."""
         return member_id.rstrip("'")
 
     def _fire_due_timer(self) -> bool:

@@ -1,8 +1,9 @@
-"""``python -m coterie.lab.simulator --seeds 1-40`` prints one digest for each seed. At the first seed that breaks an
-invariant it stops and prints the end of that seed's trace.
+"""``python -m coterie.lab.simulator --seeds 1-40`` prints one line with a digest for each seed. At the first seed that
+breaks an invariant it stops, prints the end of that seed's trace, and exits with code 1.
 
-``--write FILE`` writes the digests to a file, one line ``seed digest`` for each seed. ``--compare FILE`` runs the seeds
-of ``--seeds``, by default all seeds of the file, and fails if a digest is not the one in the file.
+If no invariant is broken, ``--write FILE`` writes the digests to a file, one line ``seed digest`` for each seed.
+``--compare FILE`` runs the seeds of ``--seeds``, by default all seeds of the file, and exits with code 1 if a digest is
+not the one that the file has for this seed.
 """
 
 import argparse
@@ -30,7 +31,11 @@ and dynamic, with offsets; producers with transactions."""
 
 
 def parse_seeds(text: str) -> Iterator[int]:
-    """The seeds that ``text`` lists: ``3``, ``1-40``, or several of both, separated by commas or blanks."""
+    """The seeds that ``text`` lists: single seeds (``3``) or ranges with both ends (``1-40``), separated by commas or
+    blanks.
+
+    :raises ValueError: while the seeds are read, when a part of ``text`` is neither a seed nor a range.
+    """
     for part in text.replace(",", " ").split():
         first_seed, _, last_seed = part.partition("-")
         yield from range(int(first_seed), int(last_seed or first_seed) + 1)
@@ -39,8 +44,9 @@ def parse_seeds(text: str) -> Iterator[int]:
 def run_seeds(
     play: str, seeds: Iterator[int], *, trace_lines: int, process_count: int
 ) -> Generator[Outcome, None, None]:
-    """Run the simulation ``play`` (a key of `SIMULATE_BY_PLAY`) for ``seeds`` in ``process_count`` processes.
-    Yields the outcomes in the order of the seeds; each contains ``trace_lines`` lines of the trace."""
+    """Run the simulation ``play`` (a key of `SIMULATE_BY_PLAY`) with each of ``seeds``: in this process if
+    ``process_count`` is 1, otherwise in that many new processes. Yields the outcomes in the order of the seeds; each
+    contains the last ``trace_lines`` lines of the trace."""
     simulate = partial(SIMULATE_BY_PLAY[play], trace_lines=trace_lines)
     if process_count == 1:
         yield from map(simulate, seeds)
@@ -50,7 +56,8 @@ def run_seeds(
 
 
 def summary_line(outcome: Outcome) -> str:
-    """One line with the seed, its digest, the simulated minutes, and the numbers of callbacks and of generations."""
+    """One line of text with the seed, its digest, the simulated minutes, the number of callbacks (as "events"), and the
+    `Outcome.generation_count`."""
     minutes = outcome.virtual_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
@@ -64,8 +71,11 @@ def read_digests(file: Path) -> dict[int, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; ``arguments`` None: those of the process. Returns the exit code: 1 if an invariant is broken or
-    a digest differs, otherwise 0."""
+    """Run the command with ``arguments``; None means the command line of the process. Returns the exit code: 1 if an
+    invariant is broken or a digest is not the one in the file of ``--compare``, otherwise 0.
+
+    :raises SystemExit: when the arguments are not valid, or ask for help.
+    """
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
     parser.add_argument(
         "--seeds",
@@ -75,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--play", choices=sorted(SIMULATE_BY_PLAY), default="fleet", help="the simulation (default: %(default)s)"
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="print only the seeds that are multiples of 100, and failures"
+        "--quiet", action="store_true", help="print the lines only of seeds that are multiples of 100, and failures"
     )
     parser.add_argument(
         "--lines",
@@ -86,12 +96,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="number of processes that run seeds at the same time (default: %(default)s)"
     )
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write each seed with its digest to a file")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write each seed with its digest to a file, if no seed breaks an invariant",
+    )
     parser.add_argument(
         "--compare",
         type=Path,
         metavar="FILE",
-        help="fail if a digest is not the one in a file that --write has written",
+        help="exit with code 1 if a digest is not the one that a file of --write has for this seed",
     )
     options = parser.parse_args(arguments)
     expected_digests = read_digests(options.compare) if options.compare is not None else None
@@ -119,8 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if differing_seeds:
         sys.stdout.write(
-            f"{len(differing_seeds)} of {len(digests)} digests are not those of {options.compare}: seeds "
-            f"{differing_seeds}\n"
+            f"{len(differing_seeds)} of {len(digests)} digests are missing in {options.compare} or differ from it: "
+            f"seeds {differing_seeds}\n"
         )
     return 1 if differing_seeds else 0
 

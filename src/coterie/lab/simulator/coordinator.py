@@ -1,5 +1,5 @@
-"""The coordinator of the simulation: the real `groups` machine with the real outbox, and a disk that may lose its
-unacknowledged writes."""
+"""The simulated coordinator of a classic group: the real `groups` machine with the real outbox, and a disk that may
+lose its unacknowledged writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +45,10 @@ class GroupBefore:
 
     phase: Phase
     generation: Generation
+    """The number of the generation."""
     members: frozenset[MemberId]
     static_members: Mapping[InstanceId, MemberId]
+    """The member id of each static member, by its instance id."""
 
     @classmethod
     def from_group(cls, group: Group) -> "GroupBefore":
@@ -69,7 +71,8 @@ class CoordinatorStep:
     group: Group
     """The group after the step."""
     unanswered_requests: Mapping[ReplyTo, Request]
-    """Every request that has received no response yet, by its id; that of this step, too."""
+    """Every request without a response at the time of the step, by its id; also the request that is the step's
+    event."""
 
 
 class CoordinatorChecker(Protocol):
@@ -77,34 +80,36 @@ class CoordinatorChecker(Protocol):
     broken."""
 
     def on_step(self, step: CoordinatorStep) -> None:
-        """The machine has processed an event; its records are not durable yet."""
+        """Check a step of the machine. Called after the step, before its records are durable."""
         ...
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """A response is being sent; the records on which it depends are durable."""
+        """Check ``response`` to ``request``. Called when the response is sent: the records on which it depends are
+        durable."""
         ...
 
     def on_loaded(self, group: Group) -> None:
-        """The coordinator has read its log at a start; ``group`` has its hard state, and has processed no event yet."""
+        """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one. The group
+        has its hard state, and has handled no event yet."""
         ...
 
 
 class CoordinatorDisk(FaultyDisk):
-    """The disk with the coordinator's log. Records that are appended during a write are written together by the next
-    write. A crash may lose records whose write was not acknowledged."""
+    """The disk with the coordinator's log. All records that are appended during a write are written together by the
+    next write. A crash may lose records whose write was not acknowledged."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
         self.durable_lines: list[EncodedRecord] = []
-        """The durable records."""
+        """The durable records, in the order of the log."""
         self._lines_in_write: list[EncodedRecord] = []
         self._lines_waiting: list[EncodedRecord] = []
         self._crash_count = 0
 
     def append(self, lines: Sequence[EncodedRecord], on_acknowledged: Callable[[int], None]) -> None:
-        """Write the records ``lines``. ``on_acknowledged`` is called with the number of records of each write
-        when they are durable."""
+        """Queue the records ``lines`` to be written. When a write is durable, ``on_acknowledged`` is called with the
+        number of its records, which may come from several appends: each append must pass the same function."""
         self._lines_waiting += lines
         if not self._lines_in_write:
             self._write_waiting_lines(on_acknowledged)
@@ -117,7 +122,7 @@ class CoordinatorDisk(FaultyDisk):
         self._crash_count += 1
 
     def _write_waiting_lines(self, on_acknowledged: Callable[[int], None]) -> None:
-        """Write the waiting records, and then those that come meanwhile."""
+        """Write all waiting records together, and then those that are appended meanwhile."""
         self._lines_in_write, self._lines_waiting = self._lines_waiting, []
         crash_count = self._crash_count
 
@@ -135,7 +140,7 @@ class CoordinatorDisk(FaultyDisk):
 
 
 class SimCoordinator:
-    """The coordinator of one group, which crashes and restarts. It starts when it is created."""
+    """The coordinator of one classic group, which faults crash and restart. It starts when it is created."""
 
     def __init__(
         self, world: World, checker: CoordinatorChecker, *, group_id: GroupId, limits: Limits, steps: Steps
@@ -149,14 +154,14 @@ class SimCoordinator:
         self._fresh_member_id_count = 0
         """Number of member ids made so far."""
         self._request_count = 0
-        """Number of requests received so far."""
+        """Number of requests received so far; the next request gets this number plus 1 as its id."""
         self.is_up = False
         self.start()
 
     # -- start and crash ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Replay the durable records, then accept requests again."""
+        """Load the group from the durable records, check it, and accept requests again."""
         self._open_calls: dict[ReplyTo, Call] = {}
         self._unanswered_requests: dict[ReplyTo, Request] = {}
         self._lines_required: dict[ReplyTo, int] = {}
@@ -169,15 +174,15 @@ class SimCoordinator:
         """The group's state for the checks of the next step."""
         self._durable_group = DurableGroup(self._group_id, self._limits, self.disk.durable_lines)
         self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
-        """All records that the group has written, durable or not."""
+        """All records that the group has written, also those that are not durable yet."""
         self.is_up = True
         self._checker.on_loaded(self.group)
         self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.generation)
         self.feed_event(GroupLoaded())
 
     def crash(self) -> None:
-        """Crash: open calls fail, and records that are not durable may be lost. Before that, check that a replay of all
-        records gives the live group.
+        """Check that a replay of all records gives the live group; then crash: all calls without a response fail
+        within 0.2 s, and records that are not durable may be lost.
 
         :raises Violation: REPLAY_IS_LIVE.
         """
@@ -192,8 +197,8 @@ class SimCoordinator:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def serve_call(self, call: Call, make_request: Callable[[ReplyTo], Request]) -> None:
-        """Process the request that ``make_request`` builds from its id; its response is that of ``call``. The call
-        fails if the coordinator is down."""
+        """Let the machine handle the request that ``make_request`` builds from its id. The response is sent as that of
+        ``call``. The call fails if the coordinator is down, or crashes before it responds."""
         if not self.is_up:
             call.fail_later("connection refused", within_ms=20)
             return
@@ -213,8 +218,8 @@ class SimCoordinator:
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
     def feed_event(self, event: Event) -> None:
-        """Step the machine with ``event``, check the step, append its records to the log, and perform the effects whose
-        records are durable."""
+        """Step the machine with ``event``, check the step, and begin to write its records to the log. Perform all
+        effects that need not wait for records: those of the step when its records are durable."""
         group, group_before = self.group, self._group_before
         with MachineCheck("groups"):
             output = self._steps.step_classic_group(group, event, now_ms=self._world.now_ms)
@@ -246,13 +251,13 @@ class SimCoordinator:
         self._perform_released_effects()
 
     def _on_durable(self, line_count: int) -> None:
-        """The next ``line_count`` records are durable: perform the effects that have waited for them."""
+        """Perform the effects that waited for the next ``line_count`` records, which are durable now."""
         self._world.add_record(RecordKind.DURABLE, line_count)
         self._outbox.mark_durable(line_count)
         self._perform_released_effects()
 
     def _perform_released_effects(self) -> None:
-        """Perform the effects whose records are durable."""
+        """Perform the effects that no longer wait for records: the records of their steps are durable."""
         for effect in self._outbox.pop_durable_effects():
             match effect:
                 case Reply(to=reply_to, response=response):

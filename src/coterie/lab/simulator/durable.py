@@ -1,4 +1,5 @@
-"""The state of a group as its durable records give it, and the check that a response reports nothing else."""
+"""The state of a group that a replay of its durable records gives, and the check that a response reports only that
+state."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -20,12 +21,13 @@ from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
-"""The key and the value of one record as in the log; a record is also called a line here. The value None is a
-tombstone."""
+"""The key and the value of one record as in the log; a record is also called a line here. The value None makes the
+record a tombstone."""
 
 
 class DurableGroup:
-    """A group that is rebuilt from its records in the log: from those on which the responses sent so far depended."""
+    """A copy of a group that is built from durable records alone: from those that were durable when this object was
+    created, and from later ones up to the last record on which a sent response depended."""
 
     def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[EncodedRecord]) -> None:
         """``lines`` is the list to which the disk adds each record when it becomes durable."""
@@ -34,25 +36,27 @@ class DurableGroup:
         self._group = replay_group(group_id, limits, lines)
 
     def check_response(self, request: Request, response: Response, *, lines_required: int) -> None:
-        """Check that the durable records contain what ``response`` reports. The response is sent now, and depends on
-        the first ``lines_required`` records of the log.
+        """Check that the records on which ``response`` depends, the first ``lines_required`` of the log, are durable
+        and, if ``response`` has no error, contain what it reports. Must be called when the response is sent, for the
+        responses in the order of their steps.
 
         :raises Violation: DURABLE_FIRST.
         """
         if lines_required > len(self._lines):
-            requirement = f"{type(response).__name__} needs {lines_required} lines"
-            raise Violation(Invariant.DURABLE_FIRST, f"{requirement}, the log has {len(self._lines)}")
-        assert lines_required >= self._replayed_count, "responses leave in the order of their steps"
+            requirement = f"{type(response).__name__} depends on the first {lines_required} records"
+            raise Violation(Invariant.DURABLE_FIRST, f"{requirement}, only {len(self._lines)} are durable")
+        assert lines_required >= self._replayed_count, "a response is sent after that of a later step"
         for line in self._lines[self._replayed_count : lines_required]:
             apply_encoded_record(self._group, line)
         self._replayed_count = lines_required
         if response.error is ErrorCode.none and not contains_reported_state(self._group, request, response):
-            raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
+            raise Violation(Invariant.DURABLE_FIRST, f"the log does not have what {type(response).__name__} reports")
 
 
 def contains_reported_state(group: Group, request: Request, response: Response) -> bool:
-    """Whether the state of ``group`` contains what ``response``, a response without error, reports: a generation, an
-    assignment or offsets. True for the response to any other ``request``."""
+    """Whether the state of ``group`` contains what ``response``, a response without an error, reports: the generation
+    with the member (JoinGroup), the member's assignment (SyncGroup), the accepted offsets (OffsetCommit), the offsets
+    (OffsetFetch). True for the response to any other request."""
     generation_record, offsets = group.generation_record, group.offsets
     match request, response:
         case JoinGroup(), JoinGroupResponse(generation=generation, member_id=member_id):
@@ -83,7 +87,7 @@ def contains_reported_state(group: Group, request: Request, response: Response) 
 
 
 def replay_group(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) -> Group:
-    """The group whose hard state is the result of a replay of ``lines``."""
+    """A new group with the hard state that a replay of ``lines`` gives. It has not handled `GroupLoaded`."""
     group = Group(group_id, limits)
     for line in lines:
         apply_encoded_record(group, line)
@@ -93,7 +97,7 @@ def replay_group(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecor
 def apply_encoded_record(group: Group, line: EncodedRecord) -> None:
     """Apply one record to the hard state of ``group``."""
     decoded = _decode_record_cached(*line)
-    assert decoded is not None, "every line is a record of a group"
+    assert decoded is not None, "a line of the log is not a record of a group"
     apply(group, decoded[1])
 
 

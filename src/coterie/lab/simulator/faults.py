@@ -1,5 +1,5 @@
-"""The base class of all simulations' faults: it injects random faults, and has the faults of processes that every
-simulation has."""
+"""The base class of the four simulations' fault injectors: it starts the processes and injects random faults, and has
+the faults of processes that several simulations have."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,13 @@ from coterie.lab.simulator.sim_process import SimProcessT, sorted_by_name
 from coterie.lab.simulator.world import World
 
 DELIVERY_MAX_MS = 20_000
-"""This long after the last fault, every message that was sent before has arrived: also on links that delayed messages,
-and late requests of broken connections."""
+"""When this time has passed since the last fault, every message that was sent during the faults has arrived or was
+lost: also those on links that delayed messages, and late requests of broken connections."""
 
 
 class FaultInjector(ABC, Generic[SimProcessT]):
-    """The base class of the faults of each simulation. A service is what processes run for: a worker, a client or a
-    transactional id; its processes replace each other."""
+    """The base class of what starts, disturbs and ends the processes of a simulation. A service is the worker, client
+    or transactional id for which a process runs; the processes of one service replace each other."""
 
     def __init__(self, world: World, infrastructure_faults: InfrastructureFaults, services: Sequence[str]) -> None:
         self._world = world
@@ -27,21 +27,23 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         self.live_processes: dict[str, SimProcessT] = {}
         """The processes that have not ended, by name, in the order in which they started."""
         self._services = services
+        """The names of all services of the seed."""
         self._never_restarted: set[str] = set()
         """The services for which no process starts any more."""
         self._have_faults_ended = False
 
     def _set_faults(self, own_faults: Mapping[Callable[[], None], int], *, mean_intervals_ms: Sequence[int]) -> None:
-        """Set the faults that may be injected: those of the infrastructure and ``own_faults``, the simulation's, with
-        their weights. Choose the mean time between two faults from ``mean_intervals_ms``."""
+        """Set the faults that may be injected: those of links, disk and coordinator, and ``own_faults``, the faults of
+        this simulation; each with its weight, which is its frequency in comparison with others. Choose the seed's mean
+        time between two faults at random from ``mean_intervals_ms``."""
         faults = {**self._infrastructure_faults.weight_by_fault(), **own_faults}
         self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
         # Some seeds have many faults, some so few that a fault occurs alone.
         self._mean_interval_ms = self._rng.choice(mean_intervals_ms)
 
     def run_with_faults(self, faults_ms: int) -> None:
-        """Start the processes, and run the world with faults until the time ``faults_ms``. Then heal links and disk,
-        and call `end_faults`."""
+        """Call `begin_faults`, and run the world with faults until the simulated time ``faults_ms``. Then end the
+        faults of links and disk, and call `end_faults`."""
         self.begin_faults()
         self._world.run_until(faults_ms)
         self._world.add_record(RecordKind.FAULTS_END)
@@ -51,24 +53,27 @@ class FaultInjector(ABC, Generic[SimProcessT]):
 
     @abstractmethod
     def begin_faults(self) -> None:
-        """Start the processes, and schedule the first fault."""
+        """Schedule the starts of the first processes, and the first fault."""
 
     @abstractmethod
     def end_faults(self) -> None:
-        """End all faults but those of links and disk, which have ended already. Called once, after the last fault."""
+        """End the faults of this simulation's processes; those of links and disk have ended already. Also crash the
+        coordinator or broker once more: always, or in some seeds. Called once, after the last fault."""
 
     @abstractmethod
     def start_service(self, service: str) -> None:
-        """Start a process of ``service``, unless one runs or ``service`` is in ``_never_restarted``."""
+        """Start a process of ``service``, unless one runs or ``service`` is in ``_never_restarted``. A subclass may
+        start it later."""
 
     def start_missing_services(self) -> None:
-        """Start a process of each service that has none. A late request of a process that has ended may have fenced its
-        successor, which then has ended too."""
+        """Call `start_service` for all services: those without a process get one. A service may have none because a
+        late request of a process that had ended has fenced its successor, which then has ended, too."""
         for service in self._services:
             self.start_service(service)
 
     def _schedule_next_fault(self) -> None:
-        """Schedule one random fault, and after it the next one."""
+        """Schedule a call of :meth:`_inject_fault` after a random time, with the seed's mean time between two
+        faults."""
         self._world.call_after(1 + int(self._rng.expovariate(1 / self._mean_interval_ms)), self._inject_fault)
 
     def _inject_fault(self) -> None:
@@ -80,16 +85,16 @@ class FaultInjector(ABC, Generic[SimProcessT]):
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def _random_process(self) -> SimProcessT | None:
-        """One of the processes that have not ended; None if there is none."""
+        """A random one of the processes that have not ended; None if there is none."""
         processes = sorted_by_name(self.live_processes)
         return self._rng.choice(processes) if processes else None
 
     def _schedule_restart(self, service: str) -> None:
-        """Have a process of ``service`` start some time later. Called when a process ends that is to be replaced. Does
-        nothing in this class."""
+        """Start a process of ``service`` some time later. Called when a process ends and its service is to get another
+        one. Does nothing in this class."""
 
     def _pause_random_process(self) -> None:
-        """Pause a random process for 0.3 to 20 s."""
+        """Pause a random process for 0.3 to 20 s, unless it is paused already."""
         process = self._random_process()
         if process is not None and not process.is_paused:
             process.pause()
@@ -103,16 +108,16 @@ class FaultInjector(ABC, Generic[SimProcessT]):
             process.resume()
 
     def _kill_random_process(self) -> None:
-        """Kill a random process. A new process of the same service (the same worker, client or producer) starts some
-        time later."""
+        """Kill a random process, and schedule a new process of the same service (the same worker, client or
+        transactional id)."""
         process = self._random_process()
         if process is not None:
             process.kill(RecordKind.KILLED)
             self._schedule_restart(process.service)
 
     def kill_random_process_permanently(self) -> None:
-        """Kill a random process, and never start another process of its service (the same worker, client or producer).
-        Does nothing if this would leave no service that is restarted."""
+        """Kill a random process, and never start another process of its service (the same worker, client or
+        transactional id). Does nothing if only one service is left whose processes are restarted."""
         process = self._random_process()
         if process is not None and len(self._services) - len(self._never_restarted) > 1:
             self._never_restarted.add(process.service)

@@ -29,9 +29,11 @@ class FaultyServer(Protocol):
 
 
 class InfrastructureFaults:
-    """The faults of links, coordinator and disk, of every simulation. ``link_names`` are the names of the links."""
+    """Injects the faults of links, of the coordinator and of its disk, in every simulation."""
 
     def __init__(self, world: World, network: Network, coordinator: FaultyServer, link_names: Sequence[str]) -> None:
+        """``coordinator`` is the coordinator of the group; in the simulation of producers, the broker. ``link_names``
+        are the names of the links that may be faulty."""
         self._world = world
         self._rng = world.rng
         self._network = network
@@ -39,8 +41,8 @@ class InfrastructureFaults:
         self._link_names = link_names
 
     def weight_by_fault(self) -> dict[Callable[[], None], int]:
-        """The functions that begin one fault each, with their weights: how often a fault occurs in comparison with
-        others."""
+        """The functions that begin one fault each, with their weights. The weight of a fault is its frequency in
+        comparison with the other faults."""
         return {
             self.crash_coordinator: 3,
             self._cut_random_link: 3,
@@ -51,7 +53,7 @@ class InfrastructureFaults:
         }
 
     def heal(self) -> None:
-        """End the faults of links and disk."""
+        """End all faults of links and of the disk. A crashed coordinator still starts at its own time."""
         self._network.heal()
         self._coordinator.disk.is_slow = False
 
@@ -67,7 +69,8 @@ class InfrastructureFaults:
         self.cut_link(name, self._rng.choice((500, 3_000, 7_000, 20_000)))
 
     def cut_link(self, name: str, duration_ms: int) -> None:
-        """Cut the link ``name`` for ``duration_ms``: all its messages are lost."""
+        """Cut the link ``name`` for ``duration_ms``: all its messages are lost. It is connected earlier if an earlier
+        cut of this link ends before."""
         link = self._network.link_of(name)
         link.is_cut = True
         self._world.add_record(RecordKind.CUT, name)
@@ -79,14 +82,15 @@ class InfrastructureFaults:
         self._world.call_after(duration_ms, connect_link)
 
     def _delay_messages(self) -> None:
-        """Delay the messages of one direction of a random link, until 0.3 to 10 s from now."""
+        """Delay the messages of one direction of a random link: those that are sent in the next 0.3 to 10 s arrive only
+        after that time."""
         name, direction = self._rng.choice(self._link_names), self._rng.choice(list(Direction))
         ms = self._rng.choice((300, 2_000, 5_000, 10_000))
         self._network.link_of(name).delayed_until_ms[direction] = self._world.now_ms + ms
         self._world.add_record(RecordKind.CLOGGED, name, direction, ms)
 
     def _lose_messages(self) -> None:
-        """Let a random link lose a part of its messages, for 1 to 20 s."""
+        """Let a random link lose 5, 20 or 50 % of its messages, for 1 to 20 s."""
         name = self._rng.choice(self._link_names)
         link = self._network.link_of(name)
         link.loss_probability = self._rng.choice((0.05, 0.2, 0.5))
@@ -98,7 +102,7 @@ class InfrastructureFaults:
         self._world.call_after(self._rng.randint(1_000, 20_000), end_losses)
 
     def _break_connections(self) -> None:
-        """Let connections on a random link break, for 1 to 20 s."""
+        """For 1 to 20 s, let the connection of 30 % of the requests on a random link break."""
         link = self._network.link_of(self._rng.choice(self._link_names))
         link.break_probability = 0.3
 

@@ -9,7 +9,8 @@ from coterie.lab.simulator.world import World
 
 
 class Direction(StrEnum):
-    """The direction of a message. The values are part of records."""
+    """The direction of a message; `TO_WORKER` is also that to a client or a producer. The values are part of
+    records."""
 
     TO_BROKER = "to broker"
     TO_WORKER = "to worker"
@@ -32,7 +33,8 @@ class Link:
 
 
 class Network:
-    """The links by the name of the worker, client or transactional id. All processes of one name share a link."""
+    """Sends messages between the broker and its clients, each over the link of a name: that of a worker, a client or an
+    operator, or a transactional id. All processes of one name share a link."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -41,14 +43,14 @@ class Network:
         """The probability that a message is delayed by 10 to 800 ms, on a healthy link too."""
 
     def link_of(self, link_name: str) -> Link:
-        """The link of ``link_name``; a healthy one if it has none yet."""
+        """The link of ``link_name``; if there is none yet, a new one without faults."""
         link = self._links.get(link_name)
         if link is None:
             link = self._links[link_name] = Link()
         return link
 
     def heal(self) -> None:
-        """End all faults of all links."""
+        """End all faults of all links. Messages that were delayed before still arrive late."""
         self._links.clear()
 
     def send_request(
@@ -61,11 +63,12 @@ class Network:
         late_max_ms: int = 0,
         is_response_large: bool = False,
     ) -> "Call":
-        """Send a request over the link of ``link_name`` to the broker, which handles it with ``serve``. The result is
-        the call, which ``serve`` also receives. Then ``on_response`` is called with the response, or ``on_failure``
-        with a reason; at most one of them, once. ``is_response_large``: whether the response is a large message.
+        """Send a request over the link of ``link_name`` to the broker: when it arrives, ``serve`` is called with the
+        call, which is also returned. Later ``on_response`` is called with the response, or ``on_failure`` with a
+        reason; at most one of them, once. ``is_response_large``: whether the response is a large message.
 
-        When the connection breaks, the call fails, but the request still arrives, up to ``late_max_ms`` later.
+        If the request is lost, the call fails up to 4 s later. If the connection breaks, the call fails up to 0.3 s
+        later, but the request still arrives, up to ``late_max_ms`` late.
         """
         call = Call(self._world, self, link_name, on_response, on_failure, is_response_large=is_response_large)
         late_ms = 0
@@ -94,8 +97,9 @@ class Network:
         late_ms: int = 0,
         is_large: bool = False,
     ) -> None:
-        """Send one message over the link of ``link_name``: call ``on_arrival`` when it arrives, after the delays of the
-        link and ``late_ms``; if it is lost, call ``on_loss`` now. ``is_large``: whether the message is large."""
+        """Send one message over the link of ``link_name``: call ``on_arrival`` later, when the message arrives; if the
+        message is lost, call ``on_loss`` now. ``late_ms`` is added to the delays of the link. ``is_large``: whether the
+        message is large."""
         link, rng, now_ms = self.link_of(link_name), self._world.rng, self._world.now_ms
         if (
             link.is_cut
@@ -112,8 +116,8 @@ class Network:
 
 
 class Call:
-    """One outstanding request over the link of ``link_name``. It ends once, with a response or a failure; what arrives
-    later is ignored."""
+    """One request over the link of ``link_name``, until its caller has a response or a failure. The call ends once; a
+    response or failure that comes later is ignored."""
 
     def __init__(
         self,
@@ -135,11 +139,11 @@ class Call:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the caller no longer waits: it has received the response, or its connection is closed."""
+        """Whether the caller no longer waits: it has received the response, or the call has failed."""
         return self._has_ended
 
     def respond(self, response: object) -> None:
-        """Send ``response`` to the caller. If it is lost, the call fails."""
+        """Send ``response`` to the caller. If the response is lost, the call fails up to 4 s later."""
         self._network.send_message(
             self.link_name,
             Direction.TO_WORKER,
@@ -149,7 +153,7 @@ class Call:
         )
 
     def fail_later(self, reason: str, *, within_ms: int) -> None:
-        """Let the call fail with ``reason`` at a random time in the next ``within_ms``."""
+        """Let the call fail with ``reason`` at a random time in the next ``within_ms``, unless it ends before."""
         self._world.call_after(self._world.rng.randint(1, within_ms), lambda: self.fail_now(reason))
 
     def fail_now(self, reason: str) -> None:
@@ -157,7 +161,7 @@ class Call:
         self._end_once(lambda: self._on_failure(reason))
 
     def _end_once(self, callback: Callable[[], None]) -> None:
-        """End the call and call ``callback``, unless it has ended before."""
+        """End this call and run ``callback``; does nothing if this call has ended before."""
         if not self._has_ended:
             self._has_ended = True
             callback()

@@ -60,14 +60,15 @@ class RecordKind(StrEnum):
 
     # -- the network
     BROKEN = "broken"
-    """The connection of a call breaks. Values: link, how many ms later the request arrives."""
+    """The connection of a request breaks. Values: link, by how many ms the request arrives late."""
     LOST = "lost"
     """A message is lost. Values: link, direction."""
 
     CLOSED = "closed"
-    """The broker sees an orderly end of a connection on which no response is missing. Values: link."""
+    """The broker sees an orderly end of a connection on which every request has a response or a response that is held
+    back. Values: link."""
     REPEATED = "repeated"
-    """A request arrives a second time. Values: link."""
+    """A request of a worker arrives at the broker a second time. Values: link."""
 
     # -- faults
     FAULTS_END = "faults end"
@@ -87,7 +88,8 @@ class RecordKind(StrEnum):
     PROTOCOL_SET = "protocol set"
     """All workers are to use another protocol. Values: protocol."""
     CONNECTION_ENDS = "connection ends"
-    """The end of a connection is seen on one side only. Values: link, which side, how it ended."""
+    """A fault ends a connection in a way that only one side sees, or a proxy closes it on both sides. Values: link;
+    `worker`, `broker` or `proxy`; `RST` or `FIN`."""
     GROUP_CONFIGURED = "group configured"
     """An operator sets the configs of the group. Values: each key with its value."""
     MEMBER_REMOVED = "member removed"
@@ -95,9 +97,11 @@ class RecordKind(StrEnum):
     DISK_FAILS = "disk fails"
     """The writes of the broker begin to fail."""
     QUERY_DIES = "query dies"
-    """The query of a task dies. Values: worker's process, task, whether the process still holds the checkpoint."""
+    """The query of a task dies. Values: worker's process, task, whether the process still holds the task's
+    checkpoint."""
     CHECKPOINTS_AWAY = "checkpoints away"
-    """The folder of the checkpoints cannot be reached by starts of tasks. Values: for how many ms."""
+    """Starts of tasks begin to fail, because the folder of the checkpoints cannot be reached. Values: for how many
+    ms."""
     TOPIC_DELETED = "topic deleted"
     """A topic is deleted. Values: topic."""
 
@@ -118,15 +122,17 @@ class RecordKind(StrEnum):
     PHASE = "phase"
     """The group's phase, or the state of a connect group, changes. Values: before, after, generation or group epoch."""
     APPENDED = "appended"
-    """The coordinator appends records. Values: number, bytes, checksum."""
+    """The coordinator appends records to its log. Values: their number, the sum of their sizes in bytes, their
+    checksum."""
     DURABLE = "durable"
-    """Records of the coordinator become durable. Values: number."""
+    """Records of the coordinator become durable. Values: their number."""
 
     # -- members of a group: workers and clients
     SENDS = "sends"
-    """A member sends a request other than Heartbeat. Values: name, request."""
+    """A member sends a request other than a heartbeat. Values: name, request."""
     HEARS = "hears"
-    """A member receives a response; not recorded for Heartbeat without an error. Values: name, request, error."""
+    """A member of a classic group receives a response; not recorded for a heartbeat without an error. Values: name,
+    request, error."""
     ASSIGNED = "assigned"
     """A worker receives its assignment. Values: name, generation, error, config offset, assigned jobs, revoked jobs,
     delay; in a connect group name, member epoch, assignment epoch, config offset, assigned jobs, revoked jobs."""
@@ -134,7 +140,7 @@ class RecordKind(StrEnum):
     """A worker's member, as the leader, requests a round from its herder. Values: name, generation, protocol,
     members."""
     REBALANCE_STARTED = "rebalance started"
-    """A worker's member takes part in a rebalance. Values: name, whether all tasks must stop."""
+    """A worker's member begins to take part in a rebalance. Values: name, whether all tasks must stop."""
     MEMBERSHIP_LOST = "membership lost"
     """A worker has lost its membership. Values: name."""
     MEMBERSHIP_REFUSED = "membership refused"
@@ -148,20 +154,20 @@ class RecordKind(StrEnum):
     """A herder sends the target assignment that it has computed, or the failure. Values: name, whether there is a
     target assignment."""
     COMPUTES = "computes"
-    """An assignor begins to compute a target assignment. Values: name or `coordinator`, group epoch, whether it will
-    return one."""
+    """An assignor begins to compute a target assignment. Values: name or `coordinator`, group epoch, whether the
+    assignor will return a target assignment."""
     TARGET_WANTED = "target wanted"
     """The coordinator has chosen a worker's member to compute a target assignment. Values: name, group epoch, number of
     members."""
     SUSPENDS = "suspends"
-    """A herder has the member announce that the process relaunches itself. Values: name."""
+    """A herder orders the member to suspend its membership, because the process will relaunch itself. Values: name."""
     SUSPENDED = "suspended"
     """A member has suspended its membership. Values: name."""
 
     # -- the herder of a worker
     SUBSCRIBES = "subscribes"
-    """A herder orders the member to report the worker's state. Values: name, config offset, owned jobs, whether the
-    worker drains."""
+    """A herder orders the member to report this state of the worker. Values: name, config offset, owned jobs, whether
+    the worker drains."""
     REJOINS = "rejoins"
     """A herder requests a round. Values: name."""
     ABANDONS = "abandons"
@@ -174,7 +180,7 @@ class RecordKind(StrEnum):
     TASK_STARTS = "task starts"
     """A task starts. Values: name, task."""
     TASK_START_FAILS = "task start fails"
-    """A start of a task will fail. Values: name, task."""
+    """The start of a task that has just begun will fail. Values: name, task."""
     TASK_RESTARTS = "task restarts"
     """A task's query restarts. Values: name, task."""
     TASK_STOPS = "task stops"
@@ -187,26 +193,28 @@ class RecordKind(StrEnum):
     """Task configs are sent to the leader. Values: name, connector, URL of the leader, number of tasks, whether the
     request is signed."""
     SESSION_KEY = "session key"
-    """A herder orders a session key. Values: name, size in bytes."""
+    """A herder orders that a new session key is made. Values: name, size in bytes."""
     STATUSES = "statuses"
     """Statuses are written. Values: name, each key with its state."""
     CLOSES_INTAKE = "accepts no more requests"
     """A worker begins to accept no more requests. Values: name."""
     CLOSES_RUNTIME = "closes runtime"
-    """The task runtime is closed. Values: name."""
+    """A worker begins to close its task runtime. Values: name."""
     CONFIG_APPENDED = "config appended"
-    """Lines are appended to the config log. Values: name, number, bytes, checksum, the log's end."""
+    """Lines are appended to the config log. Values: name of the process, number of lines, the sum of their sizes in
+    bytes, their checksum, the log's new end offset."""
     REPLIES = "replies"
     """A herder responds to a REST request. Values: name, request id, `done` or the problem."""
 
     # -- users and operators
     REQUESTED = "requested"
-    """A user or operator sends a request. Values: worker's process or operator, request, its connector, its other
-    values."""
+    """A user or operator sends a request; an operator's order to a worker is recorded when the worker has responded.
+    Values: worker's process or `operator`, request, its connector, its other values; for an order, whether the worker
+    has accepted it."""
     FORGED = "forged"
-    """Task configs without a valid signature are sent."""
+    """The check after the last fault begins to send task configs without a valid signature."""
     SETTLED = "settled"
-    """The processes have settled. Values: generation, or number of transactions that have ended."""
+    """The processes have settled. Values: generation, group epoch, or number of transactions that have ended."""
     CHANGE = "change"
     """A change is made after the last fault. Values: change."""
 
@@ -216,10 +224,10 @@ class RecordKind(StrEnum):
     BROKER_CRASHES = "broker crashes"
     """The broker crashes."""
     STEP = "step"
-    """A write of the broker is durable. Values: transactional id, request, its sender; the error, or the base offset,
-    the transactional id's state and the end offsets."""
+    """A write of the broker is durable, or was refused. Values: transactional id, request, its sender; the error, or
+    the base offset, the transactional id's state and the end offsets."""
     ROLLED_BACK = "rolled back"
-    """Writes of the broker have failed. Values: number."""
+    """Writes of the broker have failed and were rolled back. Values: their number."""
     BECOMES = "becomes"
     """A producer receives its producer id and epoch. Values: name, producer id, epoch."""
     PRODUCED = "produced"
@@ -285,7 +293,7 @@ RECORDED_NAME_BY_CLASS: dict[type, str] = {
     transactions.TimeoutPassed: "TimeoutPassed",
     NewBatch: "Produce",
 }
-"""The fixed name of each request, response and timer that appears in a record."""
+"""The fixed name of each class of requests, responses and timers that appears in records."""
 
 
 def recorded_name(value: object) -> str:
@@ -297,13 +305,13 @@ def recorded_name(value: object) -> str:
 
 
 def jobs_text(jobs: Jobs) -> str:
-    """The jobs in the order of `Jobs`, separated by commas; ``-`` if there are none."""
+    """The jobs as text, in the order of `Jobs`, separated by commas; ``-`` if there are none."""
     return ",".join(map(str, jobs)) or "-"
 
 
 def count_size_and_checksum(lines: Iterable[tuple[bytes, bytes | None]]) -> tuple[int, int, int]:
-    """How many ``lines`` there are, the sum of their sizes in bytes, and one checksum of them all. A line is a key and
-    its value; a tombstone (value None) counts too."""
+    """The number of ``lines``, the sum of their sizes in bytes, and one checksum of all lines. A line is a key and its
+    value; a tombstone (value None) counts as a line with an empty value."""
     count = size_bytes = checksum = 0
     for key, value in lines:
         count += 1

@@ -12,15 +12,19 @@ from coterie.wire.errors import ErrorCode
 
 
 def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
-    """Check that a replay of ``lines``, all records that ``group`` has written, gives its last generation and its
-    offsets. If ``group`` is STABLE, check also its leader and members, and that after a load each member has a session
-    timer and may send heartbeats.
+    """Check that a replay of ``lines``, all records that ``group`` has written, gives the last generation and the
+    offsets of ``group``. If ``group`` is STABLE, check also that a group that is loaded from ``lines`` has the same
+    leader, static members and members in the same order, a session timer for each member, and accepts the heartbeat of
+    each member.
 
     :raises Violation: REPLAY_IS_LIVE.
     """
     replica = replay_group(group.group_id, group.limits, lines)
     if (replica.generation_record, replica.offsets) != (group.generation_record, group.offsets):
-        raise Violation(Invariant.REPLAY_IS_LIVE, "the live group differs from a replay of its records")
+        raise Violation(
+            Invariant.REPLAY_IS_LIVE,
+            "the last generation or the offsets of the live group are not those after a replay of its records",
+        )
     if group.phase is not Phase.STABLE:
         return
     step(replica, GroupLoaded(), now_ms=0)
@@ -29,7 +33,10 @@ def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
         if live != replayed:
             raise Violation(Invariant.REPLAY_IS_LIVE, f"{attribute} is {live} live and {replayed} after a replay")
     if list(replica.members) != list(group.members):
-        raise Violation(Invariant.REPLAY_IS_LIVE, f"members after a replay: {list(replica.members)}, not the live ones")
+        raise Violation(
+            Invariant.REPLAY_IS_LIVE,
+            f"members are {list(group.members)} live and {list(replica.members)} after a replay",
+        )
     accepting_reply = Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none))
     for member_id, member in group.members.items():
         heartbeat = Heartbeat(
@@ -37,4 +44,7 @@ def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
         )
         has_session_timer = SessionTimer(member_id=member_id) in replica.deadlines
         if not has_session_timer or accepting_reply not in step(replica, heartbeat, now_ms=0).effects:
-            raise Violation(Invariant.REPLAY_IS_LIVE, f"after a replay {member_id} has no session timer or is refused")
+            raise Violation(
+                Invariant.REPLAY_IS_LIVE,
+                f"after a replay {member_id} has no session timer, or its heartbeat is refused",
+            )

@@ -8,8 +8,8 @@ from coterie.lab.simulator.world import World
 
 
 class SimProcess:
-    """One process of the ``service``: the name of a worker or client, or a transactional id. Another process of the
-    same service may start after this one has ended, or while it runs."""
+    """One process of a service. ``service`` is the name of a worker or client, or a transactional id. Another process
+    of the same service may start after this one has ended, or while it runs."""
 
     def __init__(self, world: World, name: str, service: str, live_processes: dict[str, Self]) -> None:
         """The process adds itself to ``live_processes`` under its name; `kill` removes it."""
@@ -21,23 +21,24 @@ class SimProcess:
         self.is_paused = False
         self._live_processes = live_processes
         self._missed_callbacks: list[Callable[[], None]] = []
-        """The callbacks that came while the process was paused."""
+        """The callbacks that wait for the end of the pause."""
         live_processes[name] = self
 
     def kill(self, kind: RecordKind, *values: RecordValue) -> None:
-        """End the process, and record its end as ``kind`` with its name and ``values``."""
+        """End the process at once, and record its end as ``kind`` with its name and ``values``. Its planned callbacks
+        are not called."""
         self.is_alive = False
         if self._live_processes.get(self.name) is self:
             del self._live_processes[self.name]
         self.world.add_record(kind, self.name, *values)
 
     def pause(self) -> None:
-        """Pause the process, as SIGSTOP does: callbacks wait until it resumes."""
+        """Pause the process, as SIGSTOP does: its callbacks wait until `resume`."""
         self.is_paused = True
         self.world.add_record(RecordKind.PAUSED, self.name)
 
     def resume(self) -> None:
-        """End the pause, and call the callbacks that came meanwhile."""
+        """End the pause, and call the callbacks that were due during the pause."""
         self.is_paused = False
         self.world.add_record(RecordKind.RESUMED, self.name)
         missed_callbacks, self._missed_callbacks = self._missed_callbacks, []

@@ -1,5 +1,5 @@
-"""The simulated world: its clock, its one source of random numbers and its trace. Also the timers of a machine, and the
-base class of disks."""
+"""The simulated world: its clock, its planned callbacks, its one source of random numbers and its trace. Also the
+timers of a machine, and the base class of disks."""
 
 import heapq
 from collections.abc import Callable, Hashable
@@ -15,12 +15,14 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class World:
-    """The clock and the queue of planned callbacks of one seed. Callbacks run in the order of their times; those with
-    the same time in the order in which they were planned."""
+    """The clock, the planned callbacks, the random numbers and the trace of the simulation with one seed. Callbacks run
+    in the order of their times; those with the same time in the order in which they were planned."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
+        """The only source of random numbers of the simulation."""
         self.now_ms = 0
+        """The simulated time, in ms since the start of the simulation."""
         self.callback_count = 0
         """Number of callbacks that have run."""
         self._planned_callbacks: list[tuple[int, int, Callable[[], None]]] = []
@@ -38,8 +40,8 @@ class World:
         self.call_at(self.now_ms + in_ms, callback)
 
     def run_until(self, until_ms: int) -> None:
-        """Run all callbacks that are planned up to the time ``until_ms``, those that are planned meanwhile too; then
-        set the clock to ``until_ms``."""
+        """Run all callbacks that are planned for the time ``until_ms`` or earlier, also those that these callbacks
+        plan; each runs at its own time. Then set the clock to ``until_ms``."""
         while self._planned_callbacks and self._planned_callbacks[0][0] <= until_ms:
             self.now_ms, _, callback = heapq.heappop(self._planned_callbacks)
             self.callback_count += 1
@@ -47,7 +49,7 @@ class World:
         self.now_ms = until_ms
 
     def add_record(self, kind: RecordKind, *values: RecordValue) -> None:
-        """Add a record to the digest, and to the trace as a line."""
+        """Add a record, with the present time, to the digest, and to the trace as a line."""
         line = " ".join((kind, *map(str, values)))
         self._trace.add(self.now_ms, line)
         self._digest.update(f"{self.now_ms} {line}\n".encode())
@@ -62,7 +64,7 @@ class World:
 
     @property
     def digest(self) -> str:
-        """The checksum, in hex digits, of all records so far with their times."""
+        """The checksum of all records so far and their times, in hex digits."""
         return self._digest.hexdigest()
 
     def draw_bool(self, probability: float) -> bool:
@@ -71,7 +73,8 @@ class World:
 
 
 class SimTimers(Generic[KeyT]):
-    """The timers of one machine. When a timer's time has come, ``on_timer`` is called with its key."""
+    """The timers of one machine, by key. When the time of a timer has come, the timer is removed and ``on_timer`` is
+    called with its key."""
 
     def __init__(self, world: World, on_timer: Callable[[KeyT], None]) -> None:
         self._world = world
@@ -91,19 +94,20 @@ class SimTimers(Generic[KeyT]):
         self._timers.cancel(key)
 
     def close(self) -> None:
-        """End all timers, because the machine's process has ended."""
+        """Never call ``on_timer`` again. Called when the machine's process has ended."""
         self._is_closed = True
 
     def _plan_wake_up(self) -> None:
-        """Plan the callback for the first timer, unless one is planned for this time or earlier."""
+        """Plan a call of :meth:`_fire_due_timers` for the time of the earliest timer. Does nothing if no timer is set,
+        or a call is planned for this time or earlier."""
         next_ms = self._timers.next_deadline_ms()
         if next_ms is not None and (self._next_wake_up_ms is None or next_ms < self._next_wake_up_ms):
             self._next_wake_up_ms = next_ms
             self._world.call_at(next_ms, lambda: self._fire_due_timers(next_ms))
 
     def _fire_due_timers(self, planned_ms: int) -> None:
-        """Fire the timers that are due, if this callback, planned for ``planned_ms``, was not replaced by an earlier
-        one."""
+        """Fire the timers that are due, and plan the next call. Does nothing if the timers are closed, or if this call,
+        which was planned for ``planned_ms``, was replaced by an earlier one."""
         if self._is_closed or planned_ms != self._next_wake_up_ms:
             return
         self._next_wake_up_ms = None
@@ -114,11 +118,12 @@ class SimTimers(Generic[KeyT]):
 
 
 class FaultyDisk:
-    """A disk on which each write takes a random time: 1 to 20 ms, or 200 to 3000 ms while the disk is ``is_slow``."""
+    """The base class of simulated disks: it draws how long a write takes, 1 to 20 ms, or 200 to 3000 ms while
+    ``is_slow`` is True. It writes nothing itself."""
 
     def __init__(self) -> None:
         self.is_slow = False
 
     def draw_write_duration_ms(self, rng: Random) -> int:
-        """Draw the duration of one write."""
+        """Draw the random duration of one write."""
         return rng.randint(200, 3_000) if self.is_slow else rng.randint(1, 20)

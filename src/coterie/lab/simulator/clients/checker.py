@@ -44,52 +44,57 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(slots=True)
 class _ReceivedGenerations:
-    """What clients have received from the group, between its first generation and its deletion."""
+    """What clients have received from the group, from its first generation to its deletion; after a deletion there is a
+    new object."""
 
     members_by_generation: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
-    """The members of each generation, as the generation's leader received them."""
+    """For each generation, its members as its leader received them."""
     highest_generation: Generation = Generation(0)
     """The highest generation that a client has received."""
     assignments_by_generation: dict[Generation, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
-    """For each generation, the assignments that its leader has sent, by member."""
+    """For each generation, the encoded assignments that its leader has sent, by member."""
 
 
 class ClientsChecker:
-    """Checks one group of clients; implements `coordinator.CoordinatorChecker`. A method raises a `Violation` when an
-    invariant is broken."""
+    """Checks the coordinator of a group of clients; implements `coordinator.CoordinatorChecker`. A method raises a
+    `Violation` when an invariant is broken."""
 
     def __init__(self, world: World, *, group_size_max: int) -> None:
         self._world = world
         self._group_size_max = group_size_max
         self._received = _ReceivedGenerations()
         self._identities: dict[MemberId, MemberIdentity] = {}
+        """For each member id that was sent: the instance id of a static member, else the member id."""
         self._member_id_by_instance: dict[InstanceId, MemberId] = {}
-        """The member id of each static member that received a JoinGroup response last."""
+        """By instance id, the member id that was last sent to a static member in a JoinGroup response."""
         self._replaced_member_ids: set[MemberId] = set()
-        """The member ids that a newer member with the same instance id has replaced, from the time at which the newer
-        member's JoinGroup response was sent."""
+        """The member ids that a newer member with the same instance id has replaced. A member id is added when the
+        JoinGroup response of the newer member is sent."""
         self._offered_protocols: dict[InstanceId, tuple[str, ...]] = {}
-        """The protocols that each static member offered in its last successful JoinGroup, until it joins again."""
+        """By instance id, the protocols that a static member offered in its last successful JoinGroup; removed when its
+        next successful JoinGroup is computed."""
         self._received_when_computed: dict[ReplyTo, _ReceivedGenerations] = {}
-        """The value of ``_received`` in the step that computed the response to each request: the group may be deleted
+        """For each request, the value of ``_received`` in the step that computed the response: the group may be deleted
         before the response is sent."""
         self._commits: dict[TopicPartition, list[int]] = {}
         """For each partition, the offsets that were written since its offset was last removed, in the order of writing.
-        A lower offset may follow a higher one, if its connection broke and its request arrived late."""
+        A lower offset may follow a higher one, because a request whose connection broke may arrive late."""
         self._acknowledged_commit_index: dict[TopicPartition, int] = {}
         """For each partition, the index in ``_commits`` of the last commit that was acknowledged to a client."""
         self._last_success_at_ms: dict[MemberId, int] = {}
-        """When the coordinator last responded to each member without an error, or loaded the group."""
+        """For each member, when the coordinator last computed a response without an error to it, or loaded the
+        group."""
         self._emptied_at_ms: int | None = None
         """When the group became empty; None while it has members, or was never empty."""
         self._committed_at_ms: dict[TopicPartition, int] = {}
+        """When the present offset of each partition was written."""
         self._own_retention_ms: dict[TopicPartition, int] = {}
-        """The retention time of each offset whose commit requested one."""
+        """By partition, the retention time in ms of an offset whose commit requested one."""
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def on_step(self, step: CoordinatorStep) -> None:
-        """Check the records and responses of one step."""
+        """Check the records and responses of one step, and store what they change."""
         if isinstance(step.event, SyncGroup) and step.event.assignments and step.output.records:
             self._received.assignments_by_generation[step.event.generation] = {
                 self._identities[member_id]: assignment for member_id, assignment in step.event.assignments
@@ -112,11 +117,15 @@ class ClientsChecker:
                 self._emptied_at_ms = None if members else self._world.now_ms
                 if len(members) > self._group_size_max:
                     raise Violation(
-                        Invariant.ROOM, f"a generation of {len(members)} members, the maximum is {self._group_size_max}"
+                        Invariant.ROOM,
+                        f"a generation has {len(members)} members, the maximum is {self._group_size_max}",
                     )
             case GroupRemoved():
                 if step.group_before.phase is not Phase.EMPTY:
-                    raise Violation(Invariant.OFFSETS_KEPT, f"the group is removed in {step.group_before.phase}")
+                    raise Violation(
+                        Invariant.OFFSETS_KEPT,
+                        f"the group is removed in the phase {step.group_before.phase}, but only an EMPTY group may be",
+                    )
                 self._received = _ReceivedGenerations()
                 self._emptied_at_ms = None
             case OffsetWritten(partition=partition, committed_offset=committed):
@@ -127,40 +136,48 @@ class ClientsChecker:
                     self._own_retention_ms[partition] = step.event.retention_ms
             case PendingOffsetWritten():
                 raise AssertionError(
-                    "the group writes a pending offset, but no simulated client commits offsets in a transaction"
+                    "bug in the coordinator or the simulator: the group writes a pending offset, but no simulated "
+                    "client commits offsets in a transaction"
                 )
             case OffsetRemoved(partition=partition):
                 if (reason_to_keep := self._reason_to_keep_offset(step, partition)) is not None:
-                    raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {reason_to_keep}")
+                    raise Violation(
+                        Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed, but {reason_to_keep}"
+                    )
                 self._commits.pop(partition, None)
                 self._acknowledged_commit_index.pop(partition, None)
 
     def _reason_to_keep_offset(self, step: CoordinatorStep, partition: TopicPartition) -> str | None:
-        """The reason why the step must not remove the offset of ``partition``; None if it may."""
+        """The reason why the step must not remove the offset of ``partition``; None if the step may remove it."""
         event, phase = step.event, step.group_before.phase
         is_read = partition.topic == READ_TOPIC and phase is not Phase.EMPTY
         match event:
             case TopicDeleted(topic=topic):
-                return None if topic == partition.topic else f"topic {topic} was deleted"
+                return None if topic == partition.topic else f"only the topic {topic} was deleted"
             case DeleteGroup():
-                return None if phase is Phase.EMPTY else f"the group is {phase}"
+                return None if phase is Phase.EMPTY else f"the group, which was to be deleted, is {phase}"
             case OffsetDelete(partitions=partitions):
-                return None if partition in partitions and not is_read else "it may not be deleted"
+                return (
+                    None
+                    if partition in partitions and not is_read
+                    else "its deletion was not requested, or members read its topic"
+                )
             case TimerFired(key=ExpiryTimer()):
                 since_ms = self._committed_at_ms[partition]
                 own_retention_ms = self._own_retention_ms.get(partition)
                 if phase is Phase.EMPTY and self._emptied_at_ms is not None and own_retention_ms is None:
                     since_ms = max(since_ms, self._emptied_at_ms)
                 if is_read or (phase is not Phase.EMPTY and step.group.protocol_type != CONSUMER_PROTOCOL_TYPE):
-                    return f"the group is {phase}"
+                    return f"its members may still read it: the group is {phase}"
                 age_ms = self._world.now_ms - since_ms
                 retention_ms = OFFSETS_RETENTION_MS if own_retention_ms is None else own_retention_ms
-                return None if age_ms >= retention_ms else f"it is {age_ms} ms old"
+                return None if age_ms >= retention_ms else f"it is {age_ms} ms old, less than {retention_ms} ms"
             case _:
-                return f"by {type(event).__name__}"
+                return f"the event is {type(event).__name__}, which removes no offsets"
 
     def _check_session_removal(self, step: CoordinatorStep, member_id: MemberId) -> None:
-        """Check a member that the step may have removed because its session timer fired.
+        """If the step has removed the member ``member_id`` because its session timer fired, check that for a session
+        timeout the coordinator had computed no response without an error to the member.
 
         :raises Violation: PATIENT.
         """
@@ -168,12 +185,16 @@ class ClientsChecker:
             return
         silent_ms = self._world.now_ms - self._last_success_at_ms.get(member_id, 0)
         if silent_ms < SESSION_TIMEOUT_MS:
-            raise Violation(Invariant.PATIENT, f"{member_id} is removed after {silent_ms} ms of silence")
+            raise Violation(
+                Invariant.PATIENT,
+                f"{member_id} is removed {silent_ms} ms after the last response without an error to it, before the "
+                f"session timeout of {SESSION_TIMEOUT_MS} ms has passed",
+            )
 
     # -- a response, at the step that produces it -------------------------------------------------------------------
 
     def _check_computed_response(self, step: CoordinatorStep, reply: Reply[Response]) -> None:
-        """Check a response in the step that computes it.
+        """Check a response in the step that computes it, before it is sent.
 
         :raises Violation: PROTOCOL_KEPT, ONE_PER_INSTANCE, AS_LED, CURRENT_COMMITS, GONE, STATIC_STAYS_QUIET,
             NOTHING_LOST.
@@ -184,7 +205,8 @@ class ClientsChecker:
             # Each client sends the protocol of its JoinGroup response.
             raise Violation(
                 Invariant.PROTOCOL_KEPT,
-                f"{request.member_id} syncs with the protocol {request.protocol} that it has received, and is refused",
+                f"{request.member_id} sends SyncGroup with the protocol {request.protocol} of its JoinGroup response, "
+                "and is refused with INCONSISTENT_GROUP_PROTOCOL",
             )
         if response.error is not ErrorCode.none:
             return
@@ -199,7 +221,11 @@ class ClientsChecker:
                 self._check_commit_generation(request)
             case DeleteGroup(), _:
                 if step.group.generation_record is not None or step.group.offsets:
-                    raise Violation(Invariant.GONE, f"the group is deleted and in generation {step.group.generation}")
+                    raise Violation(
+                        Invariant.GONE,
+                        f"the deletion of the group succeeds, but its generation {step.group.generation} or offsets "
+                        "remain",
+                    )
             case JoinGroup(instance_id=instance_id), _ if instance_id is not None:
                 self._check_static_rejoin_is_quiet(step, request)
             case _, OffsetFetchResponse(offsets=offsets):
@@ -207,14 +233,15 @@ class ClientsChecker:
                     if committed.offset != self._commits[partition][-1]:
                         raise Violation(
                             Invariant.NOTHING_LOST,
-                            f"{partition} is fetched at {committed.offset}, not at its last commit",
+                            f"the fetched offset of {partition} is {committed.offset}, the last committed one is "
+                            f"{self._commits[partition][-1]}",
                         )
             case _:
                 pass
 
     def _note_member_success(self, request: Request, response: Response) -> None:
-        """Store that a member receives a response without an error now, and check that no newer member with the same
-        instance id has replaced it.
+        """Store that a response without an error to a member is computed now, and check that no newer member with the
+        same instance id has replaced this member.
 
         :raises Violation: ONE_PER_INSTANCE.
         """
@@ -227,12 +254,13 @@ class ClientsChecker:
         if member_id in self._replaced_member_ids:
             raise Violation(
                 Invariant.ONE_PER_INSTANCE,
-                f"{member_id} receives a response, but {self._identities[member_id]} has a newer member id",
+                f"{member_id} gets a response without an error, but {self._identities[member_id]} has a newer member "
+                "id",
             )
 
     def _check_static_rejoin_is_quiet(self, step: CoordinatorStep, request: JoinGroup) -> None:
-        """Check that a static member that rejoins a STABLE group, with the protocols of its last join, gets its
-        response without a rebalance.
+        """Check a successful JoinGroup of a static member: if the member rejoins a STABLE group without a member id and
+        with the protocols of its last join, no rebalance may come.
 
         :raises Violation: STATIC_STAYS_QUIET.
         """
@@ -248,12 +276,13 @@ class ClientsChecker:
         if other_replies or step.group.generation != group_before.generation or step.group.phase is not Phase.STABLE:
             raise Violation(
                 Invariant.STATIC_STAYS_QUIET,
-                f"{request.instance_id} rejoins, and the group is disturbed: it is {step.group.phase}",
+                f"{request.instance_id} rejoins with unchanged protocols, and a rebalance comes: the group is "
+                f"{step.group.phase} in generation {step.group.generation}, before in {group_before.generation}",
             )
 
     def _check_assignment_is_leaders(self, request: SyncGroup, response: SyncGroupResponse) -> None:
-        """Check that the member receives the assignment that the leader of its generation has sent for it. Not checked
-        if no assignments of that leader are known.
+        """Check that the member receives the assignment that the leader of its generation has sent for it. Nothing is
+        checked if this checker has stored no assignments of that leader.
 
         :raises Violation: AS_LED.
         """
@@ -262,26 +291,26 @@ class ClientsChecker:
         if leader_assignments is not None and leader_assignments.get(identity, b"") != response.assignment:
             raise Violation(
                 Invariant.AS_LED,
-                f"{identity} receives {response.assignment!r}, its leader sent {leader_assignments.get(identity)!r}",
+                f"{identity} receives the assignment {response.assignment!r}, but the leader of its generation sent "
+                f"{leader_assignments.get(identity)!r} for it",
             )
 
     def _check_commit_generation(self, request: OffsetCommit) -> None:
-        """Check that no client has received a later generation than that of the accepted commit.
+        """Check that no client has received a later generation than that of ``request``, an accepted commit.
 
         :raises Violation: CURRENT_COMMITS.
         """
         if request.generation < self._received.highest_generation:
             raise Violation(
                 Invariant.CURRENT_COMMITS,
-                f"{request.member_id} commits in generation {request.generation}, "
-                f"{self._received.highest_generation} was sent",
+                f"a commit of {request.member_id} in generation {request.generation} is accepted, but a client has "
+                f"received generation {self._received.highest_generation}",
             )
 
     # -- a response, when it leaves ---------------------------------------------------------------------------------
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """Check a response that is being sent; store the generations and the acknowledged offsets that clients
-        receive."""
+        """Check a response when it is sent. Store which generations and acknowledged offsets clients receive."""
         if response.error is not ErrorCode.none:
             return
         match request, response:
@@ -299,8 +328,8 @@ class ClientsChecker:
                 pass
 
     def _on_joined(self, request: JoinGroup, response: JoinGroupResponse) -> None:
-        """Check the generation that a client receives and the members of that generation. Also stores the member's id
-        and protocols for later checks.
+        """Check the generation that a client receives with a JoinGroup response, and the members of that generation.
+        Also store the member's id and protocols for later checks.
 
         :raises Violation: GENERATION_RISES.
         """
@@ -309,7 +338,8 @@ class ClientsChecker:
         if response.generation < received.highest_generation:
             raise Violation(
                 Invariant.GENERATION_RISES,
-                f"{identity} receives {response.generation}, {received.highest_generation} was sent before",
+                f"{identity} receives generation {response.generation}, but generation "
+                f"{received.highest_generation} was sent before",
             )
         received.highest_generation = response.generation
         if response.members:
@@ -317,7 +347,10 @@ class ClientsChecker:
                 joined_member.instance_id or joined_member.member_id for joined_member in response.members
             )
             if received.members_by_generation.setdefault(response.generation, identities) != identities:
-                raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
+                raise Violation(
+                    Invariant.GENERATION_RISES,
+                    f"generation {response.generation} was sent to its leader with two different sets of members",
+                )
             for joined_member in response.members:
                 self._identities[joined_member.member_id] = joined_member.instance_id or joined_member.member_id
         if request.instance_id is not None:
@@ -331,12 +364,18 @@ class ClientsChecker:
     # -- starts of the coordinator ----------------------------------------------------------------------------------
 
     def on_loaded(self, group: Group) -> None:
-        """Check the group that the coordinator has loaded after a crash.
+        """Check the group that the coordinator has loaded, at its first start or after a crash. Also set what this
+        checker has stored about offsets, sessions and retention to the loaded state: a crash may have undone the last
+        steps.
 
         :raises Violation: NOTHING_LOST.
         """
         if group.generation_record is not None and group.generation < self._received.highest_generation:
-            raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
+            raise Violation(
+                Invariant.NOTHING_LOST,
+                f"after a crash the group is at generation {group.generation}, but generation "
+                f"{self._received.highest_generation} was sent before",
+            )
         for partition in self._commits.keys() | group.offsets.keys():
             self._on_offset_loaded(partition, group)
         for member_id in group.generation_record.members if group.generation_record is not None else ():
@@ -356,8 +395,8 @@ class ClientsChecker:
         }
 
     def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
-        """Check the offset of ``partition`` after a load: the crash may have lost its last commits, but none that was
-        acknowledged.
+        """Check the offset of ``partition`` after a load: the crash may have lost its last commits, but no commit that
+        was acknowledged.
 
         :raises Violation: NOTHING_LOST.
         """
@@ -376,7 +415,8 @@ class ClientsChecker:
             if kept_index is None or kept_index < acknowledged:
                 raise Violation(
                     Invariant.NOTHING_LOST,
-                    f"{partition} was acknowledged at {commits[acknowledged]}, now is {loaded_offset}",
+                    f"the offset {commits[acknowledged]} of {partition} was acknowledged, but after a crash the offset "
+                    f"is {loaded_offset}",
                 )
             self._acknowledged_commit_index[partition] = acknowledged
 

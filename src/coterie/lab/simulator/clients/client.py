@@ -1,5 +1,5 @@
-"""One ordinary client: it joins, computes the assignments if it is the leader, sends heartbeats and commits offsets, as
-Kafka's consumer does."""
+"""One ordinary client: it joins the group, computes the assignments if it is the leader, sends heartbeats and commits
+offsets, as Kafka's consumer does."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,15 +38,16 @@ from coterie.nouns.ids import InstanceId
 from coterie.wire.errors import ErrorCode
 
 _RequestKind: TypeAlias = Literal["round", "heartbeat", "commit", "fetch", "farewell"]
-"""The kinds of requests, as recorded: `round` is JoinGroup or SyncGroup, the last one is LeaveGroup."""
+"""The kinds of requests, as recorded: `round` is JoinGroup or SyncGroup, `commit` is OffsetCommit, `fetch` is
+OffsetFetch, the last kind is LeaveGroup."""
 
 _JOIN_AGAIN_AFTER_MS = REBALANCE_TIMEOUT_MS + 5_000
 """After this time without a response to its JoinGroup or SyncGroup, a client joins again."""
 
 
 class Client(SimProcess):
-    """One process of a client. After a restart there is a new process of the same service and, if static, with the same
-    instance id."""
+    """One process of a client. A restart of the client is a new process with the same service; that of a static client
+    has the same instance id."""
 
     def __init__(
         self,
@@ -67,22 +68,24 @@ class Client(SimProcess):
         self.owned: list[TopicPartition] = []
         """The partitions of the client's present assignment."""
         self.is_settled = False
-        """Whether the client has the assignment of its generation and has received no notice of a rebalance since."""
+        """Whether the client has the assignment of its generation, and since then no response with an error made it
+        join again."""
         self.refused_for_size = False
-        """Whether the last JoinGroup was refused with GROUP_MAX_SIZE_REACHED."""
+        """Whether the last answered JoinGroup was refused with GROUP_MAX_SIZE_REACHED."""
         self._pending_tokens: dict[_RequestKind, object] = {}
-        """The token of the last request of each kind that has no response yet; the response to any other request is
-        ignored."""
+        """By kind, the token of the newest request, while it has no response. Responses to older requests of the kind
+        are ignored."""
         self._assignment_number = 0
-        """Changes with each assignment and each join: heartbeats and commits that were planned with an earlier number
-        are not sent."""
+        """A number that rises with each assignment and each join. Heartbeats and commits that were planned at an
+        earlier number are not sent."""
         play.world.add_record(RecordKind.STARTS, name, instance_id, *protocols)
         self._send_join()
 
     # -- shutdown ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop cleanly: a dynamic member sends LeaveGroup, a static one does not (KIP-345)."""
+        """End the process cleanly: a dynamic client that has a member id sends LeaveGroup before, a static one does not
+        (KIP-345)."""
         if self.instance_id is None and self.member_id:
             leave_request = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
             self._send_request("farewell", leave_request, lambda _: None)
@@ -91,7 +94,7 @@ class Client(SimProcess):
     # -- rounds -----------------------------------------------------------------------------------------------------
 
     def _send_join(self) -> None:
-        """Send JoinGroup; the present assignment ends."""
+        """Give up the present assignment, and send JoinGroup."""
         self.is_settled = False
         self.owned = []
         self._assignment_number += 1
@@ -120,6 +123,8 @@ class Client(SimProcess):
         self._send_request("round", make_join_request, self._on_joined, late_max_ms=0)
 
     def _on_joined(self, response: Response) -> None:
+        """Send SyncGroup after a successful JoinGroup; join again at once with the member id of a response with
+        MEMBER_ID_REQUIRED, and later after any other error."""
         assert isinstance(response, JoinGroupResponse)
         self.refused_for_size = response.error is ErrorCode.group_max_size_reached
         match response.error:
@@ -133,7 +138,8 @@ class Client(SimProcess):
                 self._join_again_after_error(error)
 
     def _send_sync(self, join_response: JoinGroupResponse) -> None:
-        """Send SyncGroup after the response ``join_response``; the leader computes the assignments."""
+        """Send SyncGroup after the JoinGroup response ``join_response``; if this client is the leader and has to
+        compute the assignments, with all assignments."""
         computes_assignments = join_response.leader == self.member_id and not join_response.skip_assignment
         assignments = encode_assignments(join_response.members) if computes_assignments else {}
         request = partial(
@@ -148,7 +154,8 @@ class Client(SimProcess):
         self._send_request("round", request, self._on_synced)
 
     def _on_synced(self, response: Response) -> None:
-        """Begin heartbeats and commits with the new assignment; after an error, join again."""
+        """Begin heartbeats and commits with the assignment in the SyncGroup response, and fetch the committed offsets;
+        after an error, join again."""
         assert isinstance(response, SyncGroupResponse)
         if response.error is not ErrorCode.none:
             self._join_again_after_error(response.error)
@@ -161,8 +168,8 @@ class Client(SimProcess):
         self._send_request("fetch", partial(OffsetFetch, partitions=tuple(self.owned)), lambda _: None)
 
     def _join_again_after_error(self, error: ErrorCode) -> None:
-        """Join again a short time after ``error``, which any response may contain. End instead if another process with
-        the same instance id has fenced this one."""
+        """Join again a short time after ``error``, which any response may contain; after FENCED_INSTANCE_ID end the
+        process instead. After UNKNOWN_MEMBER_ID or GROUP_MAX_SIZE_REACHED the client joins without a member id."""
         match error:
             case ErrorCode.fenced_instance_id:
                 self.kill(RecordKind.FENCED)
@@ -179,13 +186,14 @@ class Client(SimProcess):
         )
 
     def _make_join_callback(self, assignment_number: int) -> Callable[[], None]:
-        """A callback that joins, unless the client has joined or received an assignment since this number."""
+        """A callback that sends JoinGroup, unless ``_assignment_number`` has changed by then: the client has joined
+        again or received an assignment since."""
         return lambda: self._send_join() if assignment_number == self._assignment_number else None
 
     # -- between rounds ---------------------------------------------------------------------------------------------
 
     def _send_heartbeat(self, assignment_number: int) -> None:
-        """Send a heartbeat and plan the next one, while this is the present assignment."""
+        """Send a heartbeat and plan the next one, if ``assignment_number`` is still that of the present assignment."""
         if assignment_number != self._assignment_number:
             return
         request = partial(Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
@@ -193,7 +201,8 @@ class Client(SimProcess):
         self.call_after(HEARTBEAT_INTERVAL_MS, partial(self._send_heartbeat, assignment_number))
 
     def _on_heartbeat_response(self, assignment_number: int, response: Response) -> None:
-        """Join again if the response to a heartbeat asks for it."""
+        """Join again if the response to a heartbeat has an error: after REBALANCE_IN_PROGRESS at once, otherwise as
+        :meth:`_join_again_after_error` does. Ignored if the heartbeat was sent with an earlier assignment."""
         assert isinstance(response, HeartbeatResponse)
         if assignment_number != self._assignment_number or response.error is ErrorCode.none:
             return
@@ -203,7 +212,8 @@ class Client(SimProcess):
             self._join_again_after_error(response.error)
 
     def _send_commit(self, assignment_number: int) -> None:
-        """Commit an offset for each owned partition and plan the next commit, while this is the present assignment."""
+        """Commit an offset for each owned partition and plan the next commit, if ``assignment_number`` is still that of
+        the present assignment."""
         if assignment_number != self._assignment_number:
             return
         offsets = tuple(self.play.next_offset_to_commit(partition, self.name) for partition in self.owned)
@@ -219,6 +229,8 @@ class Client(SimProcess):
         self.call_after(COMMIT_INTERVAL_MS, partial(self._send_commit, assignment_number))
 
     def _on_committed(self, assignment_number: int, response: Response) -> None:
+        """Join again if the response to a commit has an error other than REBALANCE_IN_PROGRESS. Ignored if the commit
+        was sent with an earlier assignment."""
         assert isinstance(response, OffsetCommitResponse)
         ignored_errors = (ErrorCode.none, ErrorCode.rebalance_in_progress)
         if assignment_number == self._assignment_number and response.error not in ignored_errors:
@@ -235,8 +247,9 @@ class Client(SimProcess):
         late_max_ms: int = REQUEST_DELAY_MAX_MS,
     ) -> None:
         """Send the request that ``make_request`` builds from its ``reply_to``, and call ``on_response`` with its
-        response. The response is ignored if a newer request of the same ``kind`` was sent. A failed JoinGroup or
-        SyncGroup makes the client join again."""
+        response. The response is ignored if a newer request of the same ``kind`` was sent. If JoinGroup or SyncGroup
+        fails, or has no response after `_JOIN_AGAIN_AFTER_MS`, the client joins again; other requests are not sent
+        again."""
         token = self._pending_tokens[kind] = object()
         if kind != "heartbeat":
             self.play.world.add_record(RecordKind.SENDS, self.name, kind)

@@ -22,7 +22,7 @@ OFFSETS_RETENTION_CHECK_MS = 5_000
 OWN_RETENTION_MS = 12_000
 """The retention time that some offset commits request for their offset."""
 REQUEST_DELAY_MAX_MS = 8_000
-"""How late a request may arrive whose connection broke."""
+"""By how much a request whose connection broke may arrive late."""
 
 READ_TOPIC, OTHER_TOPIC = "read", "unread"
 """The topic to which the members subscribe; and a topic for which only clients outside of the group commit offsets."""
@@ -33,7 +33,7 @@ LEADER_EPOCH = 7
 
 
 class ClientsPlay:
-    """The objects that all clients of one seed share."""
+    """The objects that all clients of the simulation with one seed share."""
 
     def __init__(self, world: World, network: Network, coordinator: SimCoordinator, *, protocol_type: str) -> None:
         self.world = world
@@ -55,8 +55,8 @@ class ClientsPlay:
         )
 
     def encode_subscription(self) -> bytes:
-        """The metadata of a member: for a consumer its topics; for another protocol type bytes that only the members
-        understand."""
+        """The metadata that a member sends with each protocol: for the protocol type `consumer` the subscribed topic;
+        for another type bytes that the coordinator cannot decode."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return b"\xff anything at all"
         writer = Writer()

@@ -1,4 +1,4 @@
-"""The faults of clients, and the operators' requests to their group; at the end all faults stop."""
+"""The faults of clients, and the operators' requests about their group."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -34,13 +34,13 @@ CLIENT_NAMES = ("c1", "c2", "c3", "c4")
 OPERATOR = "operator"
 """The name under which operators' requests are recorded, and the name of their link."""
 PROTOCOL_LISTS = (("range", "sticky"), ("sticky", "range"), ("range", "sticky", "own"))
-"""The lists of protocols that clients offer. All of them contain the first two protocols: after a load the coordinator
+"""The lists of protocols that clients offer. All lists contain the first two protocols: after a load the coordinator
 knows only the group's selected protocol for each member, so it would refuse a client without this protocol until all
 other members have rejoined, as Kafka does."""
 
 
 class ClientsFaults(FaultInjector[Client]):
-    """Injects the faults of one seed, and sends its requests of operators."""
+    """Starts the clients, and injects the faults and sends the operators' requests of the simulation with one seed."""
 
     def __init__(self, play: ClientsPlay) -> None:
         names = CLIENT_NAMES[: play.world.rng.randint(1, len(CLIENT_NAMES))]
@@ -52,7 +52,7 @@ class ClientsFaults(FaultInjector[Client]):
         self._protocols_by_client = {name: self._rng.choice(PROTOCOL_LISTS) for name in names}
         self._copy_numbers: Iterator[int] = count(2)
         self._no_start_before_ms = 0
-        """Until this time no client starts, because all were killed together."""
+        """Before this time no client starts, because all were killed together."""
         self._set_faults(
             {
                 self._pause_random_process: 4,
@@ -73,13 +73,14 @@ class ClientsFaults(FaultInjector[Client]):
         )
 
     def begin_faults(self) -> None:
+        """Schedule the start of each client, in the next 4 s, and the first fault."""
         for name in self._services:
             self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
         self._schedule_next_fault()
 
     def end_faults(self) -> None:
-        """Resume paused clients, start all others except those in ``_never_restarted``, and crash the coordinator once
-        more."""
+        """Resume paused clients, start each client without a process, except those in ``_never_restarted``, and crash
+        the coordinator once more."""
         self._no_start_before_ms = 0
         for client in list(self.live_processes.values()):
             self._resume_process(client)
@@ -89,6 +90,8 @@ class ClientsFaults(FaultInjector[Client]):
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def start_service(self, service: str) -> None:
+        """Start a process of the client ``service``, unless one runs or ``service`` is in ``_never_restarted``; later,
+        if no client may start yet because all were killed together."""
         wait_ms = self._no_start_before_ms - self._world.now_ms
         if wait_ms > 0:
             self._world.call_after(wait_ms, partial(self.start_service, service))
@@ -96,7 +99,7 @@ class ClientsFaults(FaultInjector[Client]):
             self._start_process(service, service)
 
     def _start_process(self, name: str, service: str) -> None:
-        """Start the process ``name`` of ``service``."""
+        """Start a process with the name ``name`` for the client ``service``."""
         instance_id = InstanceId(f"place-{service}") if service in self._static_clients else None
         Client(
             self._play,
@@ -113,24 +116,25 @@ class ClientsFaults(FaultInjector[Client]):
         )
 
     def _stop_random_client(self) -> None:
-        """Stop a random client cleanly; it starts again some time later."""
+        """Stop a random client cleanly, if it is not paused; it starts again some time later."""
         client = self._random_process()
         if client is not None and not client.is_paused:
             client.stop()
             self._schedule_restart(client.service)
 
     def _start_second_process(self) -> None:
-        """Start a second process of a static client, which must fence the first one."""
+        """Start a second process of a random client, if the client is static: the second process must fence the first
+        one."""
         client = self._random_process()
         if client is not None and client.instance_id is not None:
             self._start_process(f"{client.service}-copy{next(self._copy_numbers)}", client.service)
 
     def _change_protocols(self) -> None:
-        """Change the protocols that the next process of a random client offers."""
+        """Choose the list of protocols that the next process of a random client offers."""
         self._protocols_by_client[self._rng.choice(self._services)] = self._rng.choice(PROTOCOL_LISTS)
 
     def _kill_all(self) -> None:
-        """Kill all clients; they start again after 10 s, or after 60 s, so that offsets expire."""
+        """Kill all clients; they start again after 10 s or after 60 s. In 60 s the offsets expire."""
         self._no_start_before_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
         for name in sorted(self.live_processes):
             self.live_processes[name].kill(RecordKind.ALL_KILLED)
@@ -141,7 +145,8 @@ class ClientsFaults(FaultInjector[Client]):
     def _send_operator_request(
         self, recorded_values: tuple[RecordValue, ...], make_request: Callable[[ReplyTo], Request]
     ) -> None:
-        """Send an operator's request to the coordinator, and record it with ``recorded_values``."""
+        """Record an operator's request with ``recorded_values``, and send it to the coordinator. Its response is
+        ignored, and a failed request is not repeated."""
         self._world.add_record(RecordKind.REQUESTED, OPERATOR, *recorded_values)
         self._play.network.send_request(
             OPERATOR,
@@ -152,7 +157,8 @@ class ClientsFaults(FaultInjector[Client]):
         )
 
     def _remove_static_member(self) -> None:
-        """Remove a static member from the group by its instance id alone."""
+        """Request to remove a random client from the group by its instance id alone. The coordinator refuses this if
+        the client is not a static member."""
         name = self._rng.choice(self._services)
         leaving_member = LeavingMember(member_id=MemberId(""), instance_id=InstanceId(f"place-{name}"))
         self._send_operator_request(
@@ -161,11 +167,11 @@ class ClientsFaults(FaultInjector[Client]):
         )
 
     def _delete_group(self) -> None:
-        """Delete the group, which is refused while it has members."""
+        """Request to delete the group. The coordinator refuses this while the group has members."""
         self._send_operator_request(("delete group",), lambda reply_to: DeleteGroup(reply_to=reply_to))
 
     def _delete_offsets(self) -> None:
-        """Delete the offset of a random partition that members read, and that of the other topic."""
+        """Request to delete the offset of a random partition that members read, and that of `OTHER_PARTITION`."""
         partitions: tuple[TopicPartition, ...] = (self._rng.choice(READ_PARTITIONS), OTHER_PARTITION)
         self._send_operator_request(
             ("delete offsets", partitions[0].partition),
@@ -173,15 +179,15 @@ class ClientsFaults(FaultInjector[Client]):
         )
 
     def _delete_topic(self) -> None:
-        """Report a topic as deleted to the coordinator."""
+        """Report to the coordinator, if it runs, that one of the two topics was deleted."""
         if self._play.coordinator.is_up:
             topic = self._rng.choice((READ_TOPIC, OTHER_TOPIC))
             self._world.add_record(RecordKind.TOPIC_DELETED, topic)
             self._play.coordinator.feed_event(TopicDeleted(topic=topic))
 
     def _commit_as_non_member(self) -> None:
-        """Commit an offset as a client that is not a member: a tool that resets offsets, or a consumer that assigns its
-        partitions itself."""
+        """Commit an offset of a random partition as a client that is not a member, like a tool that resets offsets, or
+        a consumer that assigns its partitions itself."""
         partition = self._rng.choice((*READ_PARTITIONS, OTHER_PARTITION))
         offset = self._play.next_offset_to_commit(partition)
         retention_ms = self._rng.choice((None, OWN_RETENTION_MS))

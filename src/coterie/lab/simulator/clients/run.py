@@ -1,5 +1,5 @@
-"""One seed of the clients' simulation: a time with faults, then a time without; at the end all running clients must own
-all partitions in one generation."""
+"""The clients' simulation with one seed: a time with faults, then a time without; at the end the running clients must
+own all partitions in one generation."""
 
 from collections.abc import Collection
 from functools import partial
@@ -29,17 +29,18 @@ from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
 
 FAULTS_MS = 120_000
-"""How long faults are injected."""
+"""How long faults are injected, in simulated time."""
 SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
-"""How long the clients may take to settle after the last fault: enough for silent members to expire, for copies to
-fence each other, and for three rounds that wait for their slowest member."""
+"""How long the clients may take to settle when no fault is left: enough for the sessions of dead members to expire, for
+processes with one instance id to fence each other, and for three rounds that wait for their slowest member."""
 QUIET_MS = 2 * SESSION_TIMEOUT_MS
 """For this time after the clients have settled, no rebalance may come."""
 
 
 def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
-    """Simulate clients with one seed. A violated invariant is in the outcome; every other exception is a bug of a
-    machine or of the simulator, and is raised with the end of the trace in a note."""
+    """Run the simulation of clients with ``seed``; the first ``faults_ms`` have faults. A violated invariant is in the
+    outcome; every other exception is a bug of a machine or of the simulator, and is raised with the end of the trace in
+    a note."""
     world = World(seed)
     group_size_max = world.rng.choice((2, 100, 100, 100))
     limits = Limits(
@@ -72,10 +73,10 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
 
 
 def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
-    """Run until the clients have settled, and then for `QUIET_MS` more, in which nothing may change. Then crash the
-    coordinator: after its restart it must read the same state from its log as it had before.
+    """Run until the clients have settled, and then for `QUIET_MS`, at whose end the clients must still be settled in
+    the same generation. Then crash the coordinator, which checks that a replay of its records gives the live group.
 
-    :raises Violation: SETTLES, QUIET, REPLAY_IS_LIVE.
+    :raises Violation: SETTLES, QUIET, REPLAY_IS_LIVE, or of an invariant that is broken meanwhile.
     """
     world, reason_unsettled = play.world, partial(unsettled_reason, play, clients)
     run_until_settled(world, reason_unsettled, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
@@ -85,17 +86,18 @@ def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
     if reason_unsettled() is not None or play.coordinator.group.generation != generation:
         raise Violation(
             Invariant.QUIET,
-            f"settled in generation {generation}, then came {play.coordinator.group.generation}: {reason_unsettled()}",
+            f"settled in generation {generation}; {QUIET_MS} ms later the group is in generation "
+            f"{play.coordinator.group.generation} ({reason_unsettled() or 'settled again'})",
         )
     play.coordinator.crash()
 
 
 def unsettled_reason(play: ClientsPlay, clients: Collection[Client]) -> str | None:
-    """The reason why the clients have not settled; None if each of them is a member of the stable group's generation,
-    or refused because the group is full, and every partition has one owner."""
+    """The reason why the clients have not settled; None if the group is STABLE, each client is a member in its
+    generation or was refused because the group is full, and each partition has one owner."""
     group: Group = play.coordinator.group
     if not play.coordinator.is_stable:
-        return f"the group is {group.phase}"
+        return f"the coordinator is down, or the group is not STABLE (its phase is {group.phase})"
     accepted_clients = [client for client in clients if not client.refused_for_size]
     if len(accepted_clients) < len(clients) and len(group.members) < group.limits.group_size_max:
         return "a client is refused for the group's size, and the group is not full"

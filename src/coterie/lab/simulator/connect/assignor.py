@@ -1,5 +1,5 @@
-"""The assignor of the simulation, as plug-in of a worker and as that of the coordinator: the real one, which is slow,
-fails or returns an invalid target assignment at times."""
+"""The assignor of the simulation, both of the workers and of the coordinator: the real assignor, which at times is
+slow, fails or returns an invalid target assignment."""
 
 from dataclasses import replace
 
@@ -12,17 +12,18 @@ from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
 
 class FaultyAssignor:
-    """Computes targets for all members and for the coordinator of one seed."""
+    """Computes target assignments for all members and for the coordinator in the simulation with one seed; some
+    computations are faulty."""
 
     def __init__(self, world: World, policy: RebalancePolicy) -> None:
         self._world = world
         self._assignor = CooperativeAssignor(policy)
         self.fault_probability = 0.0
-        """The probability that a computation fails in one way or another."""
+        """The probability that a computation is faulty: it fails, takes long, or omits the jobs of one member."""
 
     def compute_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
-        """How many ms the computation takes, and its result; None if it fails. With ``fault_probability`` it fails,
-        takes long, or forgets the jobs of one member."""
+        """How many ms the computation takes, and the computed target; None in place of the target if the computation
+        fails. With ``fault_probability`` it fails, takes 1 to 10 s, or omits the jobs of one member."""
         rng = self._world.rng
         duration_ms = rng.choice((1, 20, 300))
         target = self._assignor.assign(snapshot)

@@ -23,20 +23,23 @@ from coterie.nouns.jobs import ConnectorTaskId
 
 
 class ConnectChecker(WorkersChecker):
-    """Checks the workers and their group; implements `coordinator.ConnectCoordinatorChecker`."""
+    """Checks the workers and the coordinator of their connect group; implements
+    `coordinator.ConnectCoordinatorChecker`."""
 
     def __init__(self, world: World, config_log: ConfigLog) -> None:
         super().__init__(world, config_log)
         self._steps = StepChecker(world)
         self._responses = ResponseChecker()
         self._cut_off: set[MemberId] = set()
-        """The members that the coordinator removed because their connections were closed, and that it has not accepted
-        since: if such a process lives behind a proxy that has closed the connection, it runs on until its lease ends.
-        This is the only case of two runs at once; the data plane refuses the older one (`connect-groups`, §6)."""
+        """The members that the coordinator removed because their connections were closed, and of which it has accepted
+        no heartbeat since. If a proxy has closed the connection while the process lives, the process runs its tasks
+        until its lease ends. Only then may a task run twice at once; the data plane refuses the writes of the older
+        run."""
         self._last_run: dict[ConnectorTaskId, tuple[int, str]] = {}
-        """The highest job epoch with which each task was started, and its owner."""
+        """By task, the job epoch of its last checked start, and the owner that started it."""
         self.stopped_tasks: list[ConnectorTaskId] = []
-        """The tasks whose stops were ordered so far, in this order."""
+        """The running tasks whose stops herders have ordered so far, in the order of these orders; a task may be in the
+        list more than once."""
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
@@ -53,19 +56,19 @@ class ConnectChecker(WorkersChecker):
                 pass
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """Check a response that is being sent."""
+        """Check ``response`` to ``request`` when it is sent."""
         self._responses.on_reply(request, response)
 
     def on_loaded(self, group: Group) -> None:
-        """Check the group that the coordinator has loaded after a crash."""
+        """Check the group that the coordinator has loaded, at its first start or after a crash."""
         self._responses.on_loaded(group)
         self._steps.on_loaded(group)
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def on_assigned(self, process: ConnectProcess, epoch: int) -> None:
-        """Check that the member epoch ``epoch`` of an assignment, which ``process`` receives, is not below the last
-        member epoch that it has received, unless it is 0.
+        """Check ``epoch``, the member epoch of an assignment that ``process`` receives: unless it is 0, it must not be
+        lower than that of the assignment before.
 
         :raises Violation: CLIENT_EPOCH_RISES.
         """
@@ -76,23 +79,24 @@ class ConnectChecker(WorkersChecker):
             )
 
     def on_configured_jobs_reported(self, process: ConnectProcess, config_offset: int) -> None:
-        """Check the config offset of the configured jobs that the leader ``process`` reports: at least the end that the
-        config log had when the process learned that it is the leader.
+        """Check ``config_offset``, up to which the leader ``process`` had read the config log for the configured jobs
+        that it reports: it must not be below the end that the log had when the process learned that it is the leader.
 
         :raises Violation: CONFIGURED_TO_THE_END.
         """
         if max(config_offset, 0) < process.log_end_when_led:  # -1: nothing was read
             raise Violation(
                 Invariant.CONFIGURED_TO_THE_END,
-                f"{process.name} reports the configured jobs at {config_offset}; when it began to lead, the log ended "
-                f"at {process.log_end_when_led}",
+                f"{process.name} reports the configured jobs at the config offset {config_offset}, but the log ended "
+                f"at {process.log_end_when_led} when the process learned that it is the leader",
             )
 
     def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
-        """Check that ``process`` may start ``task``: its session has not ended; no other process that may still be a
-        member runs the task; and the job epoch is not below that of the last run, and above it if that run had another
-        owner, so that the data plane refuses that run. If the coordinator has removed the member of ``process`` because
-        its connection was closed, and not accepted it since, only the session is checked.
+        """Check that ``process`` may start ``task``: the session of the process has not ended; no other process that
+        may still be a member runs the task; and the job epoch is not lower than that of the last run, and higher if
+        that run had another owner, so that the data plane refuses the writes of that run. Only the session is checked
+        if the coordinator has removed the member of ``process`` because its connection was closed, and has accepted no
+        heartbeat of it since.
 
         :raises Violation: ONE_OWNER, STOPPED_WHEN_EXPIRED, STALE_EFFECT.
         """
@@ -105,14 +109,15 @@ class ConnectChecker(WorkersChecker):
             return
         for other in sorted_by_name(self.processes):
             if other is not process and task in other.running_tasks and self._may_be_member(other):
-                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} runs")
+                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} still runs")
         owner = process.instance_id or process.member_id
         epoch = process.job_epochs.get(task)
         last_epoch, last_owner = self._last_run.get(task, (0, owner))
         if epoch is None or epoch < last_epoch or (epoch == last_epoch and owner != last_owner):
             raise Violation(
                 Invariant.STALE_EFFECT,
-                f"{process.name} starts {task} with the job epoch {epoch}, {last_owner} had {last_epoch}",
+                f"{process.name} starts {task} with the job epoch {epoch}, but {last_owner} has started it with "
+                f"{last_epoch}",
             )
         self._last_run[task] = (epoch, owner)
 
@@ -120,7 +125,7 @@ class ConnectChecker(WorkersChecker):
         # A job may be assigned to a drained worker that is about to leave: the worker does not start it.
         if process.is_draining and not process.is_ending and (code or process.running_tasks):
             runs = sorted(map(str, process.running_tasks))
-            raise Violation(Invariant.DRAINED, f"{process.name} exits with {code}, and still runs {runs}")
+            raise Violation(Invariant.DRAINED, f"{process.name}, which drains, exits with code {code} and runs {runs}")
 
     def on_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
         super().on_task_stop(process, spec)

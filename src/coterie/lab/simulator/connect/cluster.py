@@ -16,7 +16,8 @@ from coterie.nouns.ids import MemberId
 
 
 class ConnectCluster(WorkersCluster):
-    """The objects that all workers of one seed share."""
+    """The objects that all workers of a connect group in the simulation with one seed share. It does not hold the
+    workers."""
 
     checker: ConnectChecker
 
@@ -37,20 +38,21 @@ class ConnectCluster(WorkersCluster):
         self.assignor = assignor
         self.connection_faults = ConnectionFaults()
         self.worker_setups: dict[str, ConnectSetup] = {}
-        """The settings of each worker, by its name."""
+        """The settings of each worker, by the worker's name. Its next process uses them."""
         self.connections: list[SimConnection] = []
-        """The connections of all processes, without those that had ended at the broker when the newest one was
-        opened."""
+        """The connections of all processes. Those that have ended at the broker are removed when the next connection is
+        added."""
         coordinator.on_crash = self._on_coordinator_crash
         self._member_ids = 0
 
     def add_connection(self, connection: SimConnection) -> None:
-        """Add ``connection`` to the list, and remove those that have ended at the broker."""
+        """Add ``connection``, a new one, to ``connections``, and remove the connections that have ended at the
+        broker."""
         self.connections = [one for one in self.connections if one.is_open_at_broker]
         self.connections.append(connection)
 
     def _on_coordinator_crash(self) -> None:
-        """The coordinator has crashed: all connections end."""
+        """End all connections at the broker, because the coordinator has crashed."""
         for connection in self.connections:
             connection.on_coordinator_crash()
 

@@ -1,6 +1,6 @@
-"""The connections between workers and the coordinator of a connect group, as TCP has them: in order, and answered in
-order, until they end. An end may be seen on one side only, and a request may arrive long after its sender has closed
-the connection.
+"""The connections between workers and the coordinator of a connect group. As on TCP connections, requests arrive in
+order and get their responses in this order, until the connection ends. The end may be seen on one side only, and a
+request may arrive long after its sender has closed the connection.
 
 The broker's side of a connection is the real `MemberConnection`.
 """
@@ -24,12 +24,12 @@ from coterie.nouns.connect_groups import HeartbeatResponse
 
 
 class ConnectionFaults:
-    """The faults of requests that all workers share, in addition to the faults of links (`Link`): requests that arrive
+    """The faults of requests on all connections, in addition to the faults of links (`Link`): requests that arrive
     twice."""
 
     def __init__(self) -> None:
         self.repeat_probability = 0.0
-        """The probability that a request arrives a second time, some seconds later."""
+        """The probability that a request is handled a second time, up to 8 s later."""
 
 
 class SimConnection:
@@ -54,23 +54,26 @@ class SimConnection:
         self._link = process.service
         # the worker's side
         self.is_open = True
-        """Whether the worker's process uses the connection."""
+        """Whether the process may still use the connection: it has not closed the connection and has seen no end of
+        it."""
         self._unanswered: dict[RequestId, None] = {}
         self._received: deque[tuple[RequestId, member_messages.Response]] = deque()
-        """Responses that the process has not read; a paused process reads nothing."""
+        """The responses that have arrived in order and that the process has not read; a paused process reads
+        nothing."""
         # the way to the broker
         self._sent_count = 0
         self._arrived: dict[int, Callable[[], None]] = {}
-        """What has arrived at the broker before an earlier message: by the message's number, the function that handles
-        it."""
+        """The messages that have arrived at the broker before an earlier message: by a message's number, the function
+        that handles it."""
         self._handled_count = 0
         # the broker's side
         self._broker_side = MemberConnection(coordinator)
         self.is_open_at_broker = True
+        """Whether the broker still uses the connection: it has seen no end of it and has not crashed since."""
         self._in_order: deque[int] = deque()
-        """The numbers of the requests without a sent response, in order."""
+        """The numbers of the requests whose responses were not sent, in the order of the requests."""
         self._ready: dict[int, tuple[RequestId, Response]] = {}
-        """The responses that wait for those to earlier requests."""
+        """By request number, the responses that wait until those to earlier requests are sent."""
         # the way to the worker
         self._response_count = 0
         self._arrived_responses: dict[int, tuple[RequestId, member_messages.Response]] = {}
@@ -79,7 +82,8 @@ class SimConnection:
     # -- the worker's side ------------------------------------------------------------------------------------------
 
     def send_request(self, send_effect: Send[member_messages.Request]) -> None:
-        """Send a request of the member; the member receives the response or the failure."""
+        """Send a request of the member. The member receives the response or the failure as an event later; if no
+        response comes in the request's time limit, the worker closes the connection."""
         self._unanswered[send_effect.id] = None
         late_ms = 0
         if (probability := self._network.link_of(self._link).break_probability) and self._world.draw_bool(probability):
@@ -93,31 +97,33 @@ class SimConnection:
         )
 
     def _close_if_unanswered(self, send_effect: Send[member_messages.Request]) -> None:
-        """Close the connection, if the response has not arrived."""
+        """Close the connection if the process has not read the response to ``send_effect``."""
         if send_effect.id in self._unanswered:
             self.close("no response")
 
     def close(self, reason: str) -> None:
-        """The worker closes the connection in an orderly way (FIN). All requests without a response have failed."""
+        """Close the connection from the worker's side in an orderly way (FIN). All requests without a response fail
+        with ``reason``. Does nothing if the connection has ended at the worker."""
         if self.is_open:
             self._end_at_worker(reason)
             self._send_in_order(self.end_at_broker)
 
     def close_with_process(self, *, is_orderly: bool) -> None:
-        """The process has ended: its host closes the connection, with FIN if ``is_orderly``, else with RST."""
+        """Close the connection from the worker's side because the process has ended: with FIN if ``is_orderly``, else
+        with RST. The member receives no event."""
         if self.is_open:
             self.is_open = False
             self._send_in_order(self.end_at_broker if is_orderly else self.reset_at_broker)
 
     def break_at_worker(self, reason: str, *, within_ms: int) -> None:
-        """Let the worker detect the end of the connection at a random time in the next ``within_ms``; the broker does
-        not detect it."""
+        """Let the worker see the end of the connection at a random time in the next ``within_ms``. The broker is not
+        informed."""
         in_ms = self._world.rng.randint(1, within_ms)
         self._world.call_after(in_ms, lambda: self.process.deliver_callback(lambda: self._end_at_worker(reason)))
 
     def _end_at_worker(self, reason: str) -> None:
-        """End the connection on the worker's side: the worker no longer uses it, and all requests without a response
-        fail with ``reason``. Does nothing if it has ended there already."""
+        """End the connection on the worker's side only: the worker no longer uses it, and all requests without a
+        response fail with ``reason``. Does nothing if the connection has ended there already."""
         if not self.is_open:
             return
         self.is_open = False
@@ -127,8 +133,8 @@ class SimConnection:
             self._feed_member(RequestFailed(id=request_id, reason=reason))
 
     def _send_in_order(self, handle: Callable[[], None], *, late_ms: int = 0) -> None:
-        """Send something to the broker, where ``handle`` is called, after all that was sent before. If it is lost,
-        nothing arrives any more on this connection."""
+        """Send a message to the broker. When it has arrived and all earlier messages of this connection were handled,
+        ``handle`` is called. If a message is lost, no later message of this connection is handled either."""
         number, self._sent_count = self._sent_count, self._sent_count + 1
 
         def on_arrival() -> None:
@@ -140,7 +146,7 @@ class SimConnection:
         self._network.send_message(self._link, Direction.TO_BROKER, on_arrival, on_loss=lambda: None, late_ms=late_ms)
 
     def _read_next_response(self) -> None:
-        """The process reads the next response."""
+        """Let the process read the next response: pass it to the member, if the member still waits for it."""
         if self._received:
             request_id, response = self._received.popleft()
             if request_id in self._unanswered:
@@ -150,7 +156,9 @@ class SimConnection:
     # -- the broker's side ------------------------------------------------------------------------------------------
 
     def _handle_request(self, send_effect: Send[member_messages.Request]) -> None:
-        """The broker reads a request. If it does not have the connection any more, it resets it."""
+        """Let the coordinator handle a request that the broker has received. If the connection has ended at the broker,
+        or the coordinator is down, reset the connection instead. The request may be handled a second time later
+        (`ConnectionFaults`)."""
         if not (self.is_open_at_broker and self._coordinator.is_up):
             self.is_open_at_broker = False
             self.break_at_worker("the connection was reset", within_ms=20)
@@ -177,7 +185,7 @@ class SimConnection:
             )
 
     def _handle_repeated_request(self, request: member_messages.Request) -> None:
-        """The broker reads a request for the second time; its sender does not see the response."""
+        """Let the coordinator, if it runs, handle a request for the second time; this response is dropped."""
         if self._coordinator.is_up:
             self._world.add_record(RecordKind.REPEATED, self._link)
             repeated = to_coordinator_request(
@@ -189,14 +197,15 @@ class SimConnection:
             self._coordinator.serve(self._link, repeated, lambda response: None)
 
     def _on_response(self, number: int, request_id: RequestId, response: Response) -> None:
-        """The coordinator has responded to a request; the response leaves after those to all earlier requests."""
+        """Send the response of the coordinator to the request with this ``number``, when the responses to all earlier
+        requests on this connection were sent."""
         self._broker_side.end_heartbeat(number, response if isinstance(response, HeartbeatResponse) else None)
         self._ready[number] = (request_id, response)
         while self._in_order and self._in_order[0] in self._ready:
             self._send_response(*self._ready.pop(self._in_order.popleft()))
 
     def _send_response(self, request_id: RequestId, response: Response) -> None:
-        """Send a response, unless the broker has lost the connection."""
+        """Send a response to the worker, unless the connection has ended at the broker."""
         if not self.is_open_at_broker:
             return
         number, self._response_count = self._response_count, self._response_count + 1
@@ -213,8 +222,9 @@ class SimConnection:
         self._network.send_message(self._link, Direction.TO_WORKER, on_arrival, on_loss=lambda: None, is_large=is_large)
 
     def end_at_broker(self) -> None:
-        """The broker sees an orderly end of the connection (FIN), whether or not the worker has closed it. The broker
-        reports the end to the coordinator only if each request has a response, or a response that is held back."""
+        """End the connection at the broker with an orderly end (FIN), whether or not the worker has closed it. The end
+        is reported to the coordinator only if it runs, and each request has a response or is a heartbeat whose response
+        is held back."""
         if not self.is_open_at_broker:
             return
         self.is_open_at_broker = False
@@ -223,12 +233,13 @@ class SimConnection:
             self._broker_side.notify_groups_of_close()
 
     def reset_at_broker(self) -> None:
-        """The broker sees a reset of the connection (RST). The coordinator receives no report of that, because a reset
+        """End the connection at the broker with a reset (RST). This is not reported to the coordinator, because a reset
         does not show that the process has ended."""
         self.is_open_at_broker = False
 
     def on_coordinator_crash(self) -> None:
-        """The coordinator has crashed: the worker sees a reset, unless that is lost."""
+        """End the connection at the broker, because the coordinator has crashed. The worker sees a reset a short time
+        later, unless the message is lost."""
         if self.is_open_at_broker:
             self.is_open_at_broker = False
             self._network.send_message(

@@ -1,5 +1,5 @@
-"""The coordinator of a connect group in the simulation: the real `groups` machine with the real outbox, and a disk that
-may lose its unacknowledged writes."""
+"""The simulated coordinator of a connect group: the real `groups` machine with the real outbox, and a disk that may
+lose its unacknowledged writes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,14 +58,14 @@ class ConnectStep:
 
     event: Event
     hard_state_before: HardState
-    """The hard state before the step."""
+    """The group's hard state, which its records determine, before the step."""
     output: Output[Record, Effect]
     group: Group
     """The group after the step."""
 
     @property
     def is_accepted_heartbeat(self) -> bool:
-        """Whether the event is a heartbeat that the machine did not refuse."""
+        """Whether the event of this step is a heartbeat that the machine has not refused in this step."""
         if not isinstance(self.event, Heartbeat):
             return False
         return not any(
@@ -79,15 +79,17 @@ class ConnectCoordinatorChecker(Protocol):
     broken."""
 
     def on_step(self, step: ConnectStep) -> None:
-        """The machine has processed an event; its records are not durable yet."""
+        """Check a step of the machine. Called after the step, before its records are durable."""
         ...
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """A response is being sent; the records on which it depends are durable."""
+        """Check ``response`` to ``request``. Called when the response is sent: the records on which it depends are
+        durable."""
         ...
 
     def on_loaded(self, group: Group) -> None:
-        """The coordinator has read its log at a start; ``group`` has its hard state, and has processed no event yet."""
+        """Check ``group``, which the coordinator has loaded from its log at a start, also at its first one. The group
+        has its hard state, and has handled no event yet."""
         ...
 
 
@@ -95,12 +97,13 @@ class ServerAssignor(Protocol):
     """The assignor of the coordinator, which may fail."""
 
     def compute_target(self, snapshot: GroupSnapshot) -> tuple[int, ComputedTarget | None]:
-        """How many ms the computation takes, and its result; None if it fails."""
+        """How many ms the computation takes, and the computed target; None in place of the target if the computation
+        fails."""
         ...
 
 
 class SimConnectCoordinator:
-    """The coordinator of one connect group, which crashes and restarts. It starts when it is created."""
+    """The coordinator of one connect group, which faults crash and restart. It starts when it is created."""
 
     def __init__(
         self,
@@ -120,18 +123,19 @@ class SimConnectCoordinator:
         self._assignor = assignor
         self.disk = CoordinatorDisk(world)
         self.on_crash: Callable[[], None] = lambda: None
-        """Called when the coordinator crashes: all connections are reset."""
+        """Called when the coordinator has crashed; it must end all connections."""
         self._request_count = 0
         self._start_count = 0
         self.computation_count = 0
-        """Number of targets that were installed."""
+        """Number of target assignments installed so far, also by steps whose records a crash has lost."""
         self.is_up = False
         self.start()
 
     # -- start and crash ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Replay the durable records, which may have been compacted, then accept requests again."""
+        """Load the group from the durable records, check it, and accept requests again. In half of the starts a random
+        first part of the records is compacted before."""
         if self._world.draw_bool(0.5):
             # A log cleaner compacts a log up to any record.
             lines = self.disk.durable_lines
@@ -147,18 +151,18 @@ class SimConnectCoordinator:
         self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed_event(TimerFired(key=key)))
         self.group = replay_group(self._group_id, self._settings, self.disk.durable_lines)
         self._before = HardState.from_group(self.group)
-        """The group's hard state for the checks of the next step."""
+        """The group's hard state before the next step, for the checks of that step."""
         self._durable_group = DurableGroup(self._group_id, self._settings, self.disk.durable_lines)
         self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
-        """All records that the group has written, durable or not."""
+        """All records that the group has written, also those that are not durable yet."""
         self.is_up = True
         self._checker.on_loaded(self.group)
         self._world.add_record(RecordKind.COORDINATOR_UP, len(self.disk.durable_lines), self.group.group_epoch)
         self.feed_event(GroupLoaded())
 
     def crash(self) -> None:
-        """Crash: all connections are reset, and records that are not durable may be lost. Before that, check that a
-        replay of all records gives the live group.
+        """Check that a replay of all records gives the hard state of the live group; then crash: records that are not
+        durable may be lost, and all connections end.
 
         :raises Violation: REPLAY_IS_LIVE.
         """
@@ -172,13 +176,13 @@ class SimConnectCoordinator:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def fresh_reply_to(self) -> ReplyTo:
-        """The id of the next request."""
+        """A new request id, by which the response finds its request."""
         self._request_count += 1
         return ReplyTo(self._request_count)
 
     def serve(self, client: str, request: Request, respond: Callable[[Response], None]) -> None:
-        """Process ``request`` of ``client``; ``respond`` is called with the response, never if the coordinator crashes
-        before. The coordinator must be up."""
+        """Let the machine handle ``request`` of the worker or operator ``client``. ``respond`` is called with the
+        response; never if the coordinator crashes before. The coordinator must be up."""
         self._respond_to[request.reply_to] = respond
         self._unanswered_requests[request.reply_to] = request
         if _is_request_recorded(request):
@@ -188,21 +192,23 @@ class SimConnectCoordinator:
         self.feed_event(request)
 
     def inspect_group(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
-        """What ``look`` returns for the group's state; None if the coordinator is down."""
-        assert group_id == self._group_id, "the coordinator has one group"
+        """Call ``look`` with the group, and return the result; None if the coordinator is down. ``group_id`` must be
+        that of this coordinator's group."""
+        assert group_id == self._group_id, "the group is not that of this coordinator"
         return look(self.group) if self.is_up else None
 
     def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
-        """Let the machine handle ``notification`` now, unless the coordinator is down."""
-        assert group_id == self._group_id, "the coordinator has one group"
+        """Let the machine handle ``notification`` now, unless the coordinator is down. ``group_id`` must be that of
+        this coordinator's group."""
+        assert group_id == self._group_id, "the group is not that of this coordinator"
         if self.is_up:
             self.feed_event(notification)
 
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
     def feed_event(self, event: Event) -> None:
-        """Step the machine with ``event``, check the step, append its records to the log, and perform the effects whose
-        records are durable."""
+        """Step the machine with ``event``, check the step, and begin to write its records to the log. Perform all
+        effects that need not wait for records: those of the step when its records are durable."""
         group, before = self.group, self._before
         # Before the first step a group may have what an incomplete step has left.
         state_before = None if isinstance(event, GroupLoaded) else group.group_state()
@@ -231,13 +237,13 @@ class SimConnectCoordinator:
         self._perform_released_effects()
 
     def _on_durable(self, line_count: int) -> None:
-        """The next ``line_count`` records are durable: perform the effects that have waited for them."""
+        """Perform the effects that waited for the next ``line_count`` records, which are durable now."""
         self._world.add_record(RecordKind.DURABLE, line_count)
         self._outbox.mark_durable(line_count)
         self._perform_released_effects()
 
     def _perform_released_effects(self) -> None:
-        """Perform the effects whose records are durable."""
+        """Perform the effects that no longer wait for records: the records of their steps are durable."""
         for effect in self._outbox.pop_durable_effects():
             match effect:
                 case Reply(to=reply_to, response=response):
@@ -250,7 +256,8 @@ class SimConnectCoordinator:
                     self._begin_computation(snapshot)
 
     def _begin_computation(self, snapshot: GroupSnapshot) -> None:
-        """Let the assignor of the coordinator compute; its result is an event."""
+        """Let the assignor of the coordinator compute a target for ``snapshot``. When the computation ends, its result
+        is an event for the machine, unless the coordinator has crashed since."""
         start_count = self._start_count
         duration_ms, target = self._assignor.compute_target(snapshot)
 
@@ -286,7 +293,7 @@ class SimConnectCoordinator:
 
 
 def _is_refusal(response: Response) -> bool:
-    """Whether the machine has refused the request with this response."""
+    """Whether ``response`` has an error that refuses its request; COMPUTE_ASSIGNMENT does not."""
     return response.error not in (ConnectErrorCode.NONE, ConnectErrorCode.COMPUTE_ASSIGNMENT)
 
 

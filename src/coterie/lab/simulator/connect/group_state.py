@@ -1,5 +1,5 @@
-"""The hard state of a connect group as its records give it: replayed from a log, compacted anywhere or not, and
-compared with the live group and with the responses that report it."""
+"""The hard state of a connect group: the part of its state that its records determine. It is replayed from a log, of
+which any first part may be compacted, and compared with the live group and with the responses that report it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,12 +32,13 @@ from coterie.nouns.ids import GroupId, MemberId
 from coterie.nouns.jobs import Job
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
-"""The key and the value of one record as in the log. The value None is a tombstone."""
+"""The key and the value of one record as in the log; a record is also called a line here. The value None makes the
+record a tombstone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardState:
-    """The hard state of a group at one time."""
+    """The hard state of a group at one time: the part that its records determine."""
 
     metadata: GroupMetadata | None
     configured_jobs_record: ConfiguredWritten | None
@@ -47,7 +48,7 @@ class HardState:
     departed_members: Mapping[MemberId, MemberDeparted]
     group_configs: Mapping[str, str]
     holder_by_job: Mapping[Job, MemberId]
-    """The member on which each job may run."""
+    """For each job that a member holds (the job may run there), this member."""
 
     @classmethod
     def from_group(cls, group: Group) -> Self:
@@ -75,7 +76,8 @@ class HardState:
 
 
 class DurableGroup:
-    """A group that is rebuilt from its records in the log: from those on which the responses sent so far depended."""
+    """A copy of a group that is built from durable records alone: from those that were durable when this object was
+    created, and from later ones up to the last record on which a sent response depended."""
 
     def __init__(self, group_id: GroupId, settings: ConnectGroupSettings, lines: Sequence[EncodedRecord]) -> None:
         """``lines`` is the list to which the disk adds each record when it becomes durable."""
@@ -84,25 +86,27 @@ class DurableGroup:
         self._group = replay_group(group_id, settings, lines)
 
     def check_response(self, request: Request, response: Response, *, lines_required: int) -> None:
-        """Check that the durable records contain what ``response`` reports. The response is sent now, and depends on
-        the first ``lines_required`` records of the log.
+        """Check that the records on which ``response`` depends, the first ``lines_required`` of the log, are durable
+        and contain what it reports. Must be called when the response is sent, for the responses in the order of their
+        steps.
 
         :raises Violation: DURABLE_FIRST.
         """
         if lines_required > len(self._lines):
-            requirement = f"{type(response).__name__} needs {lines_required} lines"
-            raise Violation(Invariant.DURABLE_FIRST, f"{requirement}, the log has {len(self._lines)}")
-        assert lines_required >= self._replayed_count, "responses leave in the order of their steps"
+            requirement = f"{type(response).__name__} depends on the first {lines_required} records"
+            raise Violation(Invariant.DURABLE_FIRST, f"{requirement}, only {len(self._lines)} are durable")
+        assert lines_required >= self._replayed_count, "a response is sent after that of a later step"
         for line in self._lines[self._replayed_count : lines_required]:
             apply_encoded_record(self._group, line)
         self._replayed_count = lines_required
         if not contains_reported_state(self._group, request, response):
-            raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
+            raise Violation(Invariant.DURABLE_FIRST, f"the log does not have what {type(response).__name__} reports")
 
 
 def contains_reported_state(group: Group, request: Request, response: Response) -> bool:
-    """Whether the state of ``group`` contains what ``response``, a response without error, reports. True for a response
-    that reports nothing."""
+    """Whether the state of ``group`` contains what ``response`` reports: the member epoch with the assigned jobs and
+    the leader epoch (heartbeat), the group epoch of the snapshot (Prepare), the installed target (Install). True for a
+    response with an error, and for one that reports no state."""
     match request, response:
         case _, HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
             current = group.currents.get(getattr(request, "member_id", MemberId("")))
@@ -126,7 +130,7 @@ def contains_reported_state(group: Group, request: Request, response: Response) 
 
 
 def replay_group(group_id: GroupId, settings: ConnectGroupSettings, lines: Iterable[EncodedRecord]) -> Group:
-    """The group whose hard state is the result of a replay of ``lines``."""
+    """A new group with the hard state that a replay of ``lines`` gives. It has not handled `GroupLoaded`."""
     group = Group(group_id, settings)
     for line in lines:
         apply_encoded_record(group, line)
@@ -136,19 +140,20 @@ def replay_group(group_id: GroupId, settings: ConnectGroupSettings, lines: Itera
 def apply_encoded_record(group: Group, line: EncodedRecord) -> None:
     """Apply one record to the hard state of ``group``."""
     decoded = _decode_record_cached(*line)
-    assert decoded is not None, "every line is a record of a group"
+    assert decoded is not None, "a line of the log is not a record of a group"
     apply_record(group, decoded[1])
 
 
 def compact_lines(lines: Sequence[EncodedRecord]) -> list[EncodedRecord]:
-    """The last record of each key, without tombstones, in the order of ``lines``."""
+    """What log compaction keeps of ``lines``: the last record of each key, unless it is a tombstone, in the order of
+    ``lines``."""
     last_index = {key: index for index, (key, _) in enumerate(lines)}
     return [line for index, line in enumerate(lines) if last_index[line[0]] == index and line[1] is not None]
 
 
 def check_replay(group: Group, settings: ConnectGroupSettings, lines: Sequence[EncodedRecord]) -> None:
-    """Check that a replay of ``lines``, all records that ``group`` has written, gives its hard state; and that a replay
-    of the compacted lines does.
+    """Check that a replay of ``lines``, all records that ``group`` has written, gives the hard state of ``group``; and
+    that a replay of the compacted ``lines`` does so, too.
 
     :raises Violation: REPLAY_IS_LIVE.
     """

@@ -14,7 +14,8 @@ from coterie.nouns.membership import ConnectPlaceHandover
 
 
 class ConnectProcess(Worker):
-    """One process of a worker. Its subclass `ConnectWorker` writes these fields."""
+    """One process of a worker in a connect group, as far as the invariant checks read it. Its subclass `ConnectWorker`
+    writes these fields."""
 
     worker_setup: ConnectSetup
 
@@ -37,13 +38,15 @@ class ConnectProcess(Worker):
         self.job_epochs: Mapping[Job, GroupEpoch] = {
             job: epoch for epoch, jobs in assigned_epochs.items() for job in jobs
         }
-        """The job epochs of its assigned jobs that the process has received."""
+        """The job epoch of each job in the last assignment that the process has received."""
         self.received_epoch = handover.member_epoch if handover is not None else 0
-        """The last member epoch that the process has received; it is kept when the membership is lost."""
+        """The member epoch of the last assignment that the process has received, also after a loss of the
+        membership."""
         self.led_epoch: int | None = None
-        """The leader epoch under which the process leads the group; None if it does not lead."""
+        """The leader epoch with which the process is the leader by its last assignment; None if it is not the
+        leader."""
         self.log_end_when_led = 0
-        """The end of the config log when the process learned of this leader epoch."""
+        """The end offset of the config log when the process last learned that it is the leader."""
         self._session_ends_ms = self._lease_ends_ms = self.world.now_ms
 
     @property

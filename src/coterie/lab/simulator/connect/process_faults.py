@@ -1,5 +1,6 @@
-"""The faults of workers in a connect group: those of all workers; ends of connections that only one side sees; repeated
-requests; failing assignors; and operators who change the configs of the group and remove members."""
+"""The faults of workers in a connect group: those that workers of classic groups have, too; ends of connections that
+only one side sees; repeated requests; failing assignors; and operators who change the configs of the group and remove
+members."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,8 @@ from coterie.nouns.membership import ConnectPlaceHandover, Handover
 
 
 class ConnectFaults(WorkersFaults[ConnectWorker]):
-    """Injects the faults of one seed, and sends its requests of users and operators."""
+    """Starts the workers of a connect group, and injects the faults and sends the requests of users and operators in
+    the simulation with one seed."""
 
     _cluster: ConnectCluster
 
@@ -38,7 +40,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         )
 
     def _choose_worker_setups(self) -> None:
-        """Choose the settings of each worker."""
+        """Choose random settings for each worker."""
         # In some seeds all workers are static, in most seeds none, so that both also occur alone.
         static_probability = self._rng.choice((0.0, 0.0, 0.5, 1.0))
         claims_probability = self._rng.choice((0.0, 0.0, 0.3, 0.7))
@@ -60,16 +62,19 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, ConnectPlaceHandover), "a membership of a connect group"
+        assert handover is None or isinstance(handover, ConnectPlaceHandover), (
+            "the handover is not that of a connect group"
+        )
         ConnectWorker(self._cluster, self.live_processes, name, handover)
 
     def end_faults(self) -> None:
+        """End the faults of the assignors and the repetition of requests, and do the same as for all workers."""
         self._cluster.assignor.fault_probability = 0.0
         self._cluster.connection_faults.repeat_probability = 0.0
         super().end_faults()
 
     def start_additional_worker(self) -> None:
-        """Start a worker that has not run in this seed."""
+        """Start a worker that has not run in this simulation before, a dynamic member without claims."""
         name = "one-more"
         self._cluster.worker_setups[name] = ConnectSetup()
         self.start_service(name)
@@ -77,7 +82,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def _end_connection_at_one_side(self) -> None:
-        """End the connection of a random process so that only one side sees it: the worker, as after a reset by a
+        """End the connection of a random process so that only one side sees the end: the worker, as after a reset by a
         firewall; or the broker, which sees a reset, or the orderly end that a proxy sends while the worker lives."""
         process = self._random_process()
         if process is None or process.connection is None:
@@ -93,8 +98,8 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         end()
 
     def _restart_proxy(self) -> None:
-        """Let a proxy between most workers and the broker restart: it closes all its connections on both sides, while
-        the workers live. Their connections through the new proxy begin at different times."""
+        """End the connections of about 80 % of the processes on both sides, as the restart of a proxy does while the
+        workers live. The broker sees the orderly ends at once, the workers within 3 s at different times."""
         for process in self.live_processes.values():
             connection = process.connection
             if connection is not None and self._rng.random() < 0.8:
@@ -103,14 +108,16 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
                 connection.break_at_worker("the proxy has closed the connection", within_ms=3_000)
 
     def _toggle_server_assignor(self) -> None:
-        """Let a random worker use the assignor of the coordinator, or no longer use it, and restart it."""
+        """Switch a random worker between its own assignor and the assignor of the coordinator, and restart the
+        worker."""
         name = self._rng.choice(self._services)
         self._restart_with_settings(
             name, uses_server_assignor=not self._cluster.worker_setups[name].uses_server_assignor
         )
 
     def _change_group_configs(self) -> None:
-        """Set a random config of the group, or remove all."""
+        """Let an operator set a random config of the group or, in 20 % of the cases, remove all configs of the
+        group."""
         choices = {
             "connect.session.timeout.ms": (4_000, SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MAX_MS),
             "connect.connection.grace.ms": (0, 500, CONNECTION_GRACE_MS),
@@ -130,7 +137,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         )
 
     def _remove_random_member(self) -> None:
-        """Let an operator remove the member of a random process."""
+        """Let an operator remove the member of a random process from the group."""
         process = self._random_process()
         if process is not None:
             member_id = process.member_id
@@ -140,6 +147,6 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
             )
 
     def _send_operator_request(self, make_request: Callable[[], Request]) -> None:
-        """Send an operator's request to the coordinator, if it runs."""
+        """Pass an operator's request to the coordinator at once, if the coordinator runs. The response is ignored."""
         if self._cluster.coordinator.is_up:
             self._cluster.coordinator.serve("operator", make_request(), lambda response: None)

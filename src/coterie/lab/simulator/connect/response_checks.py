@@ -1,5 +1,5 @@
-"""The checks of the responses that the coordinator of a connect group sends: no response contradicts an earlier one,
-also after crashes of the coordinator."""
+"""The checks of the responses that the coordinator of a connect group sends: no response contradicts an earlier
+response, also not after crashes of the coordinator."""
 
 from coterie.groups.connect.messages import Heartbeat, Request, Response
 from coterie.groups.connect.state import Group
@@ -22,18 +22,20 @@ class ResponseChecker:
 
     def __init__(self) -> None:
         self._owner_of_job_epoch: dict[tuple[Job, GroupEpoch], str] = {}
+        """The owner to which each job was assigned with each job epoch: an instance id, or the id of a dynamic
+        member."""
         self._instance_ids: dict[MemberId, str] = {}
-        """The instance id of each static member."""
+        """The instance id of each static member, by its member id."""
         self._leader_of_epoch: dict[LeaderEpoch, MemberId] = {}
         self._metadata_of_epoch: dict[GroupEpoch, object] = {}
-        """For each group epoch that a computing member has received, what its target has to be computed from."""
+        """For each group epoch of a sent snapshot, the parts of the snapshot from which a target is computed."""
         self._member_epochs: dict[MemberId, MemberEpoch] = {}
-        """The last member epoch in a response to each member."""
+        """The highest member epoch in the responses to each member."""
         self._highest_epoch = 0
-        """The highest epoch in any response."""
+        """The highest member epoch, assignment epoch or group epoch in any response."""
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """Check a response that is being sent."""
+        """Check ``response`` to ``request`` when it is sent."""
         match request, response:
             case Heartbeat(), HeartbeatResponse(error=ConnectErrorCode.NONE | ConnectErrorCode.COMPUTE_ASSIGNMENT):
                 self._check_heartbeat_response(request, response)
@@ -43,7 +45,8 @@ class ResponseChecker:
                 pass
 
     def _check_heartbeat_response(self, request: Heartbeat, response: HeartbeatResponse) -> None:
-        """Check the response to an accepted heartbeat.
+        """Check the response to an accepted heartbeat: its member epoch, leader epoch and job epochs do not contradict
+        earlier responses.
 
         :raises Violation: MEMBER_EPOCH_KEPT, EPOCH_GIVEN_ONCE, JOB_EPOCH_OWNER, VALID_JOB_EPOCH.
         """
@@ -79,13 +82,17 @@ class ResponseChecker:
                 known_owner = self._owner_of_job_epoch.setdefault((job, job_epoch), owner)
                 if known_owner != owner:
                     raise Violation(
-                        Invariant.JOB_EPOCH_OWNER, f"{job} at the epoch {job_epoch} is of {known_owner} and of {owner}"
+                        Invariant.JOB_EPOCH_OWNER,
+                        f"{job} is assigned with the job epoch {job_epoch} to {owner}, but was assigned to "
+                        f"{known_owner}",
                     )
         if jobs_with_epoch != set(response.assignment.jobs):
-            raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} receives jobs without job epochs, or vice versa")
+            raise Violation(
+                Invariant.VALID_JOB_EPOCH, f"the jobs assigned to {member_id} are not those with a job epoch"
+            )
 
     def _check_leader_epoch(self, leader: LeaderOfGroup) -> None:
-        """Check that each leader epoch has one leader ever.
+        """Check that no leader epoch is sent with two different leaders.
 
         :raises Violation: EPOCH_GIVEN_ONCE.
         """
@@ -95,12 +102,14 @@ class ResponseChecker:
         if known_leader != leader.member_id:
             raise Violation(
                 Invariant.EPOCH_GIVEN_ONCE,
-                f"the leader epoch {leader.leader_epoch} is of {known_leader} and of {leader.member_id}",
+                f"the leader epoch {leader.leader_epoch} is sent with the leader {leader.member_id}, but was sent with "
+                f"{known_leader}",
             )
 
     def _check_prepared_snapshot(self, snapshot: GroupSnapshot) -> None:
-        """Check that the coordinator never sends two different inputs of the computation, which are the configured jobs
-        and the members' claims, drains and assignor metadata, with the same group epoch, also after a crash.
+        """Check that ``snapshot`` has the same input of the computation as all earlier snapshots with its group epoch,
+        also those before a crash. This input is the configured jobs and the members' claims, drains and assignor
+        metadata.
 
         :raises Violation: EPOCH_GIVEN_ONCE.
         """
@@ -114,20 +123,21 @@ class ResponseChecker:
         )
         if self._metadata_of_epoch.setdefault(snapshot.group_epoch, metadata) != metadata:
             raise Violation(
-                Invariant.EPOCH_GIVEN_ONCE, f"the group epoch {snapshot.group_epoch} is that of two different states"
+                Invariant.EPOCH_GIVEN_ONCE,
+                f"the group epoch {snapshot.group_epoch} is sent with two different inputs of the computation",
             )
 
     def on_loaded(self, group: Group) -> None:
-        """Check the group that the coordinator has loaded after a crash: the group epoch is not below any epoch in an
-        earlier response, and the member epoch of a member, unless it is 0 or below, not below one that the member was
-        sent.
+        """Check the group that the coordinator has loaded, at its first start or after a crash. The group epoch must
+        not be lower than any epoch in an earlier response. The member epoch of a member, unless it is 0 or negative,
+        must not be lower than one that was sent to the member.
 
         :raises Violation: NOTHING_LOST, MEMBER_EPOCH_KEPT.
         """
         if group.group_epoch < self._highest_epoch:
             raise Violation(
                 Invariant.NOTHING_LOST,
-                f"after a crash the group is at the epoch {group.group_epoch}, {self._highest_epoch} was sent before",
+                f"after a crash the group epoch is {group.group_epoch}, but {self._highest_epoch} was sent before",
             )
         # A crash may lose the join of a member that has received no response to it.
         for member_id, epoch in sorted(self._member_epochs.items()):
@@ -135,5 +145,6 @@ class ResponseChecker:
             if current is not None and JOIN < current.member_epoch < epoch:
                 raise Violation(
                     Invariant.MEMBER_EPOCH_KEPT,
-                    f"after a crash {member_id} is at the member epoch {current.member_epoch}, {epoch} was sent before",
+                    f"after a crash the member epoch of {member_id} is {current.member_epoch}, but {epoch} was sent "
+                    "before",
                 )

@@ -1,5 +1,5 @@
-"""One seed from start to outcome: a time with faults, then a time without; at the end all running workers must have
-settled."""
+"""The simulation of workers in a connect group with one seed: a time with faults, then a time without; at the end all
+running workers must have settled."""
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.groups.connect.settings import ConnectGroupSettings
@@ -25,12 +25,13 @@ from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
 
 FAULTS_MS = 5 * 60_000
-"""How long faults are injected."""
+"""How long faults are injected, in simulated time."""
 
 
 def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
-    """Simulate a connect group with one seed. A violated invariant is in the outcome; every other exception is a bug of
-    a machine or of the simulator, and is raised with the end of the trace in a note."""
+    """Run the simulation of workers in a connect group with ``seed``; the first ``faults_ms`` have faults. A violated
+    invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
+    end of the trace in a note. The ``generation_count`` of the outcome is the group epoch."""
     world = World(seed)
     policy = RebalancePolicy(
         max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),

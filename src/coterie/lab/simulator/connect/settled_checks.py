@@ -1,5 +1,5 @@
-"""The checks after the last fault in a connect group: also, that one more change takes few computations and stops few
-tasks."""
+"""The checks after the last fault in a connect group; also the check that one more change takes few computations of a
+target, and stops few tasks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,8 @@ from coterie.nouns.connect_groups import JOIN
 
 
 class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
-    """The checks of one seed after its last fault. The methods advance the simulated time."""
+    """The checks after the last fault in the simulation of a connect group with one seed. The public methods advance
+    the simulated time."""
 
     _cluster: ConnectCluster
     _faults: ConnectFaults
@@ -39,17 +40,22 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         if current is None:
             return f"{process.name} is not a member"
         if process.herder.place.epoch != current.member_epoch or not process.herder.place.is_settled:
-            return f"{process.name} is at the epoch {process.herder.place.epoch}, its member at {current.member_epoch}"
+            return (
+                f"{process.name} has the member epoch {process.herder.place.epoch} or a rebalance in progress, the "
+                f"coordinator has {current.member_epoch} for it"
+            )
         if group.configured is not None and current.member_epoch == JOIN:
             return f"{process.name} has no target assignment"
         if process.assigned_jobs != current.assigned:
-            return f"{process.name} has received other jobs than the coordinator assigns"
+            return f"{process.name} has not received exactly the jobs that the coordinator assigns"
         return None
 
     def _unsettled_group_reason(self) -> str | None:
         coordinator, processes = self._cluster.coordinator, self._processes
         if not coordinator.is_stable and processes:
-            return f"the group is {coordinator.group.group_state()}"
+            return (
+                f"the coordinator is down, or the group is not STABLE (its state is {coordinator.group.group_state()})"
+            )
         if {process.member_id for process in processes} != coordinator.group.members.keys():
             members = sorted(coordinator.group.members)
             return f"members are {members}, workers are {[process.name for process in processes]}"
@@ -58,16 +64,17 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
     def _awaited_round_reason(self) -> str | None:
         group = self._cluster.coordinator.group
         if group.departed:
-            return f"jobs wait for {sorted(group.departed)}, or may run there"
+            return f"jobs are deferred for, or may still run on, the departed members {sorted(group.departed)}"
         if group.metadata is not None and group.metadata.next_at_ms is not None:
-            return "a portion of moves is due"
+            return "moves are postponed to the next computation"
         return None
 
     # -- one change after the last fault ----------------------------------------------------------------------------
 
     def check_one_change(self) -> None:
-        """Make one random change, wait until the workers have settled, and check how many targets were computed and how
-        many tasks stopped.
+        """Make one random change, wait until the workers have settled, and check that no more targets were computed
+        than the change needs (unless the policy limits moves), and that no more tasks stopped. Neither is checked if a
+        worker has less time to give jobs back than a stop takes.
 
         :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `wait_until_settled`.
         """
@@ -103,22 +110,25 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
             and self._cluster.policy.moves_per_round_max is None
         ):
             raise Violation(
-                Invariant.FEW_ROUNDS, f"{computations} targets were computed, at most {computations_max} are needed"
+                Invariant.FEW_ROUNDS,
+                f"{computations} targets were computed for the change {name!r}, which needs {computations_max} at most",
             )
         # A task that a target has given to a worker may start there while the next target gives it to another one.
         stopped_tasks = self._cluster.checker.stopped_tasks[stops_before:]
         stop_count, stop_count_max = sum(task in running_before for task in stopped_tasks), stops_max()
         if stop_count_max is not None and not stale_count and not draining_count and stop_count > stop_count_max:
             raise Violation(
-                Invariant.ONLY_WHAT_MUST_MOVE, f"{stop_count} tasks stop, at most {stop_count_max} need to ({name})"
+                Invariant.ONLY_WHAT_MUST_MOVE,
+                f"{stop_count} tasks stop for the change {name!r}, which requires {stop_count_max} stops at most",
             )
 
     def _task_count_of_newcomer(self) -> int:
-        """The number of tasks that the worker that has joined last may run: each has moved there."""
+        """The number of tasks that the additional worker now owns. So many tasks may stop for its join, because each of
+        them has moved there."""
         return sum(len(process.assigned_jobs.tasks) for process in self._processes if process.service == "one-more")
 
     def _create_connector_burst(self, connectors: list[str]) -> None:
-        """Create several connectors within a short time."""
+        """Request to create ``connectors``, one every 20 ms."""
         for number, name in enumerate(connectors):
             self._world.call_after(
                 20 * number, partial(self._faults.users.put_connector, name, self._world.rng.randint(1, 2))

@@ -1,5 +1,5 @@
-"""The checks of one step of the coordinator of a connect group: jobs are released as ruled, computations have a cause,
-and no member waits for a job that is free."""
+"""The checks of one step of the coordinator of a connect group: a member stops holding a job only by the rules, each
+computation has a cause, and no member waits for a job that no member holds."""
 
 from collections.abc import Iterable
 
@@ -38,24 +38,25 @@ class StepChecker:
     def __init__(self, world: World) -> None:
         self._world = world
         self._accepted_ms: dict[MemberId, int] = {}
-        """When the coordinator last accepted a heartbeat of each member, or was started."""
+        """For each member, when the coordinator last accepted a heartbeat of it, or was started after that."""
         self._connection: dict[MemberId, int] = {}
-        """The connection on which the coordinator last accepted a heartbeat of each member."""
+        """For each member, the number of the connection on which the coordinator last accepted a heartbeat of it."""
         self._grace_ends_ms: dict[MemberId, int] = {}
-        """When the grace after the end of that connection ends, if the connection was closed in an orderly way. The
-        length of the grace follows from the configs at that time."""
+        """For each member whose connection was closed in an orderly way after its last accepted heartbeat: when the
+        grace ends in which the coordinator waits for another heartbeat. Its length follows from the configs at the end
+        of the connection."""
         self._closings: list[tuple[int, MemberId, int, int]] = []
-        """The orderly ends of members' connections since the coordinator was started: time, member, its grace, and the
-        number of members at that time."""
+        """The orderly ends of members' connections since the coordinator was started: the time, the member, its grace
+        in ms, and the number of members at that time."""
         self._pending_since_ms: dict[tuple[MemberId, Job], int] = {}
-        """Since when each member has each job to give back, or since the coordinator was started."""
+        """Since when each member has had to give back each job, but not before the last start of the coordinator."""
         self._held_owned: dict[MemberId, Jobs] = {}
-        """For each member whose heartbeat is held, the owned jobs in that heartbeat. It acts only on the response to
-        it, so until then it runs no other jobs."""
+        """For each member whose heartbeat has a response that is held back, the owned jobs in that heartbeat. The
+        member acts only on this response, so until then it runs no other jobs."""
 
     def on_loaded(self, group: Group) -> None:
-        """The coordinator has loaded ``group`` after a crash: each of its members gets a new session, and nothing is
-        known of connections and held heartbeats."""
+        """Store that the coordinator has loaded ``group``: each of its members gets a new session now; connections and
+        held heartbeats from the time before the load are forgotten."""
         self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
         self._connection.clear()
         self._grace_ends_ms.clear()
@@ -65,8 +66,8 @@ class StepChecker:
         self._note_pending_jobs(group)
 
     def on_step(self, step: ConnectStep) -> None:
-        """Check one step: the jobs that it releases, the epochs, targets and assignments that it writes, its refusals,
-        and the members whose heartbeats wait."""
+        """Check one step: the jobs that members stop holding, the epochs, targets and assignments that the step writes,
+        its refusals, and the members whose heartbeats have no response yet."""
         self._check_releases(step)
         self._note_heartbeat_or_closing(step)
         after = step.group
@@ -88,8 +89,8 @@ class StepChecker:
         }
 
     def _note_heartbeat_or_closing(self, step: ConnectStep) -> None:
-        """Store when and on which connection the coordinator has accepted a heartbeat of a member, or that this
-        connection was closed."""
+        """If the step accepts a heartbeat, store its time and its connection for the member. If the event is the end of
+        a connection, store for its members when their grace ends."""
         event = step.event
         if isinstance(event, Heartbeat) and step.is_accepted_heartbeat and event.member_epoch >= JOIN:
             self._accepted_ms[event.member_id] = self._world.now_ms
@@ -114,8 +115,9 @@ class StepChecker:
     # -- released as ruled ------------------------------------------------------------------------------------------
 
     def _check_releases(self, step: ConnectStep) -> None:
-        """Each job that a member no longer holds was released by its acknowledgement, by the end of its session, by the
-        grace after the end of its connection, or by a load after a crash that cut the step of a leave or a join.
+        """Check that each job that a member no longer holds was released by a heartbeat of this member, by the end of
+        its session, by the end of the grace after the end of its connection, or by a load after a crash that has kept
+        only a part of the records of a leave or a join.
 
         :raises Violation: RELEASED_AS_RULED.
         """
@@ -131,11 +133,13 @@ class StepChecker:
                 text = job_list_text(Jobs.of(unexplained))
                 raise Violation(
                     Invariant.RELEASED_AS_RULED,
-                    f"{holder} no longer holds {text}: not acknowledged, and no session or connection has ended",
+                    f"{holder} no longer holds {text}, which it has not given back, and neither its session nor the "
+                    "grace of its connection has ended",
                 )
 
     def _is_release_explained(self, step: ConnectStep, holder: MemberId, job: Job) -> bool:
-        """Whether the event of ``step``, or the held heartbeat of the member ``holder``, releases ``job``."""
+        """Whether the event of ``step``, or the held heartbeat of the member ``holder``, is a reason why ``holder`` no
+        longer holds ``job``."""
         if holder in self._held_owned and job not in self._held_owned[holder]:
             return True
         match step.event:
@@ -155,8 +159,9 @@ class StepChecker:
                 return False
 
     def _was_closed_with_others(self, member_id: MemberId) -> bool:
-        """Whether the connection of the member was closed within one grace with those of other members, and they were
-        half of the group or more: a proxy may have ended."""
+        """Whether the connections of at least two members, and of at least half of the group, were closed within one
+        grace of the time at which the connection of the member was closed last: a proxy may have ended, not the
+        workers."""
         at_ms, grace_ms, size = next(
             (at, grace, size) for at, one, grace, size in reversed(self._closings) if one == member_id
         )
@@ -164,7 +169,9 @@ class StepChecker:
         return len(together) >= max(2, size / 2)
 
     def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:
-        """Whether a session timeout has passed since the coordinator last accepted a heartbeat of the member."""
+        """Whether the session of the member has ended: a session timeout has passed since the coordinator last accepted
+        a heartbeat of it; for a departed member, whether the time has passed until which its jobs are held. ``before``
+        is the hard state before the step."""
         departed = before.departed_members.get(member_id)
         if departed is not None:
             return self._world.now_ms >= departed.held_until_ms
@@ -172,7 +179,8 @@ class StepChecker:
         return self._world.now_ms >= self._accepted_ms[member_id] + metadata.session_timeout_ms
 
     def _check_session_removal(self, step: ConnectStep) -> None:
-        """A member that the end of its session removes was silent for a session timeout.
+        """If the session timer of a member has removed the member, check that a session timeout had passed since the
+        coordinator last accepted a heartbeat of it.
 
         :raises Violation: PATIENT.
         """
@@ -188,7 +196,7 @@ class StepChecker:
     # -- time to give jobs back, and retries ------------------------------------------------------------------------
 
     def _note_pending_jobs(self, group: Group) -> None:
-        """Store since when each member has had to give back each job."""
+        """Store for each job that a member now has to give back since when this is so."""
         self._pending_since_ms = {
             (member_id, job): self._pending_since_ms.get((member_id, job), self._world.now_ms)
             for member_id, current in group.currents.items()
@@ -196,8 +204,8 @@ class StepChecker:
         }
 
     def _check_revocation_timers(self, step: ConnectStep) -> None:
-        """Each member that has jobs to give back has a timer, which removes it a rebalance timeout after the revocation
-        of the job that it has had to give back for the longest time.
+        """Check that each member that has jobs to give back has a timer that removes it a rebalance timeout after the
+        revocation of the job that it has had to give back for the longest time.
 
         :raises Violation: REVOKED_IN_TIME.
         """
@@ -211,12 +219,13 @@ class StepChecker:
             if deadline_ms != since_ms + timeout_ms:
                 raise Violation(
                     Invariant.REVOKED_IN_TIME,
-                    f"{member_id} gives back jobs since {since_ms}, its rebalance timeout is {timeout_ms} ms, and its "
-                    f"timer is set to {deadline_ms}",
+                    f"{member_id} has had to give jobs back since the time {since_ms} and has a rebalance timeout of "
+                    f"{timeout_ms} ms, but its timer is set to {deadline_ms}",
                 )
 
     def _check_instance_id_refusals(self, step: ConnectStep) -> None:
-        """No heartbeat is refused with UNRELEASED_INSTANCE_ID when its sender is the member with this instance id.
+        """Check that no heartbeat is refused with UNRELEASED_INSTANCE_ID if its sender is the member with this instance
+        id.
 
         :raises Violation: RETRY_IS_NO_RIVAL.
         """
@@ -229,14 +238,16 @@ class StepChecker:
         )
         if is_refused and step.group.static_member_id(event.instance_id) == event.member_id:
             raise Violation(
-                Invariant.RETRY_IS_NO_RIVAL, f"{event.member_id} is refused, although it has the instance id itself"
+                Invariant.RETRY_IS_NO_RIVAL,
+                f"{event.member_id} is refused with UNRELEASED_INSTANCE_ID, although it has the instance id itself",
             )
 
     # -- computed for a cause ---------------------------------------------------------------------------------------
 
     def _check_epoch_changes(self, step: ConnectStep) -> None:
-        """The group epoch rises only for a cause (:func:`_may_raise_group_epoch`), and by one at most, except at a
-        load. The assignment epoch changes only at the end of a computation, and rises to at most the group epoch.
+        """Check that the group epoch rises only for a cause (:func:`_may_raise_group_epoch`), and by one at most,
+        except at a load; and that the assignment epoch changes only when a computed target arrives, and rises to at
+        most the group epoch.
 
         :raises Violation: COMPUTED_FOR_A_CAUSE, EPOCH_GIVEN_ONCE.
         """
@@ -251,7 +262,8 @@ class StepChecker:
         if raised_by and not _may_raise_group_epoch(step):
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
-                f"the group epoch rises to {after.group_epoch} at {type(step.event).__name__}, and nothing has changed",
+                f"the group epoch rises to {after.group_epoch} with the event {type(step.event).__name__}, but "
+                "nothing has changed",
             )
         if after.assignment_epoch != before.assignment_epoch and not (
             before.assignment_epoch < after.assignment_epoch <= after.group_epoch
@@ -259,12 +271,12 @@ class StepChecker:
         ):
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
-                f"the assignment epoch changes from {before.assignment_epoch} to {after.assignment_epoch} at "
-                f"{type(step.event).__name__}",
+                f"the assignment epoch changes from {before.assignment_epoch} to {after.assignment_epoch} with the "
+                f"event {type(step.event).__name__}, the group epoch is {after.group_epoch}",
             )
 
     def _check_computation_is_needed(self, group: Group) -> None:
-        """A computation is in progress only while the target is older than the metadata.
+        """Check that a computation is in progress only while the group epoch is higher than the assignment epoch.
 
         :raises Violation: COMPUTED_FOR_A_CAUSE.
         """
@@ -272,31 +284,38 @@ class StepChecker:
         if is_in_progress and group.group_epoch <= group.assignment_epoch:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
-                f"a target is computed at the group epoch {group.group_epoch}, which has one",
+                f"a target is computed for the group epoch {group.group_epoch}, which has a target already",
             )
 
     # -- targets and members ----------------------------------------------------------------------------------------
 
     def _check_target(self, step: ConnectStep) -> None:
-        """No job is in two targets. A target that the step installs was computed for the assignment epoch that it gets,
-        and has only configured jobs. If this is still the group epoch, the target places each configured job once: with
-        a member, deferred for a departed one, or unplaceable.
+        """Check that no job is in the targets of two members. Check a target that the step installs: it was computed
+        for the group epoch that becomes its assignment epoch, and it has only configured jobs; if this is still the
+        group epoch, it has each configured job once: assigned to a member, deferred for a departed member, or listed as
+        unplaceable because no member may run the job.
 
         :raises Violation: LEGAL_TARGET.
         """
         group = step.group
         placed: list[Job] = [job for written in group.targets.values() for job in written.target.jobs]
         if len(placed) != len(set(placed)):
-            raise Violation(Invariant.LEGAL_TARGET, f"jobs are in two targets: {sorted(map(str, placed))}")
+            raise Violation(
+                Invariant.LEGAL_TARGET,
+                f"a job is in the targets of two members; the jobs in all targets are {sorted(map(str, placed))}",
+            )
         if group.metadata is None or step.hard_state_before.assignment_epoch == group.assignment_epoch:
             return
         if (epoch := getattr(step.event, "group_epoch", None)) != group.assignment_epoch:
             raise Violation(
                 Invariant.LEGAL_TARGET,
-                f"a target that was computed for the group epoch {epoch} is installed for {group.assignment_epoch}",
+                f"a target that was computed for the group epoch {epoch} is installed with the assignment epoch "
+                f"{group.assignment_epoch}",
             )
         if surplus := Jobs.of(placed) - group.configured_jobs:
-            raise Violation(Invariant.LEGAL_TARGET, f"the target has {job_list_text(surplus)}, which is not configured")
+            raise Violation(
+                Invariant.LEGAL_TARGET, f"the target has jobs that are not configured: {job_list_text(surplus)}"
+            )
         if group.assignment_epoch == group.group_epoch:
             everywhere = [
                 *placed,
@@ -306,14 +325,15 @@ class StepChecker:
             if sorted(map(str, everywhere)) != sorted(map(str, group.configured_jobs)):
                 raise Violation(
                     Invariant.LEGAL_TARGET,
-                    f"the target places {sorted(map(str, everywhere))}, configured are "
-                    f"{job_list_text(group.configured_jobs)}",
+                    f"the assigned, deferred and unplaceable jobs are {sorted(map(str, everywhere))}, the configured "
+                    f"jobs are {job_list_text(group.configured_jobs)}",
                 )
 
     def _check_member_and_job_epochs(self, group: Group) -> None:
-        """A member at the epoch of its target holds only jobs of its target, and no member's epoch is above the
-        assignment epoch. Each held job has one job epoch, above 0 and at most the assignment epoch. In a STABLE group
-        every member, except one that has left for a short time, has exactly its target and nothing to give back.
+        """Check that a member whose member epoch is that of its target holds only jobs of its target, and that no
+        member epoch is above the assignment epoch; that each held job has one job epoch, above 0 and at most the
+        assignment epoch; and that in a STABLE group every member, except one that has left for a short time, is
+        assigned exactly the jobs of its target at the epoch of its target, and has nothing to give back.
 
         :raises Violation: VALID_MEMBER_EPOCH, VALID_JOB_EPOCH, VALID_STABLE_STATE.
         """
@@ -324,31 +344,40 @@ class StepChecker:
             if member_epoch == epoch and current.member_epoch > JOIN and not current.held_jobs <= target:
                 raise Violation(
                     Invariant.VALID_MEMBER_EPOCH,
-                    f"{member_id} is at the epoch {epoch} and holds {job_list_text(current.held_jobs - target)}",
+                    f"{member_id} is at the epoch {epoch} of its target, but holds "
+                    f"{job_list_text(current.held_jobs - target)}, "
+                    "which the target does not have",
                 )
             if member_epoch > group.assignment_epoch:
                 raise Violation(
                     Invariant.VALID_MEMBER_EPOCH,
-                    f"{member_id} is at the epoch {current.member_epoch}, the target at {group.assignment_epoch}",
+                    f"the member epoch of {member_id} is {current.member_epoch}, above the assignment epoch "
+                    f"{group.assignment_epoch}",
                 )
             with_epoch = [job for jobs in current.job_epochs.values() for job in jobs]
             if set(with_epoch) != set(current.held_jobs) or len(with_epoch) != len(set(with_epoch)):
-                raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} holds jobs without one job epoch each")
+                raise Violation(Invariant.VALID_JOB_EPOCH, f"not each job that {member_id} holds has one job epoch")
             if any(not 0 < job_epoch <= group.assignment_epoch for job_epoch in current.job_epochs):
-                raise Violation(Invariant.VALID_JOB_EPOCH, f"{member_id} has job epochs {sorted(current.job_epochs)}")
+                raise Violation(
+                    Invariant.VALID_JOB_EPOCH,
+                    f"{member_id} holds jobs with the job epochs {sorted(current.job_epochs)}, the assignment epoch is "
+                    f"{group.assignment_epoch}",
+                )
             if is_stable and current.member_epoch != LEAVE_BRIEFLY:
                 is_settled = current.assigned == target and not current.pending
                 if not is_settled or (epoch is not None and member_epoch != epoch):
                     raise Violation(
-                        Invariant.VALID_STABLE_STATE, f"the group is STABLE, and {member_id} has not its target"
+                        Invariant.VALID_STABLE_STATE,
+                        f"the group is STABLE, but {member_id} is not assigned exactly its target, or not at its epoch",
                     )
 
     # -- nothing waits for what is free -----------------------------------------------------------------------------
 
     def _check_waiting_members(self, step: ConnectStep) -> None:
-        """A member whose heartbeat is held, or is answered by the step, has all jobs of its target that no other member
-        holds, and no job outside its target without the order to give it back. Not checked for a member that has jobs
-        to give back, if its heartbeat is not held, another member waits for these jobs, or a new target is needed.
+        """Check each member whose heartbeat has a response that is held back, or was accepted in this step: it is
+        assigned all jobs of its target that no member holds, and is assigned no job outside its target, which it would
+        have to give back. Not checked for a member that has jobs to give back, if the response to its heartbeat is not
+        held back, another member waits for these jobs, or a new target is needed.
 
         :raises Violation: NOTHING_WAITS_FOR_FREE.
         """
@@ -378,15 +407,15 @@ class StepChecker:
             if revocable:
                 raise Violation(
                     Invariant.NOTHING_WAITS_FOR_FREE,
-                    f"{member_id} is not told to give back {job_list_text(revocable)}",
+                    f"{member_id} has no order to give back {job_list_text(revocable)}, which its target does not have",
                 )
 
 
 def _may_raise_group_epoch(step: ConnectStep) -> bool:
-    """Whether ``step`` may raise the group epoch: it has changed the members, the configured jobs, or what a member
-    reports for the computation of targets; a member has joined again; an assignor requests a new target; a delay has
-    ended or can have ended; the time that the last target set for the next computation has come; or the group was
-    loaded."""
+    """Whether ``step`` may raise the group epoch, because the step has changed the members, the configured jobs, or
+    what a member reports for the computation of targets; a member has joined again; a member's assignor requests a new
+    target; a scheduled rebalance delay has ended, or may have ended during a computation; the timer of the next
+    computation, which the last target has set, has fired; or the group was loaded."""
     before, after = step.hard_state_before, step.group
     if before.members.keys() != after.members.keys() or isinstance(step.event, GroupLoaded):
         return True
@@ -416,7 +445,7 @@ def _may_raise_group_epoch(step: ConnectStep) -> bool:
 
 
 def _requests_new_target(assignors: Iterable[object]) -> bool:
-    """Whether a member's assignor requests a new target assignment."""
+    """Whether one of ``assignors``, the assignors in a member's heartbeat, requests a new target assignment."""
     return any(getattr(one, "reason", AssignorChangeReason.NONE) != AssignorChangeReason.NONE for one in assignors)
 
 

@@ -96,14 +96,14 @@ class ConnectWorker(ConnectProcess):
             handover,
         )
         self._inbox = deque[Callable[[], None]]()
-        """The events for the machines that wait until the effects of the present step have been performed."""
+        """The steps of the two machines that wait until the effects of the present step have been performed."""
         self._is_stepping = False
         self._announced = NO_JOBS
         """The jobs that were announced to the listeners of this process as assigned, and not as revoked or lost
         since."""
         super().__init__(cluster, live_processes, service, herder_state, setup, member, handover)
         self.connection: SimConnection | None = None
-        """The connection to the coordinator that the process uses or used last."""
+        """The connection to the coordinator that the process uses or used last; None before the first request."""
         self.member_timers = SimTimers[member_messages.Timer](
             self.world, lambda timer: self.deliver_callback(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
@@ -137,7 +137,8 @@ class ConnectWorker(ConnectProcess):
                 self._add_process_record(RecordKind.SUSPENDS)
             case Rejoin() | SendAssignments():
                 raise AssertionError(
-                    f"a herder in a connect group sends {type(order).__name__}, which only classic groups have"
+                    f"bug in the herder: in a connect group it orders {type(order).__name__}, which only classic "
+                    "groups have"
                 )
             case _:
                 pass
@@ -152,33 +153,40 @@ class ConnectWorker(ConnectProcess):
         self.call_after(duration_ms, lambda: self.feed_herder(computed))
 
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
-        """Check that the listeners receive no job as assigned twice in succession, and as revoked or lost only after it
-        was assigned."""
+        """Check what the listeners receive: no job as assigned twice without a stop between, and no job as revoked or
+        lost that they have not received as assigned.
+
+        :raises Violation: MACHINE_CHECK.
+        """
         with MachineCheck("herder"):
             match effect.news:
                 case JobsAssigned(jobs=jobs):
-                    assert not jobs & self._announced, "a job is announced as assigned twice"
+                    assert not jobs & self._announced, (
+                        "the listeners receive a job as assigned twice, without a stop between"
+                    )
                     self._announced |= jobs
                 case JobsRevoked(jobs=jobs) | JobsLost(jobs=jobs):
-                    assert jobs <= self._announced, "a job is announced as stopped that was not announced as assigned"
+                    assert jobs <= self._announced, (
+                        "the listeners receive a job as stopped that they have not received as assigned"
+                    )
                     self._announced -= jobs
 
     # -- the two machines --------------------------------------------------------------------------------------------
 
     def feed_herder(self, event: herder.Event) -> None:
         """Step the herder with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
-        effects of the present step have been performed. Nothing happens after the process has died."""
+        effects of the present step have been performed. Does nothing after the process has ended."""
         self._run_step_in_order(lambda: super(ConnectWorker, self).feed_herder(event))
 
     def feed_member(self, event: member_messages.Event) -> None:
         """Step the member with ``event`` and perform its effects: at once if no step is in progress, otherwise when all
-        effects of the present step have been performed. Nothing happens after the process has died."""
+        effects of the present step have been performed. Does nothing after the process has ended."""
         self._run_step_in_order(lambda: self._step_member(event))
 
     def _run_step_in_order(self, take_step: Callable[[], None]) -> None:
-        """Perform ``take_step`` when all effects of the present step have been performed, or now if no step is in
-        progress. Without this order, a heartbeat could be sent before an earlier one, and the numbers of heartbeats
-        must rise on a connection."""
+        """Call ``take_step`` when all effects of the present step have been performed, or now if no step is in
+        progress. Without this order, a heartbeat could be sent before an earlier heartbeat, but the numbers of
+        heartbeats must rise on a connection."""
         self._inbox.append(take_step)
         if self._is_stepping:
             return
@@ -197,7 +205,8 @@ class ConnectWorker(ConnectProcess):
                 self._perform_member_effect(effect)
 
     def _perform_member_effect(self, effect: member_messages.Effect) -> None:
-        """Perform one effect of the member; most are passed to the herder."""
+        """Perform one effect of the member. Notifications are passed to the herder; what the checks need of them is
+        stored."""
         match effect:
             case events.Send():
                 self._send_request(effect)
@@ -240,9 +249,12 @@ class ConnectWorker(ConnectProcess):
         self.assigned_jobs = NO_JOBS
 
     def _note_assignment(self, assigned: Assigned) -> None:
-        """Record an assignment, check its epoch, and store the jobs that the worker owns with it."""
+        """Record an assignment that the member has received, check its member epoch, and store its jobs, its epochs and
+        whether this process is the leader."""
         details = assigned.protocol_details
-        assert isinstance(details, AssignmentDetails), "the assignment of a connect group"
+        assert isinstance(details, AssignmentDetails), (
+            "the member of a connect group reports an assignment without the details of one"
+        )
         self._add_process_record(
             RecordKind.ASSIGNED,
             assigned.epoch,
@@ -261,7 +273,7 @@ class ConnectWorker(ConnectProcess):
         self.job_epochs = {job: epoch for epoch, jobs in details.jobs_by_epoch.items() for job in jobs}
 
     def _send_request(self, send_effect: events.Send[member_messages.Request]) -> None:
-        """Send a request of the member to the coordinator, on a new connection if there is none."""
+        """Send a request of the member to the coordinator, on a new connection if no connection is open."""
         if not isinstance(send_effect.request, HeartbeatRequest):
             self._add_process_record(RecordKind.SENDS, recorded_name(send_effect.request))
         if self.connection is None or not self.connection.is_open:

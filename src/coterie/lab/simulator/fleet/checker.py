@@ -1,4 +1,5 @@
-"""The checks of the invariants in the workers' simulation, at every step of the coordinator and of the workers."""
+"""The checks of the invariants in the simulation of workers in a classic group, at every step of the coordinator and of
+the workers."""
 
 from collections.abc import Set as AbstractSet
 
@@ -35,7 +36,7 @@ from coterie.wire.errors import ErrorCode
 
 
 class FleetChecker(WorkersChecker):
-    """Checks the workers and their group; implements `coordinator.CoordinatorChecker`."""
+    """Checks the workers and the coordinator of their classic group; implements `coordinator.CoordinatorChecker`."""
 
     def __init__(
         self, world: World, config_log: ConfigLog, policy: RebalancePolicy, *, session_timeout_ms: int
@@ -44,31 +45,33 @@ class FleetChecker(WorkersChecker):
         self._policy = policy
         self._deferral_checker = DeferralChecker(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
         self.undelivered_assignment_count = 0
-        """Number of SyncGroups so far that received no assignment, because the next rebalance had begun."""
+        """Number of SyncGroup requests so far that were answered with REBALANCE_IN_PROGRESS and not with an assignment,
+        because the next rebalance had begun."""
         self.release_count = 0
-        """Number of rounds so far that a worker has requested because it has released revoked jobs."""
+        """Number of rounds so far that herders have requested because they have released revoked jobs."""
         self._sent_by_generation: dict[Generation, tuple[MemberIdentity, str | None]] = {}
-        """For each generation that a member has received, its leader and protocol."""
+        """For each generation that was sent in a JoinGroup response, the leader and the protocol that were sent."""
         self._members_by_generation: dict[Generation, frozenset[MemberIdentity]] = {}
-        """The members of each generation, as its leader received them."""
+        """For each generation, its members as its leader received them."""
         self._identities: dict[MemberId, MemberIdentity] = {}
-        """A static member's instance id; the member id of any other member."""
+        """By member id, the instance id of a static member; the member id itself of any other member."""
         self._fenced_member_ids: set[MemberId] = set()
-        """The member ids that another process with the same instance id has replaced. Each of their processes learns
-        this from the response to its next heartbeat (KIP-345), or stops its tasks when it has had no response for a
+        """The member ids that a newer member with the same instance id has replaced. The process of such a member id is
+        fenced by the response to its next heartbeat (KIP-345), or stops its tasks when it has had no response for a
         session timeout."""
         self._last_checked_generation = Generation(0)
-        """The last generation whose assignments were checked. Such a generation is written again when a static member
-        rejoins."""
+        """The last generation whose assignments were checked. It is needed because the coordinator writes a generation
+        again when a static member rejoins."""
         self._revoked_by_member: dict[MemberId, Jobs] = {}
         """The jobs that the last checked round revoked from each member."""
         self._released_by_draining = NO_JOBS
-        """The jobs that draining members have released and that no member has owned since."""
+        """The jobs that rounds have revoked from draining members and that no member has owned since."""
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
     def on_step(self, step: CoordinatorStep) -> None:
-        """Check one step of the coordinator: the records that it writes, and the members that it removes."""
+        """Check one step of the coordinator: the assignments and the records that it writes, and that members whose
+        sessions have expired run no task."""
         if isinstance(step.event, Heartbeat):
             return  # A heartbeat changes nothing that is checked here.
         if isinstance(step.event, SyncGroup):
@@ -77,7 +80,10 @@ class FleetChecker(WorkersChecker):
             if step.group.static_members.get(instance_id, former) != former:
                 self._fenced_member_ids.add(former)
         for record in step.output.records:
-            assert isinstance(record, GenerationWritten), "workers commit no offsets, and their group is not deleted"
+            assert isinstance(record, GenerationWritten), (
+                "bug in the simulator or the coordinator: workers commit no offsets and their group is not deleted, so "
+                "all records are generations"
+            )
             for member_id, member in record.members.items():
                 self._identities[member_id] = member.instance_id or member_id
             self._check_written_generation(record)
@@ -85,7 +91,8 @@ class FleetChecker(WorkersChecker):
             self._check_removed_members_stopped(step.group_before.members - step.group.members.keys())
 
     def _on_sync(self, request: SyncGroup, step: CoordinatorStep) -> None:
-        """Check the members of the leader's SyncGroup, if the step writes its assignments.
+        """If the step writes the assignments of ``request``, the leader's SyncGroup, check that they are for all
+        members of the group and for no other member.
 
         :raises Violation: KNOWN_MEMBERS.
         """
@@ -95,13 +102,14 @@ class FleetChecker(WorkersChecker):
         if assigned_member_ids != step.group_before.members:
             raise Violation(
                 Invariant.KNOWN_MEMBERS,
-                f"the leader assigns to {sorted(assigned_member_ids)}, members are {sorted(step.group_before.members)}",
+                f"the leader sends assignments for {sorted(assigned_member_ids)}, but the members are "
+                f"{sorted(step.group_before.members)}",
             )
 
     def _check_written_generation(self, record: GenerationWritten) -> None:
-        """Check a generation that the coordinator writes. Without assignments, at the beginning of a round, its number
-        must be higher than every generation that members have received. With assignments, it is checked as a round,
-        once.
+        """Check a generation that the coordinator writes. If it has no protocol and no assignments, a round begins: its
+        number must be higher than every generation that was sent to members. Otherwise its assignments are checked as a
+        round, when the generation is written with assignments for the first time.
 
         :raises Violation: GENERATION_RISES, or those of `check_round`.
         """
@@ -109,14 +117,14 @@ class FleetChecker(WorkersChecker):
             highest = max(self._sent_by_generation, default=Generation(0))
             if record.generation <= highest:
                 raise Violation(
-                    Invariant.GENERATION_RISES, f"generation {record.generation} begins, {highest} was sent before"
+                    Invariant.GENERATION_RISES, f"generation {record.generation} begins, but {highest} was sent before"
                 )
         elif record.generation > self._last_checked_generation:
             self._last_checked_generation = record.generation
             self._check_round(record)
 
     def _check_round(self, record: GenerationWritten) -> None:
-        """Check the assignments of a generation, unless they have an assignment error.
+        """Check the assignments of a generation, unless one of them has an error instead of jobs.
 
         :raises Violation: KNOWN_MEMBERS, or those of `check_round`.
         """
@@ -158,9 +166,8 @@ class FleetChecker(WorkersChecker):
         self._released_by_draining = (self._released_by_draining - round_.owned_jobs) | union_of_jobs(released)
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """Check a successful JoinGroup response that is being sent: all members of a generation receive the same leader
-        and protocol. Count the SyncGroup requests that are refused with REBALANCE_IN_PROGRESS: their members receive no
-        assignment.
+        """Check a response when it is sent: all members of a generation must receive the same leader and protocol with
+        their JoinGroup responses. Count the SyncGroup requests that are answered with REBALANCE_IN_PROGRESS.
 
         :raises Violation: GENERATION_RISES.
         """
@@ -170,8 +177,8 @@ class FleetChecker(WorkersChecker):
             self.undelivered_assignment_count += 1
 
     def _on_joined(self, response: JoinGroupResponse) -> None:
-        """Check that all members of a generation receive the same leader and protocol, and its leader always the same
-        members.
+        """Check that all members of a generation receive the same leader and protocol, and that its leader always
+        receives the same members.
 
         :raises Violation: GENERATION_RISES.
         """
@@ -180,39 +187,48 @@ class FleetChecker(WorkersChecker):
         if sent_before != (leader, response.protocol):
             raise Violation(
                 Invariant.GENERATION_RISES,
-                f"generation {response.generation} is led by {leader}, but was led by {sent_before[0]}",
+                f"generation {response.generation} is sent with the leader and protocol {(leader, response.protocol)}, "
+                f"but was sent with {sent_before}",
             )
         if response.members:
             members = frozenset(self._identities[joined_member.member_id] for joined_member in response.members)
             if self._members_by_generation.setdefault(response.generation, members) != members:
-                raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
+                raise Violation(
+                    Invariant.GENERATION_RISES,
+                    f"generation {response.generation} was sent to its leader with two different sets of members",
+                )
 
     def on_loaded(self, group: Group) -> None:
-        """Check the group that the coordinator has loaded after a crash.
+        """Check the group that the coordinator has loaded, at its first start or after a crash: no generation that was
+        sent is lost.
 
         :raises Violation: NOTHING_LOST.
         """
         if group.generation < max(self._sent_by_generation, default=Generation(0)):
-            raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
+            raise Violation(
+                Invariant.NOTHING_LOST,
+                f"after a crash the group is at generation {group.generation}, but a later one was sent",
+            )
         self._fenced_member_ids -= group.members.keys()  # the crash has lost the records of their successors
 
     def _check_removed_members_stopped(self, removed_members: AbstractSet[MemberId]) -> None:
-        """Check that the processes of the members ``removed_members``, which were removed because a session has
-        expired, run no task.
+        """Check that the processes of ``removed_members``, the members that were removed because a session has expired,
+        run no task, if they have had time to stop them.
 
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
         for process in sorted_by_name(self.processes):
             if process.member_id in removed_members and self._should_have_stopped(process):
-                self._check_runs_no_task(process, "is removed")
+                self._check_runs_no_task(process, "was removed from the group")
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def on_round_computed(
         self, process: FleetProcess, requested_round: AssignmentsRequested, computed: ComputedAssignments
     ) -> None:
-        """Check the scheduled rebalance delay in the round that the leader ``process`` has computed, also if no member
-        will receive its assignments.
+        """Check the scheduled rebalance delay in a round that ``process``, the leader, has computed, also if no member
+        will receive the assignments. ``requested_round`` has the members' reports, ``computed`` the assignments. A
+        round that assigns nothing because a member has read more of the config log is not checked.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
@@ -239,17 +255,20 @@ class FleetChecker(WorkersChecker):
         )
 
     def on_membership_lost(self, process: FleetProcess) -> None:
-        """``process`` has lost its membership."""
+        """Forget the last round that ``process``, which has lost its membership, has computed."""
         self._deferral_checker.on_membership_lost(process)
 
     def on_join(self, process: FleetProcess) -> None:
-        """``process`` sends JoinGroup: check that it runs no task if its group is eager.
+        """Check that ``process``, which is about to send JoinGroup, runs no task if the group's protocol is `eager` in
+        the last generation that it has received.
 
         :raises Violation: EAGER_STOPS_FIRST.
         """
         if process.protocol is ConnectProtocol.EAGER and process.running_tasks:
             runs = sorted(map(str, process.running_tasks))
-            raise Violation(Invariant.EAGER_STOPS_FIRST, f"{process.name} joins and still runs {runs}")
+            raise Violation(
+                Invariant.EAGER_STOPS_FIRST, f"{process.name} sends JoinGroup to an eager group and still runs {runs}"
+            )
 
     def _are_requests_signed(self, process: WorkerProcess) -> bool:
         return (

@@ -13,7 +13,8 @@ from coterie.lab.steps import Steps
 
 
 class FleetCluster(WorkersCluster):
-    """The objects that all workers of one seed share."""
+    """The objects that all workers of a classic group in the simulation with one seed share. It does not hold the
+    workers."""
 
     checker: FleetChecker
 
@@ -31,4 +32,4 @@ class FleetCluster(WorkersCluster):
         super().__init__(world, checker, network, config_log, policy, session_keys, steps)
         self.coordinator = coordinator
         self.worker_setups: dict[str, FleetSetup] = {}
-        """The settings of each worker, by its name."""
+        """The settings of each worker, by the worker's name. Its next process uses them."""

@@ -1,6 +1,7 @@
-"""The checks of the scheduled rebalance delay. A leader that also computed the group's previous round, and has not lost
-its membership since, must defer the jobs of a worker that has left since. Under every leader, jobs may be deferred for
-the delay at most."""
+"""The checks of the scheduled rebalance delay. To defer a job is to leave it unassigned, in case the worker that owned
+it and has left returns. A leader that also computed the group's previous round, and has not lost its membership since,
+must defer the jobs of a worker that has left since that round. Under every leader, jobs may be deferred for the delay
+and a tolerance at most."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,35 +16,37 @@ from coterie.nouns.jobs import Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedDeferral:
-    """Until when one job must be deferred, and for which member."""
+    """Until when one job must be left unassigned, and for which departed member."""
 
     deadline_ms: int
-    """Before this time no other member may be assigned the job."""
+    """Before this time the job must not be assigned to another member."""
     departed_identity: MemberIdentity
-    """The member that has left and owned the job."""
+    """The member that owned the job and has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderRound:
-    """The last round that one leader has computed, as far as the check of its next round needs it."""
+    """The last round that one leader has computed: what the check of the next round of this leader needs."""
 
     generation: Generation
     owned_after: Mapping[MemberIdentity, Jobs]
-    """The jobs that each member owned after the round."""
+    """By member, the jobs that it owned after the round."""
     draining_members: frozenset[MemberIdentity]
-    """The members that drained: their jobs are not deferred."""
+    """The members that drained in the round. When they leave, their jobs are not deferred."""
     deferrals: Mapping[Job, ExpectedDeferral]
-    """The jobs that the leader had to defer in the round."""
+    """The jobs that the leader had to leave unassigned in the round because of the delay."""
 
 
 class DeferralChecker:
-    """Checks the scheduled rebalance delay in each computed round: before it has passed, a leader that also computed
-    the previous round assigns no job of a departed member to another member (:attr:`.Invariant.LOST_WAITS`); no job
-    that a member may run stays unassigned longer (:attr:`.Invariant.DELAY_ENDS`)."""
+    """Checks the scheduled rebalance delay in each computed round. Before the delay has passed, a leader that also
+    computed the previous round must assign no job of a departed member to another member
+    (:attr:`.Invariant.LOST_WAITS`). No job that a member may run may stay unassigned for longer than the delay and a
+    tolerance (:attr:`.Invariant.DELAY_ENDS`)."""
 
     def __init__(self, *, max_delay_ms: int, slack_ms: int) -> None:
-        """``slack_ms`` is how much later than the leader a worker may receive a delay: it measures the delay from then
-        on, so jobs may be deferred for ``max_delay_ms + slack_ms``."""
+        """``max_delay_ms`` is the scheduled rebalance delay. ``slack_ms`` is added to it, because a worker that becomes
+        the leader measures the delay from the time at which it received an assignment with this delay, which is later
+        than the computation: jobs may stay unassigned for ``max_delay_ms + slack_ms``."""
         self._max_delay_ms = max_delay_ms
         self._slack_ms = slack_ms
         self._last_round_by_leader: dict[FleetProcess, LeaderRound] = {}
@@ -53,8 +56,8 @@ class DeferralChecker:
     def on_round_computed(
         self, leader: FleetProcess, round_: CheckedRound, *, received_generation: Generation | None, now_ms: int
     ) -> None:
-        """Check the round that the process ``leader`` has computed. ``received_generation`` is the last generation
-        whose assignment this process has received in its present membership.
+        """Check a cooperative round that the process ``leader`` has computed. ``received_generation`` is the last
+        generation whose assignment this process has received in its present membership; None if there is none.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
@@ -73,8 +76,8 @@ class DeferralChecker:
                     raise Violation(
                         Invariant.LOST_WAITS,
                         f"generation {round_.generation} assigns {member_id} {job_list_text(Jobs.of(early_jobs))}, "
-                        f"deferred for {first_deferral.departed_identity} for "
-                        f"{first_deferral.deadline_ms - now_ms} ms more",
+                        f"which must stay unassigned for {first_deferral.deadline_ms - now_ms} ms more, in case "
+                        f"{first_deferral.departed_identity} returns",
                     )
         self._last_round_by_leader[leader] = LeaderRound(
             generation=round_.generation,
@@ -87,20 +90,21 @@ class DeferralChecker:
             self._check_unassigned_time(round_, now_ms)
 
     def on_eager_round_computed(self, leader: FleetProcess) -> None:
-        """Forget the last round of ``leader``: it has computed an eager round, for which all members stop all jobs and
-        no job is deferred."""
+        """Forget the last round of the process ``leader``, which has computed an eager round now: for such a round all
+        members stop all jobs, and no job is deferred."""
         self._last_round_by_leader.pop(leader, None)
 
     def on_membership_lost(self, leader: FleetProcess) -> None:
-        """Forget the last round of ``leader``, which forgets it, too. A static member may then rejoin in the generation
-        of that round: a coordinator that crashed while it prepared the next round has not stored that round."""
+        """Forget the last round of the process ``leader``, whose herder has forgotten this round, too. A comparison of
+        the generations would not notice the loss: a static member may rejoin in the generation of its last round, if
+        the coordinator crashed before the next generation was durable."""
         self._last_round_by_leader.pop(leader, None)
 
     def _expected_deferrals(
         self, previous_round: LeaderRound, round_: CheckedRound, now_ms: int
     ) -> Mapping[Job, ExpectedDeferral]:
-        """The jobs that ``round_`` must not assign to other members, because their owner has left after
-        ``previous_round``, the leader's previous round, and their delay has not passed."""
+        """The jobs that ``round_`` must not assign to other members: their owner has left since ``previous_round``, the
+        previous round of the same leader, or before it, and the delay has not passed at ``now_ms``."""
         present = {member.identity for member in round_.members.values()}
         if not self._max_delay_ms:
             return {}
@@ -120,7 +124,8 @@ class DeferralChecker:
         }
 
     def _check_unassigned_time(self, round_: CheckedRound, now_ms: int) -> None:
-        """Check that no job that a member may run has been unassigned for the longest delay and the slack.
+        """Check that no job that a member may run has been unassigned, in all rounds of a time as long as the delay and
+        the tolerance.
 
         :raises Violation: DELAY_ENDS.
         """
@@ -134,5 +139,6 @@ class DeferralChecker:
             if now_ms - since_ms >= self._max_delay_ms + self._slack_ms:
                 raise Violation(
                     Invariant.DELAY_ENDS,
-                    f"generation {round_.generation} defers {job}, which is unowned for {now_ms - since_ms} ms",
+                    f"generation {round_.generation} does not assign {job}, which has been unassigned for "
+                    f"{now_ms - since_ms} ms",
                 )

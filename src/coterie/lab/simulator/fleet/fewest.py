@@ -1,5 +1,5 @@
-"""The fewest jobs that must be stopped for balance, found by exhaustive search. This check shares no code with the
-assignor."""
+"""The smallest number of jobs that must be stopped for balance, found by exhaustive search. It shares no code with the
+assignor that it helps to check."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,15 +9,15 @@ def fewest_stops(loads: Sequence[tuple[int, int]], *, connector_count: int, task
     """The smallest number of jobs that must be taken from their workers, so that on every worker the numbers of
     connectors, of tasks and of jobs are at the floor or the ceiling of the average.
 
-    ``loads`` has the number of connectors and the number of tasks that each worker has; ``connector_count`` and
-    ``task_count`` are the numbers of all configured ones.
+    ``loads`` has, for each worker, the numbers of connectors and of tasks that it has now. ``connector_count`` and
+    ``task_count`` are the numbers of connectors and tasks that all workers together are to have.
     """
     return _fewest_stops_of_sorted(tuple(sorted(loads)), connector_count, task_count)
 
 
 @cache
 def _fewest_stops_of_sorted(loads: tuple[tuple[int, int], ...], connector_count: int, task_count: int) -> int:
-    """As `fewest_stops`, with sorted ``loads``, so that the cache is used for equal loads."""
+    """`fewest_stops`, with sorted ``loads``, so that the cache has one entry for all orders of the same loads."""
     if not loads:
         return 0
     connectors_floor, connector_extras = divmod(connector_count, len(loads))
@@ -27,7 +27,8 @@ def _fewest_stops_of_sorted(loads: tuple[tuple[int, int], ...], connector_count:
         ((0, 1), (1, 0), (1, 1)) if connector_extras + task_extras > len(loads) else ((0, 0), (0, 1), (1, 0))
     )
     stops_by_used_extras = {(0, 0): 0}
-    """The fewest stops so far, by the numbers of connector extras and of task extras that are used."""
+    """The smallest number of stops on the workers so far, by the numbers of connector extras and of task extras that
+    these workers keep above the floor."""
     for connector_load, task_load in loads:
         stops_with_next_worker: dict[tuple[int, int], int] = {}
         for (connector_extras_used, task_extras_used), stops in stops_by_used_extras.items():

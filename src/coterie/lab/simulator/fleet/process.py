@@ -15,7 +15,8 @@ from coterie.wire.connect import ConnectProtocol
 
 
 class FleetProcess(Worker):
-    """One process of a worker. Its subclass `FleetWorker` writes these fields."""
+    """One process of a worker in a classic group, as far as the invariant checks read it. Its subclass `FleetWorker`
+    writes these fields."""
 
     def __init__(
         self,
@@ -32,18 +33,21 @@ class FleetProcess(Worker):
         super().__init__(cluster, live_processes, service, herder_state, setup)
         self.member = member
         self.last_answered_sent_at_ms = self.world.now_ms
-        """When the process sent the newest request whose response showed that the coordinator still had the process as
-        a member."""
+        """When the process sent the newest request whose response showed that the coordinator had the process as a
+        member; at first, when the process started."""
         self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
         self.received_generation: Generation | None = handover.generation if handover is not None else None
-        """The last generation whose assignment was received; None if none was since the membership was last lost."""
+        """The last generation whose assignment the process has received; None if it has received none since it last
+        lost its membership."""
         self.protocol = ConnectProtocol.from_setting(handover.protocol) if handover is not None else None
-        """The group's protocol in the generation ``received_generation``."""
+        """The group's protocol in the last generation whose assignment the process has received, also before a loss of
+        the membership; None before the first."""
         self.elected_protocol = self.protocol.wire_name if self.protocol is not None else ""
-        """The group's protocol by the response to the last JoinGroup, also if the assignment of that round was not
-        received."""
+        """The wire name of the group's protocol by the response to the last JoinGroup, also if the process has not
+        received the assignment of that round; empty before the first."""
         self.requested_round: AssignmentsRequested | None = None
-        """The last round that the member, as the leader, has requested from the herder."""
+        """The last round that the member, as that of the leader, has requested from the herder; None before the
+        first."""
 
     @property
     def member_id(self) -> MemberId:

@@ -15,7 +15,8 @@ from coterie.wire.connect import ConnectProtocol
 
 
 class FleetFaults(WorkersFaults[FleetWorker]):
-    """Injects the faults of one seed, and sends its requests of users and operators."""
+    """Starts the workers of a classic group, and injects the faults and sends the requests of users and operators in
+    the simulation with one seed."""
 
     _cluster: FleetCluster
 
@@ -25,7 +26,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         self._set_worker_faults({self._change_protocol: 2})
 
     def _choose_worker_setups(self) -> None:
-        """Choose the settings of each worker: instance id, protocol and claims."""
+        """Choose random settings for each worker: instance id, protocol and claims."""
         # In some seeds all workers are static, in most seeds none, so that both also occur alone. The same for
         # protocols.
         static_probability, has_mixed_protocols = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
@@ -42,7 +43,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, PlaceHandover), "a membership of a classic group"
+        assert handover is None or isinstance(handover, PlaceHandover), "the handover is not that of a classic group"
         FleetWorker(self._cluster, self.live_processes, name, handover)
 
     def _prepare_last_start(self, name: str) -> None:
@@ -54,13 +55,14 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         return process.instance_id is not None  # KIP-345 fences the former member.
 
     def start_additional_worker(self) -> None:
-        """Start a worker that has not run in this seed."""
+        """Start a worker that has not run in this simulation before, a dynamic member without claims."""
         name = "one-more"
         self._cluster.worker_setups[name] = FleetSetup(protocol=ConnectProtocol.STATIC)
         self.start_service(name)
 
     def _change_protocol(self) -> None:
-        """Set another protocol for all workers, and restart them one after the other."""
+        """Set a random protocol as the newest one that all workers offer, and restart the workers one after the
+        other."""
         protocol = self._rng.choice(list(ConnectProtocol))
         self._world.add_record(RecordKind.PROTOCOL_SET, protocol.setting)
         between_ms = self._rng.choice((3_000, 8_000, 15_000))

@@ -1,4 +1,5 @@
-"""The checks of the invariants of one round, from what its members have reported and what they are assigned."""
+"""The checks of the invariants of one round in a classic group: they compare the reports of its members with their
+assignments."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,42 +18,46 @@ from coterie.nouns.membership import AssignmentChange, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 
 OWNER_CHOICES_MAX = 64
-"""The greatest number of ways to attribute jobs with two owners to one of them that `_check_stops` tries."""
+"""The greatest number of combinations that `_check_stops` tries: of the one owner to which each job with two owners
+counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMember:
-    """One member in a round: what it has reported, and what the round assigns and revokes."""
+    """One member in a round: its report, and the jobs that the round assigns to it and revokes from it."""
 
     identity: MemberIdentity
     """A static member's instance id; the member id of any other member."""
     owned: Jobs
-    """The jobs that the member owned before the round."""
+    """The jobs that the member owned before the round, by its report."""
     claims: Jobs | None
-    """None: the member may run all jobs that no member claims."""
+    """The only jobs that the member may run; None: it may run all jobs that no member claims."""
     is_draining: bool
+    """Whether the member has reported that it drains."""
     assigned: Jobs
+    """The jobs that the round assigns to the member in addition to those that it keeps."""
     revoked: Jobs
-    """The jobs that the member must release in this round."""
+    """The jobs that the round revokes from the member: it must release them."""
     revoked_before: Jobs = NO_JOBS
-    """The jobs that the previous round revoked from the member."""
+    """The jobs that the last checked round before revoked from the member."""
 
     @property
     def still_stopping(self) -> Jobs:
-        """The jobs that two rounds have revoked one after the other: the member is still stopping them."""
+        """The jobs that the round before and this round revoke, and that the member still reports: it is still stopping
+        them."""
         return self.revoked & self.revoked_before & self.owned
 
     @property
     def owned_after(self) -> Jobs:
-        """The jobs that the member owns after the round."""
+        """The jobs that the member owns when it has applied the round."""
         return (self.owned - self.revoked) | self.assigned
 
     @classmethod
     def from_decoded_messages(
         cls, identity: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment, *, revoked_before: Jobs
     ) -> "RoundMember":
-        """The member with its metadata and its assignment as decoded from their bytes. ``revoked_before``: the jobs
-        that the previous round revoked from it."""
+        """A member from its JoinGroup metadata and its assignment, both decoded. ``revoked_before``: the jobs that the
+        last checked round before revoked from the member."""
         claims = None
         if metadata.static_connectors is not None or metadata.static_tasks is not None:
             claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
@@ -68,7 +73,8 @@ class RoundMember:
 
     @classmethod
     def from_report(cls, identity: MemberIdentity, report: MemberReport, assignment: AssignmentChange) -> "RoundMember":
-        """The member with its report and its assignment as the leader has them."""
+        """A member from its report and its assignment in the leader's herder, where they are not encoded. Its
+        ``revoked_before`` is empty."""
         return cls(
             identity=identity,
             owned=report.owned,
@@ -81,22 +87,25 @@ class RoundMember:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRound:
-    """One round without an assignment error: all its members, and what the leader computed it from."""
+    """One round without an assignment error: all its members with their assignments, and the input of the leader's
+    computation."""
 
     generation: Generation
+    """The number of the generation."""
     protocol: ConnectProtocol
+    """The group's protocol in the round."""
     members: Mapping[MemberId, RoundMember]
     """The members by member id."""
     configured_jobs: Jobs
-    """The jobs that were configured at the config offset up to which the leader had read."""
+    """The configured jobs by the part of the config log that the leader had read."""
     delay_ms: int
-    """The scheduled rebalance delay that the round announces; 0 if no jobs are deferred."""
+    """The rest of the scheduled rebalance delay in the assignments; 0 if no job stays unassigned because of it."""
     released_by_draining: Jobs = NO_JOBS
-    """Jobs that draining members have released and that no member has owned since."""
+    """The jobs that earlier rounds have revoked from draining members and that no member has owned since."""
 
     @cached_property
     def claimed_jobs(self) -> Jobs:
-        """The jobs that members claim. The claims of draining members do not count."""
+        """The jobs that members without a drain claim."""
         return union_of_jobs(
             [member.claims for member in self.members.values() if member.claims is not None and not member.is_draining]
         )
@@ -109,17 +118,18 @@ class CheckedRound:
 
     @cached_property
     def assignable_jobs(self) -> Jobs:
-        """The configured jobs that some member may run. Draining members do not count."""
+        """The configured jobs that some member without a drain may run."""
         return self.configured_jobs if self.wildcard_members else self.configured_jobs & self.claimed_jobs
 
     @cached_property
     def owned_jobs(self) -> Jobs:
-        """The jobs that the members owned before the round."""
+        """The jobs that the members owned before the round, by their reports."""
         return union_of_jobs([member.owned for member in self.members.values()])
 
     @cached_property
     def unassigned_jobs(self) -> Jobs:
-        """The jobs that some member may run, and that no member owned before the round or is assigned."""
+        """The configured jobs that some member without a drain may run, that no member owned before the round, and that
+        the round assigns to no member."""
         return (
             self.assignable_jobs
             - self.owned_jobs
@@ -128,8 +138,8 @@ class CheckedRound:
 
     def eligible_jobs(self, member: RoundMember, jobs: Jobs) -> Jobs:
         """Those of ``jobs`` that ``member`` may run. A draining member may run only jobs that no member without a drain
-        may run, and that it owns or that a draining member has released; if it has claims, a released job must be among
-        them."""
+        may run, and of these only the jobs that it owns and the jobs that draining members have released; if it has
+        claims, only the released jobs among its claims."""
         if member.is_draining:
             keepable = (jobs & (member.owned | self.released_by_draining)) - self.assignable_jobs
             return keepable if member.claims is None else keepable & (member.owned | member.claims)
@@ -137,7 +147,8 @@ class CheckedRound:
 
 
 def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
-    """Check all invariants of one round.
+    """Check the invariants of one round: its releases, that no job gets two owners, that all jobs are accounted for,
+    and, unless the group is eager, claims, quotas and stops.
 
     :raises Violation: of the first invariant that is found broken.
     """
@@ -145,16 +156,22 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
     for (member_id, member), (other_id, other_member) in combinations(sorted(round_.members.items()), 2):
         if shared_jobs := member.owned_after & other_member.owned_after:
             raise _round_violation(
-                Invariant.DISJOINT, round_, f"{member_id}, {other_id} both own {job_list_text(shared_jobs)} after it"
+                Invariant.DISJOINT, round_, f"lets {member_id} and {other_id} both own {job_list_text(shared_jobs)}"
             )
     owned_after = union_of_jobs([member.owned_after for member in round_.members.values()])
     if surplus := owned_after - round_.configured_jobs:
-        raise _round_violation(Invariant.ACCOUNTED, round_, f"keeps deleted jobs: {job_list_text(surplus)}")
+        raise _round_violation(
+            Invariant.ACCOUNTED, round_, f"keeps jobs that are not configured: {job_list_text(surplus)}"
+        )
     if round_.protocol is ConnectProtocol.EAGER:
         _check_eager_round(round_, owned_after)
         return
     if round_.unassigned_jobs and round_.delay_ms == 0:
-        raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(round_.unassigned_jobs)}")
+        raise _round_violation(
+            Invariant.ACCOUNTED,
+            round_,
+            f"assigns to no member {job_list_text(round_.unassigned_jobs)}, without a delay",
+        )
     for member_id, member in sorted(round_.members.items()):
         _check_claims(round_, policy, member_id, member)
         _check_quota(round_, member_id, member)
@@ -162,7 +179,7 @@ def check_round(round_: CheckedRound, policy: RebalancePolicy) -> None:
 
 
 def _check_releases(round_: CheckedRound) -> None:
-    """No job is assigned to a member while another member owns it.
+    """Check that no job is assigned to a member while another member reports that it owns the job.
 
     :raises Violation: RELEASED_FIRST.
     """
@@ -172,23 +189,25 @@ def _check_releases(round_: CheckedRound) -> None:
                 raise _round_violation(
                     Invariant.RELEASED_FIRST,
                     round_,
-                    f"assigns {member_id} {job_list_text(shared_jobs)}, which {other_id} owns",
+                    f"assigns {member_id} {job_list_text(shared_jobs)}, which {other_id} still owns",
                 )
 
 
 def _check_eager_round(round_: CheckedRound, owned_after: Jobs) -> None:
-    """An eager round assigns all configured jobs or, while members may still run the jobs of their former cooperative
-    group, none (KIP-415, downgrades).
+    """Check that an eager round assigns all configured jobs, or none: it assigns none while members may still run jobs
+    from a round before with a cooperative protocol (KIP-415, downgrades). ``owned_after``: all jobs that members own
+    after the round.
 
     :raises Violation: ACCOUNTED.
     """
     if owned_after and (unassigned := round_.configured_jobs - owned_after):
-        raise _round_violation(Invariant.ACCOUNTED, round_, f"does not assign {job_list_text(unassigned)}")
+        raise _round_violation(Invariant.ACCOUNTED, round_, f"assigns some jobs, but not {job_list_text(unassigned)}")
 
 
 def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: MemberId, member: RoundMember) -> None:
-    """The member is assigned only jobs that it may run, and must release those that it may not run. While jobs are
-    deferred or moves are limited, a draining member may keep jobs.
+    """Check that ``member`` is assigned only jobs that it may run, and must release the configured jobs that it may not
+    run. A draining member may keep such jobs while jobs stay unassigned because of the delay, and if the policy limits
+    moves.
 
     :raises Violation: DRAINED, CLAIMED_ONLY.
     """
@@ -204,19 +223,20 @@ def _check_claims(round_: CheckedRound, policy: RebalancePolicy, member_id: Memb
         ineligible_kept &= round_.assignable_jobs
     if ineligible_kept and member.is_draining and policy.moves_per_round_max is None and not _has_deferred_jobs(round_):
         raise _round_violation(
-            Invariant.DRAINED, round_, f"leaves {job_list_text(ineligible_kept)} with {member_id}, which is draining"
+            Invariant.DRAINED, round_, f"leaves {job_list_text(ineligible_kept)} with {member_id}, which drains"
         )
     if ineligible_kept and not member.is_draining:
         raise _round_violation(
             Invariant.CLAIMED_ONLY,
             round_,
-            f"leaves {job_list_text(ineligible_kept)} with {member_id}, which may not run it",
+            f"leaves {job_list_text(ineligible_kept)} with {member_id}, which may not run these jobs",
         )
 
 
 def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember) -> None:
-    """A member that is assigned connectors or tasks has no more of these than its quota, the ceiling of the average.
-    Not checked for static members, members with claims and draining members.
+    """Check that a member that is assigned connectors then owns no more connectors than its quota, the ceiling of the
+    average; the same for tasks. Claimed jobs do not count. Not checked for static members, members with claims and
+    draining members.
 
     :raises Violation: FAIR_SHARE.
     """
@@ -230,13 +250,17 @@ def _check_quota(round_: CheckedRound, member_id: MemberId, member: RoundMember)
         quota = -(-len(configured) // len(round_.wildcard_members))
         if assigned and len(owned) > quota:
             raise _round_violation(
-                Invariant.FAIR_SHARE, round_, f"assigns {member_id} {kind} up to {len(owned)}, quota {quota}"
+                Invariant.FAIR_SHARE,
+                round_,
+                f"assigns {kind} to {member_id}, which then owns {len(owned)}; its quota is {quota}",
             )
 
 
 def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
-    """Configured jobs that all their owners must release in this round either may not stay with these owners, or are as
-    few as balance requires. Jobs that their owners are still stopping since an earlier round do not count.
+    """Check the stops of the round: the configured jobs that all their owners must release. An owner that has been
+    stopping a job since the round before does not count. Each stopped job is one that none of its owners may run; or it
+    is stopped for balance, and then no member claims it, no jobs stay unassigned because of the delay, and no more jobs
+    are stopped for balance than needed. The stops for balance and drains are within the policy's limit of moves.
 
     :raises Violation: ONLY_WHAT_MUST_MOVE, MOVES_PER_ROUND.
     """
@@ -257,13 +281,13 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
         raise _round_violation(
             Invariant.ONLY_WHAT_MUST_MOVE,
             round_,
-            f"revokes {job_list_text(Jobs.of(claimed_stops))} from a member that claims it",
+            f"revokes {job_list_text(Jobs.of(claimed_stops))} from members that claim these jobs",
         )
     if stopped_for_balance and _has_deferred_jobs(round_):
         raise _round_violation(
             Invariant.ONLY_WHAT_MUST_MOVE,
             round_,
-            f"stops {job_list_text(Jobs.of(stopped_for_balance))} while jobs are deferred",
+            f"stops {job_list_text(Jobs.of(stopped_for_balance))} for balance, while the delay keeps jobs unassigned",
         )
     drained_stops = [job for job in ineligible_stops if all(part.is_draining for part in owners_by_stopped_job[job])]
     if (
@@ -273,7 +297,8 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
         raise _round_violation(
             Invariant.MOVES_PER_ROUND,
             round_,
-            f"stops {len(stopped_for_balance) + len(drained_stops)}, limit {policy.moves_per_round_max}",
+            f"stops {len(stopped_for_balance) + len(drained_stops)} jobs for balance and drains, the limit is "
+            f"{policy.moves_per_round_max}",
         )
     if stopped_for_balance:
         fewest = max(
@@ -284,15 +309,15 @@ def _check_stops(round_: CheckedRound, policy: RebalancePolicy) -> None:
             raise _round_violation(
                 Invariant.ONLY_WHAT_MUST_MOVE,
                 round_,
-                f"stops {job_list_text(Jobs.of(stopped_for_balance))}, {fewest} are enough",
+                f"stops {job_list_text(Jobs.of(stopped_for_balance))} for balance, but {fewest} stops are enough",
             )
 
 
 def _owner_choices(
     round_: CheckedRound, stopped_for_balance: Mapping[Job, Sequence[RoundMember]]
 ) -> Sequence[Mapping[Job, RoundMember]]:
-    """The ways, `OWNER_CHOICES_MAX` at most, in which the assignor may have attributed each job of
-    ``stopped_for_balance`` to one owner: a job with two owners may count for either of them."""
+    """The possible choices of one owner for each job of ``stopped_for_balance``, at most `OWNER_CHOICES_MAX` of them.
+    The assignor lets a job with two owners count for one of them; this check does not know for which."""
     possible_owners = [
         [owner for owner in owners if job in round_.eligible_jobs(owner, owner.owned)]
         for job, owners in stopped_for_balance.items()
@@ -309,8 +334,8 @@ def _fewest_stops(
     stopped_for_balance: Mapping[Job, object],
     chosen_owner_by_job: Mapping[Job, RoundMember],
 ) -> int:
-    """The fewest jobs that must stop for balance, if each stopped job counts for its owner in ``chosen_owner_by_job``.
-    ``owners_by_job`` has the owners of each configured job before the round."""
+    """The smallest number of jobs that must stop for balance, if each job of ``stopped_for_balance`` counts for its
+    owner in ``chosen_owner_by_job``. ``owners_by_job`` has the owners of each configured job before the round."""
     connectors, tasks = Counter[MemberIdentity](), Counter[MemberIdentity]()
     owner_by_job: dict[Job, RoundMember] = {}
     for job, owners in owners_by_job.items():
@@ -333,10 +358,11 @@ def _fewest_stops(
 
 
 def _has_deferred_jobs(round_: CheckedRound) -> bool:
-    """Whether jobs are deferred because a member has left."""
+    """Whether the round leaves jobs unassigned because of the scheduled rebalance delay."""
     return bool(round_.unassigned_jobs) and round_.delay_ms > 0
 
 
 def _round_violation(invariant: Invariant, round_: CheckedRound, description: str) -> Violation:
-    """The violation of ``invariant``; ``description`` follows the round's generation in its text."""
+    """A violation of ``invariant``, for the caller to raise. Its text is the round's generation and ``description``,
+    the predicate of this subject."""
     return Violation(invariant, f"generation {round_.generation} {description}")

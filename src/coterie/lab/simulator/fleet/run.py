@@ -1,5 +1,5 @@
-"""One seed from start to outcome: a time with faults, then a time without; at the end all running workers must have
-settled."""
+"""The simulation of workers in a classic group with one seed: a time with faults, then a time without; at the end all
+running workers must have settled."""
 
 from coterie.assignors.members import RebalancePolicy
 from coterie.groups.classic.state import Limits
@@ -18,17 +18,18 @@ from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
 
 FAULTS_MS = 8 * 60_000
-"""How long faults are injected."""
+"""How long faults are injected, in simulated time."""
 COORDINATOR_LIMITS = Limits(
     initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
 )
-"""The coordinator's settings. The first removal of expired offsets comes only after the end of a seed: the workers'
-group has no offsets, so it would be removed then if it is empty."""
+"""The coordinator's settings. Its first check for expired offsets comes after the end of a simulation, because this
+check removes an empty group without offsets, as the workers' group is when no worker runs."""
 
 
 def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
-    """Simulate workers with one seed. A violated invariant is in the outcome; every other exception is a bug of a
-    machine or of the simulator, and is raised with the end of the trace in a note."""
+    """Run the simulation of workers in a classic group with ``seed``; the first ``faults_ms`` have faults. A violated
+    invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
+    end of the trace in a note."""
     world = World(seed)
     policy = RebalancePolicy(
         max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),

@@ -15,14 +15,15 @@ from coterie.wire.connect import ConnectProtocol
 
 
 class SettledChecks(WorkersSettledChecks[FleetWorker]):
-    """The checks of one seed after its last fault. The methods advance the simulated time."""
+    """The checks after the last fault in the simulation of a classic group with one seed. The public methods advance
+    the simulated time."""
 
     _cluster: FleetCluster
     _faults: FleetFaults
 
     @property
     def _protocol(self) -> str | None:
-        """The group's protocol."""
+        """The wire name of the group's protocol; None if the present generation has none yet."""
         return self._cluster.coordinator.group.protocol
 
     @property
@@ -46,7 +47,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
     def _unsettled_group_reason(self) -> str | None:
         group = self._cluster.coordinator.group
         if not self._cluster.coordinator.is_stable:
-            return f"the group is {group.phase}"
+            return f"the coordinator is down, or the group is not STABLE (its phase is {group.phase})"
         if {process.member.member_id for process in self._processes} != group.members.keys():
             return f"members are {sorted(group.members)}, workers are {[process.name for process in self._processes]}"
         return None
@@ -63,8 +64,8 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
     # -- one change after the last fault ------------------------------------------------------------------------------
 
     def check_one_change(self) -> None:
-        """Make one random change, wait until the workers have settled, and check how many rounds came and how many
-        tasks stopped.
+        """Make one random change, wait until the workers have settled, and check that no more rounds came than the
+        change needs (unless the policy limits moves), and that no task stopped if the change requires no stop.
 
         :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `wait_until_settled`.
         """
@@ -106,13 +107,19 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         rounds_max += max(checker.release_count - releases_before - 1, 0)
         round_count = self._cluster.coordinator.group.generation - generation
         if round_count > rounds_max and self._cluster.policy.moves_per_round_max is None:
-            raise Violation(Invariant.FEW_ROUNDS, f"{round_count} rounds came, at most {rounds_max} are needed")
+            raise Violation(
+                Invariant.FEW_ROUNDS,
+                f"{round_count} rounds came after the change {name!r}, which needs {rounds_max} at most",
+            )
         stop_count = checker.stop_count - stops_before
         if stop_count and not may_stop and not is_eager:
-            raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stop_count} tasks stop, none needs to")
+            raise Violation(
+                Invariant.ONLY_WHAT_MUST_MOVE,
+                f"{stop_count} tasks stop for the change {name!r}, which requires no stop",
+            )
 
     def _create_connector_burst(self) -> None:
-        """Create several connectors within a short time."""
+        """Request to create those of `BURST_CONNECTORS` that do not exist, one every 20 ms."""
         for number, name in enumerate(BURST_CONNECTORS):
             if name not in self._cluster.config_log.connector_names():
                 self._world.call_after(
@@ -120,6 +127,6 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
                 )
 
     def _create_connector_during_lag(self) -> None:
-        """Create a connector while the leader reads the config log late."""
+        """Request to create a connector while the leader's reads of the config log are delayed by 5 s."""
         self._faults.delay_leader_config_reads()
         self._faults.users.put_connector("late", self._world.rng.randint(1, 2))

@@ -133,17 +133,22 @@ class FleetWorker(FleetProcess):
                     self.cluster.checker.on_round_computed(self, self.requested_round, computed)
             case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
                 raise AssertionError(
-                    f"a herder in a classic group sends {type(order).__name__}, which only connect groups have"
+                    f"bug in the herder: in a classic group it orders {type(order).__name__}, which only connect "
+                    "groups have"
                 )
             case _:
                 pass
         self.feed_member(order)
 
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
-        raise AssertionError("a herder in a classic group orders ComputeTarget, which only connect groups have")
+        raise AssertionError(
+            "bug in the herder: in a classic group it orders ComputeTarget, which only connect groups have"
+        )
 
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
-        raise AssertionError("classic groups have no listeners")
+        raise AssertionError(
+            "bug in the herder: in a classic group it orders NotifyListeners, which only connect groups have"
+        )
 
     # -- the member --------------------------------------------------------------------------------------------------
 
@@ -156,7 +161,8 @@ class FleetWorker(FleetProcess):
                 self._perform_member_effect(effect)
 
     def _perform_member_effect(self, effect: member_messages.Effect) -> None:
-        """Perform one effect of the member; most are passed to the herder."""
+        """Perform one effect of the member. Notifications are passed to the herder; what the checks need of them is
+        stored before."""
         match effect:
             case events.Send():
                 self._send_request(effect)
@@ -198,7 +204,8 @@ class FleetWorker(FleetProcess):
                 self.feed_herder(notification)
 
     def _note_assignment(self, assigned: Assigned) -> None:
-        """Record an assignment, and store the jobs that the worker owns with it."""
+        """Record an assignment that the member has received, and store its generation, the group's protocol and, if the
+        assignment has no error, the jobs that the worker owns with it."""
         result = RoundResult.checked_token(assigned.protocol_details)
         assignment = AssignmentChange(assigned=assigned.jobs, revoked=assigned.revoked)
         self._add_process_record(
@@ -212,7 +219,8 @@ class FleetWorker(FleetProcess):
             self.assigned_jobs = kept_jobs | assigned.jobs
 
     def _send_request(self, send_effect: events.Send[Request]) -> None:
-        """Send a request of the member to the coordinator; the member receives the response or the failure."""
+        """Send a request of the member to the coordinator; the member receives the response or the failure as an event
+        later."""
         sent_at_ms = self.world.now_ms
         if not isinstance(send_effect.request, HeartbeatRequest):
             self._add_process_record(RecordKind.SENDS, recorded_name(send_effect.request))
@@ -246,8 +254,8 @@ class FleetWorker(FleetProcess):
         )
 
     def _handle_response(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
-        """Pass a response to the member. Also store what the response shows: that the coordinator had this member at
-        ``sent_at_ms``, or which protocol the group has."""
+        """Pass the response to a request that was sent at ``sent_at_ms`` to the member. Before, store what the response
+        shows: that the coordinator had this member at a time after ``sent_at_ms``, and which protocol the group has."""
         if not isinstance(response, HeartbeatResponse) or response.error is not ErrorCode.none:
             self._add_process_record(RecordKind.HEARS, recorded_name(response), response.error.name)
         is_membership_confirmed = (
@@ -265,7 +273,7 @@ class FleetWorker(FleetProcess):
 
 
 def _recorded_values_of_round(computed: ComputedAssignments) -> Iterator[RecordValue]:
-    """The values of a computed round in a record."""
+    """The values of the computed round in its record."""
     error = AssignmentErrorCode.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentErrorCode.NO_ERROR
     for member_id, assignment in sorted(computed.assignments.items()):
         yield member_id
@@ -275,5 +283,5 @@ def _recorded_values_of_round(computed: ComputedAssignments) -> Iterator[RecordV
 def _recorded_values_of_assignment(
     error: AssignmentErrorCode, config_offset: ConfigOffset, assignment: AssignmentChange, delay_ms: int
 ) -> tuple[RecordValue, ...]:
-    """The values of one assignment in a record."""
+    """The values of one assignment in its record."""
     return (error.name, config_offset, jobs_text(assignment.assigned), jobs_text(assignment.revoked), delay_ms)

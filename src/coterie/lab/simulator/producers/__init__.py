@@ -7,6 +7,6 @@ broker                the log's thread and its timers, which crash and restart
 producer              one process: it numbers its batches, sends them again, commits or aborts
 transaction_contents  the contents of a transaction, and the read_committed filter of a consumer
 checker               the checks of the named invariants
-process_faults        the faults of producers, in addition to those of links, disk and broker
-run                   one seed from start to outcome
+process_faults        the start and the faults of producers, in addition to the faults of links, disk and broker
+run                   the simulation with one seed, from start to outcome
 """

@@ -1,4 +1,4 @@
-"""The broker of the producers' simulation: the work of the production broker's log thread for producers, on the real
+"""The broker of the producers' simulation: what the log thread of the production broker does for producers, on the real
 store, in memory. Its disk has slow writes and failing writes, and may lose unacknowledged writes in a crash.
 
 As in production, the requests that arrive while the disk is busy become one transaction of the store: either all of
@@ -38,12 +38,12 @@ from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 _RETRY_DELAY_MS = 1_000
-"""After this time the abort of a transaction that has timed out is tried again, if the disk failed."""
+"""How long after a failed write the abort of a transaction that has timed out is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse:
-    """The response to a batch. ``base_offset`` is the offset of its first record; -1 with an error."""
+    """The response to a batch. ``base_offset`` is the offset of the batch's first record; -1 with an error."""
 
     error: ErrorCode = ErrorCode.none
     base_offset: int = -1
@@ -51,14 +51,14 @@ class ProduceResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """One write of the log's thread: ``execute`` performs it in the store, ``on_outcome`` receives its result or its
-    error when it is durable or has failed."""
+    """One write of the log thread. ``execute`` performs the write in the store. ``on_outcome`` receives the result when
+    the write is durable, or the error when the write was refused or has failed."""
 
     transactional_id: str
     request: Event | NewBatch
-    """The request: an event of the coordinator, or a batch."""
+    """An event for the coordinator of the transactional id, or a batch."""
     sender: str
-    """The name of the process that has sent the request, or the word timer."""
+    """The name of the process that has sent the request; the word ``timer`` for the timeout of a transaction."""
     execute: Callable[[Store], WriteResult]
     on_outcome: Callable[[WriteResult | CoterieError], None]
     received_at_ms: int
@@ -69,11 +69,12 @@ class StoreDisk(FaultyDisk):
     """The disk of the broker's store."""
 
     is_failing = False
-    """Whether each write fails now."""
+    """Whether every write that ends now fails."""
 
 
 class SimBroker:
-    """The broker of one log, which crashes and restarts. It starts when it is created."""
+    """The broker with the topic and its producers' transactions, which faults crash and restart. It starts when it is
+    created."""
 
     def __init__(self, world: World, checker: ProducersChecker, store: Store, topic: SimTopic) -> None:
         self._world = world
@@ -85,7 +86,7 @@ class SimBroker:
         self.start()
 
     def use_up_epochs(self, transactional_id: str, *, epochs_left: int) -> None:
-        """Store a producer for ``transactional_id`` whose producer id has only ``epochs_left`` epochs left."""
+        """Store a producer id for ``transactional_id`` of which only ``epochs_left`` epochs are left."""
         self._store.begin()
         producer = ProducerIdAndEpoch(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
         written = TransactionWritten(
@@ -103,7 +104,8 @@ class SimBroker:
     # -- start and crash ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Read the open transactions and set their timers, then accept requests again."""
+        """Load the partitions, set the timers of the open transactions, and accept requests again. The checker compares
+        the logs with those before."""
         self._queued_writes: list[_Write] = []
         self._writes_in_progress: list[_Write] = []
         self._open_calls: dict[Call, None] = {}
@@ -118,7 +120,8 @@ class SimBroker:
         self._checker.on_broker_started()
 
     def crash(self) -> None:
-        """Crash: open calls fail. The write in progress is durable or lost; those after it are lost."""
+        """Crash: all calls without a response fail within 0.2 s. The writes in progress are all durable or all lost, at
+        random; the queued writes are lost."""
         self._world.add_record(RecordKind.BROKER_CRASHES)
         self.is_up = False
         self._timers.close()
@@ -134,8 +137,9 @@ class SimBroker:
     def serve_transaction_event(
         self, call: Call, sender: str, transactional_id: str, make_event: Callable[[int], Event]
     ) -> None:
-        """Pass the event that ``make_event`` builds from a fresh producer id to the coordinator of
-        ``transactional_id``. The response is the coordinator's `Reply`; KAFKA_STORAGE_ERROR if the write fails."""
+        """Queue the event that ``make_event`` builds from a fresh producer id for the coordinator of
+        ``transactional_id``. The response of ``call`` is the coordinator's `Reply`, or one with KAFKA_STORAGE_ERROR if
+        the write fails. ``call`` fails if the broker is down, or crashes before it responds."""
         received_at_ms = self._world.now_ms
 
         def respond(outcome: WriteResult | CoterieError) -> None:
@@ -157,7 +161,9 @@ class SimBroker:
         )
 
     def serve_batch(self, call: Call, sender: str, batch: NewBatch) -> None:
-        """Append a batch that the process ``sender`` has sent. The response is a `ProduceResponse`."""
+        """Queue the append of ``batch``, which the process ``sender`` has sent. The response of ``call`` is a
+        `ProduceResponse`, with an error if the batch is refused or the write fails. ``call`` fails if the broker is
+        down, or crashes before it responds."""
         received_at_ms = self._world.now_ms
 
         def respond(outcome: WriteResult | CoterieError) -> None:
@@ -182,7 +188,7 @@ class SimBroker:
         )
 
     def ids_of_open_transactions(self) -> list[str]:
-        """The transactional ids that have an open transaction."""
+        """The transactional ids that have an open transaction by the durable state."""
         return [
             transactional_id
             for transactional_id, written in read_transactions(self._store.database)
@@ -190,15 +196,15 @@ class SimBroker:
         ]
 
     def fire_timer(self, transactional_id: str) -> None:
-        """Fire the timer of ``transactional_id`` now, unless the broker is down: the coordinator must check whether the
-        deadline of its transaction has passed."""
+        """Fire the timer of ``transactional_id`` now, before or after its time, unless the broker is down. The
+        coordinator must check whether the deadline of a transaction has passed."""
         if self.is_up:
             self._queue_timeout_write(transactional_id)
 
     # -- the log's thread ---------------------------------------------------------------------------------------------
 
     def _queue_request(self, call: Call, write: _Write) -> None:
-        """Queue the write of a request; the call fails if the broker is down."""
+        """Queue the write of the request of ``call``; ``call`` fails if the broker is down."""
         if not self.is_up:
             call.fail_later("connection refused", within_ms=20)
             return
@@ -206,8 +212,8 @@ class SimBroker:
         self._queue_write(write)
 
     def _queue_timeout_write(self, transactional_id: str) -> None:
-        """Queue a write that aborts the open transaction of ``transactional_id`` if its deadline has passed. If the
-        disk fails, the timer is set again."""
+        """Queue a write that aborts the open transaction of ``transactional_id`` if the deadline of this transaction
+        has passed. If the write fails, the timer is set again, to `_RETRY_DELAY_MS` later."""
         now_ms, timers = self._world.now_ms, self._timers
 
         def make_event(fresh: int) -> Event:
@@ -229,13 +235,14 @@ class SimBroker:
         )
 
     def _queue_write(self, write: _Write) -> None:
-        """Queue ``write``, and begin to write unless a write is in progress."""
+        """Queue ``write``. If no write is in progress, begin to write."""
         self._queued_writes.append(write)
         if not self._writes_in_progress:
             self._begin_queued_writes()
 
     def _begin_queued_writes(self) -> None:
-        """Write all queued writes together and deliver their results; then write those that were queued meanwhile."""
+        """Begin to perform all queued writes together. When the disk has written them, deliver their results (errors if
+        the disk fails), and begin those that were queued meanwhile."""
         self._writes_in_progress, self._queued_writes = self._queued_writes, []
         writes = self._writes_in_progress
 
@@ -253,8 +260,8 @@ class SimBroker:
         self._world.call_after(self.disk.draw_write_duration_ms(self._world.rng), on_written)
 
     def _commit_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
-        """Run ``writes`` as one transaction of the store, commit and check it. Returns each write with its result or
-        its error."""
+        """Execute ``writes`` in one transaction of the store, commit the transaction, and record and check the writes.
+        Returns each write with its result or its refusal."""
         self._store.begin()
         durable_writes, outcomes = self._execute_writes(writes)
         self._store.commit()
@@ -271,8 +278,8 @@ class SimBroker:
         return outcomes
 
     def _roll_back_writes(self, writes: list[_Write]) -> list[tuple[_Write, WriteResult | CoterieError]]:
-        """Run ``writes`` as one transaction of the store and roll it back, as when the disk fails. Returns each write
-        with the error."""
+        """Execute ``writes`` in one transaction of the store and roll the transaction back, as when the disk fails.
+        Returns each write with the error."""
         self._store.begin()
         self._execute_writes(writes)
         self._store.rollback()
@@ -282,8 +289,8 @@ class SimBroker:
     def _execute_writes(
         self, writes: list[_Write]
     ) -> tuple[list[DurableWrite], list[tuple[_Write, WriteResult | CoterieError]]]:
-        """Run ``writes`` in the store's open transaction. Returns what the checks need of each write, and each write
-        with its result or its refusal."""
+        """Execute ``writes`` in the store's open transaction. Returns what the checks need of each write, and each
+        write with its result or its refusal."""
         durable_writes: list[DurableWrite] = []
         outcomes: list[tuple[_Write, WriteResult | CoterieError]] = []
         for write in writes:
@@ -294,7 +301,9 @@ class SimBroker:
                 try:
                     outcome = write.execute(self._store)
                 except CoterieError as refusal:
-                    assert self._store.changed_row_count == changes, "refuse before the first write"
+                    assert self._store.changed_row_count == changes, (
+                        "a write was refused after it had changed rows of the store"
+                    )
                     outcome = refusal
             state_after = read_transaction(self._store.database, write.transactional_id)
             durable_writes.append(
@@ -306,7 +315,8 @@ class SimBroker:
         return durable_writes, outcomes
 
     def _deliver_outcome(self, write: _Write, outcome: WriteResult | CoterieError) -> None:
-        """Update partitions and timers with the result of ``write``, then respond to its request."""
+        """Update the offsets of partitions and the timers with the result of ``write``, then call its
+        ``on_outcome``."""
         if isinstance(outcome, WriteResult):
             for partition_change in outcome.partition_offsets:
                 partition = self.topic.partitions[partition_change.topic_partition.partition]
@@ -326,7 +336,7 @@ class SimBroker:
 def _recorded_values_of_write(
     durable_write: DurableWrite, outcome: WriteResult | CoterieError
 ) -> tuple[RecordValue, ...]:
-    """The values of one write in a record."""
+    """The values of ``outcome`` in the record of a write."""
     match outcome:
         case WriteResult():
             end_offsets = (

@@ -1,5 +1,5 @@
-"""The checks of the invariants in the producers' simulation. They read the bytes of the logs, and not the broker's
-state about them."""
+"""The checks of the invariants in the producers' simulation. They decode the batches in the partitions' logs, and do
+not rely on the broker's own state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,26 +29,29 @@ from coterie.wire.errors import ErrorCode
 
 
 class DurableWrite(NamedTuple):
-    """One request that the broker has executed in a committed transaction of its store, also a refused one, which has
-    changed nothing: the request, its sender (a process, or ``timer`` for a time-out of the broker itself), and the
-    state of the transactional id before and after it, None where it has none."""
+    """One request that the broker has executed in a committed transaction of its store; also a refused request, which
+    has changed nothing."""
 
     transactional_id: str
     request: Event | NewBatch
     sender: str
+    """The name of the process that has sent the request; the word ``timer`` for the timeout of a transaction."""
     state_before: TransactionWritten | None
+    """The state of the transactional id before the request; None if it had none."""
     state_after: TransactionWritten | None
+    """The state of the transactional id after the request; None if it has none."""
     received_at_ms: int
     """When the broker received the request."""
 
 
 @dataclass(slots=True)
 class _PartitionLog:
-    """One partition: its log as far as it was read, its open batches and its reader."""
+    """One partition as the checks know it: the part of its log that was read, and the position of its reader."""
 
     batches: list[LogBatch] = field(default_factory=list)
+    """All batches that the checks have read, from the start of the log."""
     open_batches_by_producer_id: dict[int, list[LogBatch]] = field(default_factory=dict)
-    """By producer id, the batches that no commit or abort marker has followed."""
+    """By producer id, its batches after its last commit or abort marker: those of its open transaction."""
     next_unchecked_offset: int = 0
     """The offset of the next batch that the checks will read."""
     reader_offset: int = 0
@@ -62,7 +65,8 @@ class _PartitionLog:
 
 
 class ProducersChecker:
-    """Checks every write, response and read. A method raises a `Violation` when an invariant is broken."""
+    """Checks the broker's writes, the responses that producers receive, and what the read_committed reader receives. A
+    method raises a `Violation` when an invariant is broken."""
 
     def __init__(self, world: World, topic: SimTopic, *, timeout_ms: int) -> None:
         self._world = world
@@ -74,9 +78,9 @@ class ProducersChecker:
         self._position_by_label: dict[bytes, tuple[int, int]] = {}
         """The partition and the offset at which each label was written."""
         self._committed_labels: set[bytes] = set()
-        """The labels whose commit marker was read."""
+        """The labels of batches in committed transactions: a commit marker after them was read."""
         self._is_commit_by_transaction: dict[TransactionContents, bool] = {}
-        """For each transaction of which a marker was read, whether it commits."""
+        """For each transaction of which a marker was read, whether it is a commit marker."""
         self._ended_transactions: set[TransactionContents] = set()
         """The transactions that have ended in all partitions, or of whose end the producer has received the
         response."""
@@ -85,12 +89,13 @@ class ProducersChecker:
         self._process_by_identity: dict[ProducerIdAndEpoch, str] = {}
         """The process that has received each producer id and epoch."""
         self._started_processes: dict[str, set[str]] = {}
-        """By transactional id, the processes that have requested a producer id as newly started."""
+        """By transactional id, the processes whose InitProducerId at their start was executed."""
         self._may_be_refused: set[str] = set()
-        """The processes whose requests may be refused: there is a newer process of their transactional id, or its
-        transaction has timed out."""
+        """The processes whose requests may be refused, because there is a newer process of their transactional id, or a
+        transaction of this transactional id has timed out."""
         self._open_transaction_start: dict[str, tuple[str, int]] = {}
-        """By transactional id with an open transaction, the process that began the transaction, and when."""
+        """For each transactional id with an open transaction, the process that began the transaction, and when the
+        broker received the request that began it, in ms."""
         self.ended_transaction_count = 0
         """Number of transactions that have ended."""
 
@@ -101,46 +106,58 @@ class ProducersChecker:
         self._transaction_by_label[label] = transaction
 
     def on_identity_received(self, process: str, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
-        """Check that no other process has received the producer id and epoch that ``process`` receives.
+        """Check that no other process has received the producer id and epoch ``producer``, which ``process`` receives.
 
         :raises Violation: ONE_PRODUCER.
         """
         if self._process_by_identity.setdefault(producer, process) != process:
             raise Violation(
-                Invariant.ONE_PRODUCER, f"{process} receives {producer}, as did {self._process_by_identity[producer]}"
+                Invariant.ONE_PRODUCER,
+                f"{process} receives {producer}, which {self._process_by_identity[producer]} has received before",
             )
         self._received_identities[transactional_id] = max(
             self._received_identities.get(transactional_id, producer), producer
         )
 
     def on_batch_acknowledged(self, partition: int, label: bytes, base_offset: int) -> None:
-        """Check the offset that a producer receives for its batch.
+        """Check that the batch ``label`` was written at the offset ``base_offset``, which its producer receives.
 
         :raises Violation: EXACTLY_ONCE.
         """
         acknowledged, written = (partition, base_offset), self._position_by_label.get(label)
         if written != acknowledged:
-            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is acknowledged at {acknowledged}, and is at {written}")
+            raise Violation(
+                Invariant.EXACTLY_ONCE,
+                f"{label!r} is acknowledged at (partition, offset) {acknowledged}, but was written at {written}",
+            )
 
     def on_batch_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
-        """Check that a batch may be refused as out of order: when it was sent, an earlier batch had no response
-        (``had_earlier``).
+        """Check that the batch ``label`` may be refused with OUT_OF_ORDER_SEQUENCE_NUMBER. ``had_earlier``: whether an
+        earlier batch in the same partition was not acknowledged when the batch was sent.
 
         :raises Violation: IN_SEQUENCE.
         """
         if not had_earlier:
-            raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is refused as out of order")
+            raise Violation(
+                Invariant.IN_SEQUENCE,
+                f"{label!r} is refused as out of order, but every earlier batch was acknowledged when it was sent",
+            )
 
     def on_request_refused(self, process: str, error: ErrorCode) -> None:
-        """Check that a request of ``process`` may be refused.
+        """Check that a request of ``process`` may be refused (``error``): there is a newer process of its transactional
+        id, or a transaction of this transactional id has timed out.
 
         :raises Violation: FENCED_FOR_A_REASON.
         """
         if process not in self._may_be_refused:
-            raise Violation(Invariant.FENCED_FOR_A_REASON, f"{process} is refused with {error.name}")
+            raise Violation(
+                Invariant.FENCED_FOR_A_REASON,
+                f"{process} is refused with {error.name}, but has no successor, and no transaction has timed out",
+            )
 
     def on_transaction_end_acknowledged(self, transaction: TransactionContents, *, is_commit: bool) -> None:
-        """Check the success of the commit or abort of ``transaction`` that its producer receives.
+        """Check that ``transaction``, whose producer receives the success of its commit or abort, is committed or
+        aborted.
 
         :raises Violation: TOLD_IS_DONE.
         """
@@ -149,7 +166,7 @@ class ProducersChecker:
         if is_commit and not labels <= self._committed_labels:
             raise Violation(
                 Invariant.TOLD_IS_DONE,
-                f"{transaction.name} is reported as committed; {sorted(labels - self._committed_labels)} is not",
+                f"{transaction.name} is reported as committed; {sorted(labels - self._committed_labels)} are not",
             )
         if (
             not is_commit
@@ -161,7 +178,7 @@ class ProducersChecker:
     # -- the broker's writes ------------------------------------------------------------------------------------------
 
     def on_writes_durable(self, writes: Sequence[DurableWrite]) -> None:
-        """Check the writes of one transaction of the store, which are durable now, and the batches that they have added
+        """Check ``writes``, which one transaction of the store has made durable, and the batches that they have added
         to the logs.
 
         :raises Violation: ALL_OR_NOTHING, and those of `_check_write` and `_read_new_batches`.
@@ -184,7 +201,8 @@ class ProducersChecker:
         self._ended_transactions.update(ended_transactions)
 
     def on_partitions_updated(self) -> None:
-        """Check each partition's last stable offset, after the broker has updated it.
+        """Check, after the broker has updated its partitions, that no last stable offset is beyond the first offset of
+        an open transaction.
 
         :raises Violation: STABLE.
         """
@@ -193,12 +211,12 @@ class ProducersChecker:
             if first_open_offset is not None and partition.last_stable_offset > first_open_offset:
                 raise Violation(
                     Invariant.STABLE,
-                    f"partition {partition.number} is stable up to {partition.last_stable_offset}, open from "
-                    f"{first_open_offset}",
+                    f"the last stable offset of partition {partition.number} is {partition.last_stable_offset}, beyond "
+                    f"the open transaction that begins at {first_open_offset}",
                 )
 
     def on_broker_started(self) -> None:
-        """Check after a start of the broker that the logs contain the same batches as before.
+        """Check, after a start of the broker, that the logs still have all batches that the checks have read before.
 
         :raises Violation: NOTHING_LOST, STABLE.
         """
@@ -207,12 +225,15 @@ class ProducersChecker:
                 decode_log_batch(data) for data in self._topic.read_batches(partition, 0, log.next_unchecked_offset)
             ]
             if batches != log.batches:
-                raise Violation(Invariant.NOTHING_LOST, f"partition {partition.number} has a changed log after a crash")
+                raise Violation(
+                    Invariant.NOTHING_LOST,
+                    f"the batches of partition {partition.number} are not the same after a crash",
+                )
         self.on_partitions_updated()
 
     def read_and_check_batches(self, number: int, *, batches_max: int = -1) -> None:
-        """Let the read_committed consumer fetch the next batches of partition ``number``, ``batches_max`` at most (-1:
-        all), and check what it receives.
+        """Let the read_committed reader fetch the next batches of partition ``number`` up to the last stable offset,
+        ``batches_max`` at most (-1: all), and check that it receives exactly the committed ones.
 
         :raises Violation: COMMITTED_ONLY.
         """
@@ -234,19 +255,19 @@ class ProducersChecker:
         if received_labels != committed_labels:
             raise Violation(
                 Invariant.COMMITTED_ONLY,
-                f"the reader of partition {number} from {offset} receives {received_labels}, committed is "
-                f"{committed_labels}",
+                f"the reader of partition {number} receives {received_labels} from offset {offset} on, but "
+                f"{committed_labels} are committed",
             )
         log.reader_offset = end_offset
 
     def restart_reader(self) -> None:
-        """Let the read_committed consumer begin again at the start of all logs."""
+        """Let the read_committed reader begin again at the start of each partition."""
         for log in self._partition_logs:
             log.reader_offset = 0
 
     def read_and_describe_lag(self) -> str | None:
-        """Let the read_committed consumer read on. Returns the reason why it has not reached the end of all logs; None
-        when it has.
+        """Let the read_committed reader read on. Returns the reason why the reader has not reached the end of all logs;
+        None when it has.
 
         :raises Violation: COMMITTED_ONLY.
         """
@@ -259,7 +280,8 @@ class ProducersChecker:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _check_write(self, write: DurableWrite) -> None:
-        """Check the write if it ends a transaction. Also store which transactions and processes have begun.
+        """If ``write`` ends a transaction, check that it may. Also store which transactions and processes have begun,
+        and which processes may be refused from now on.
 
         :raises Violation: ABORTED_FOR_A_REASON.
         """
@@ -283,27 +305,32 @@ class ProducersChecker:
             self._world.add_record(RecordKind.TRANSACTION_ENDED, recorded_name(write.request), write.sender, beginner)
             if reason_to_stay_open := self._reason_to_stay_open(write, beginner, since_ms):
                 raise Violation(
-                    Invariant.ABORTED_FOR_A_REASON, f"the transaction of {beginner} ends: {reason_to_stay_open}"
+                    Invariant.ABORTED_FOR_A_REASON, f"the transaction of {beginner} ends, but {reason_to_stay_open}"
                 )
         elif is_open and not was_open:
             self._open_transaction_start[write.transactional_id] = (write.sender, write.received_at_ms)
 
     def _reason_to_stay_open(self, write: DurableWrite, beginner: str, since_ms: int) -> str | None:
-        """The reason why the step must not end the transaction that the process ``beginner`` began at ``since_ms``;
-        None if it may."""
+        """The reason why ``write`` must not end the transaction that the process ``beginner`` began at ``since_ms``;
+        None if ``write`` may end it."""
         match write.request:
             case TimeoutPassed():
                 age_ms = write.received_at_ms - since_ms
-                return None if age_ms >= self._timeout_ms else f"it is {age_ms} ms old"
+                return (
+                    None
+                    if age_ms >= self._timeout_ms
+                    else f"it is only {age_ms} ms old, its timeout is {self._timeout_ms} ms"
+                )
             case InitProducerId():
                 return None
             case EndTransaction():
-                return None if write.sender == beginner else f"by {write.sender}"
+                return None if write.sender == beginner else f"the process that ends it is {write.sender}"
             case _:
-                return f"by {write.request}"
+                return f"this request does not end transactions: {write.request}"
 
     def _read_new_batches(self, number: int) -> list[TransactionContents]:
-        """Read the new batches of partition ``number``. Returns the transactions that have ended in them.
+        """Read and check the new batches of partition ``number``. Returns the transactions whose markers are among
+        them.
 
         :raises Violation: NOTHING_LOST, and those of `_check_data_batch` and `_check_marker`.
         """
@@ -316,7 +343,7 @@ class ProducersChecker:
             if batch.base_offset != log.next_unchecked_offset:
                 raise Violation(
                     Invariant.NOTHING_LOST,
-                    f"partition {number} continues at {batch.base_offset}, not at {log.next_unchecked_offset}",
+                    f"partition {number} goes on at {batch.base_offset}, not at {log.next_unchecked_offset}",
                 )
             log.batches.append(batch)
             log.next_unchecked_offset = batch.last_offset + 1
@@ -328,7 +355,8 @@ class ProducersChecker:
         return ended_transactions
 
     def _check_data_batch(self, number: int, batch: LogBatch) -> None:
-        """Check a new batch of data.
+        """Check a new batch of data: it was not written before, its transaction has not ended, and no newer producer id
+        and epoch of its transactional id was received.
 
         :raises Violation: EXACTLY_ONCE, NOTHING_LATE.
         """
@@ -342,12 +370,14 @@ class ProducersChecker:
         newest_identity = self._received_identities[transaction.transactional_id]
         if batch.producer < newest_identity:
             raise Violation(
-                Invariant.NOTHING_LATE, f"{label!r} is written by {batch.producer}, {newest_identity} was sent"
+                Invariant.NOTHING_LATE,
+                f"{label!r} of {batch.producer} is written, but {newest_identity} was received before",
             )
 
     def _check_marker(self, number: int, batches: Sequence[LogBatch], *, is_commit: bool) -> TransactionContents:
-        """Check a new marker, which ends the transaction of ``batches`` in partition ``number``. Returns the
-        transaction.
+        """Check a new commit or abort marker, which ends the transaction of ``batches`` in partition ``number``. The
+        transaction must not have a marker of the other kind; a commit must have been requested, and ``batches`` must
+        then be all batches that the producer has sent to the partition, in order. Returns the transaction.
 
         :raises Violation: ALL_OR_NOTHING, COMMITTED_ONLY, EXACTLY_ONCE.
         """
@@ -356,17 +386,20 @@ class ProducersChecker:
             raise Violation(Invariant.ALL_OR_NOTHING, f"{transaction.name} is committed and aborted")
         if is_commit:
             if not transaction.is_commit_requested:
-                raise Violation(Invariant.COMMITTED_ONLY, f"{transaction.name} is committed without a request")
+                raise Violation(
+                    Invariant.COMMITTED_ONLY,
+                    f"{transaction.name} is committed, but its producer has not requested that",
+                )
             labels = [batch.label for batch in batches]
             if labels != transaction.labels[number]:
                 raise Violation(
                     Invariant.EXACTLY_ONCE,
-                    f"{transaction.name} is committed with {labels}, sent was {transaction.labels[number]}",
+                    f"{transaction.name} is committed with {labels}, but {transaction.labels[number]} were sent",
                 )
             self._committed_labels.update(transaction.labels[number])
         return transaction
 
     def _transaction_of(self, batch: LogBatch) -> TransactionContents:
-        """The transaction whose producer has sent the batch."""
+        """The transaction to which ``batch``, a batch of data, belongs by its label."""
         assert batch.label is not None
         return self._transaction_by_label[batch.label]

@@ -10,24 +10,24 @@ from coterie.lab.simulator.producers.checker import ProducersChecker
 from coterie.lab.simulator.world import World
 
 REQUEST_DELAY_MAX_MS = 8_000
-"""How late a request may arrive whose connection broke."""
+"""By how much a request whose connection broke may arrive late."""
 DELIVERY_TIMEOUT_MS = 1_500
-"""A batch without a response is sent again until this time after it was made; then the producer gives up the batch and
-aborts the transaction."""
+"""A batch without an acknowledgement is sent again until this time has passed since it was made; then the producer
+gives up the batch and aborts the transaction."""
 IN_FLIGHT_MAX = 5
 """``max.in.flight.requests.per.connection``: the greatest number of a producer's batches in one partition, counted from
-the first one without a response to the last one sent."""
+the first batch without an acknowledgement to the last batch sent."""
 
 
 class TransactionProtocol(Enum):
-    """A producer's version of the Produce API. Its value is the way in which the broker admits the producer's batches
-    to a transaction."""
+    """The version of the Produce API that a producer uses. The value of a member says how the broker then admits the
+    producer's batches to a transaction."""
 
     V10 = TransactionSupport.DEFAULT_ERROR
     V11 = TransactionSupport.GENERIC_ERROR_SUPPORTED
     V12 = TransactionSupport.ADD_PARTITION
-    """KIP-890: a batch adds its partition to the transaction, and each transaction has a new epoch. In V10 and V11
-    AddPartitionsToTxn adds the partition before the first batch."""
+    """KIP-890: a batch adds its partition to the transaction, and each transaction has a new producer epoch. With V10
+    and V11 the producer adds the partition with AddPartitionsToTxn before its first batch."""
 
     @property
     def bumps_epoch(self) -> bool:
@@ -36,7 +36,7 @@ class TransactionProtocol(Enum):
 
 
 class ProducersPlay:
-    """The objects that all producers of one seed share."""
+    """The objects that all producers of the simulation with one seed share."""
 
     def __init__(
         self, world: World, network: Network, broker: SimBroker, checker: ProducersChecker, *, timeout_ms: int
@@ -48,4 +48,4 @@ class ProducersPlay:
         self.timeout_ms = timeout_ms
         """The transaction timeout of every producer."""
         self.is_ending = False
-        """Whether every producer is to commit one last transaction and then to end."""
+        """Whether the next transaction of every producer is its last one."""

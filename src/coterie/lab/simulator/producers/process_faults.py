@@ -1,4 +1,4 @@
-"""The faults of producers; at the end all faults stop."""
+"""The starts and the faults of producers."""
 
 from functools import partial
 
@@ -15,7 +15,8 @@ TRANSACTIONAL_IDS = ("orders", "payments", "audit")
 
 
 class ProducersFaults(FaultInjector[ProducerProcess]):
-    """Injects the faults of one seed, and lets the read_committed consumer read."""
+    """Starts the producers, injects the faults of the simulation with one seed, and lets the read_committed reader
+    read."""
 
     def __init__(self, play: ProducersPlay) -> None:
         ids = TRANSACTIONAL_IDS[: play.world.rng.randint(1, len(TRANSACTIONAL_IDS))]
@@ -47,14 +48,17 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         )
 
     def begin_faults(self) -> None:
+        """Schedule the start of a process of each transactional id, in the next second, and the first fault; begin the
+        reads of the read_committed reader."""
         for transactional_id in self._services:
             self._world.call_after(self._rng.randint(0, 1_000), partial(self.start_service, transactional_id))
         self._schedule_next_fault()
         self._read_committed_batches()
 
     def end_faults(self) -> None:
-        """Have every producer commit one last transaction. Some producers are killed permanently instead, in any state;
-        the others are resumed. Perhaps crash the broker once more."""
+        """Kill each running process with a probability of 30 %, and never start another one of its transactional id.
+        Resume the other processes: the next transaction of each is its last one. In half of the seeds crash the broker
+        once more."""
         self._play.is_ending = True
         self._play.broker.disk.is_failing = False
         for producer in list(self.live_processes.values()):
@@ -67,8 +71,8 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
             self._infrastructure_faults.crash_coordinator()
 
     def _read_committed_batches(self) -> None:
-        """Let the read_committed consumer fetch batches of each partition, a few or all; repeated until the end of the
-        seed."""
+        """Let the read_committed reader fetch batches of each partition, 1, 3 or all, unless the broker is down. This
+        is repeated until the end of the simulation."""
         if self._play.broker.is_up:
             for number in range(PARTITION_COUNT):
                 self._play.checker.read_and_check_batches(number, batches_max=self._rng.choice((1, 3, -1)))
@@ -77,8 +81,9 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
     # -- producers ----------------------------------------------------------------------------------------------------
 
     def start_service(self, service: str) -> None:
-        """Start a process of the transactional id ``service`` if none runs, unless it is in ``_never_restarted``.
-        During the faults this is repeated every few seconds, because the process may have been fenced by then."""
+        """Start a process of the transactional id ``service`` if none runs, unless ``service`` is in
+        ``_never_restarted``. During the faults this is repeated every few seconds, because the process may have ended
+        by then: another process may have fenced it."""
         if service not in self._never_restarted and newest_process(self.live_processes, service) is None:
             self._start_process(service)
         if not self._have_faults_ended:
@@ -94,13 +99,14 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         ProducerProcess(self._play, self.live_processes, name, transactional_id, protocol)
 
     def _start_second_process(self) -> None:
-        """Start a second process of a random producer, which must fence the first one."""
+        """Start a second process with the transactional id of a random process; the second process must fence the first
+        one."""
         producer = self._random_process()
         if producer is not None:
             self._start_process(producer.transactional_id)
 
     def _change_protocol_version(self) -> None:
-        """Choose another protocol version for the next process of a random transactional id."""
+        """Choose a random protocol version for the next process of a random transactional id."""
         self._protocol_by_transactional_id[self._rng.choice(self._services)] = self._rng.choice(
             list(TransactionProtocol)
         )
@@ -108,7 +114,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
     # -- the broker ---------------------------------------------------------------------------------------------------
 
     def _fail_disk(self) -> None:
-        """Let each write of the broker fail, for 0.1 to 4 s."""
+        """Let all writes of the broker that end in the next 0.1 to 4 s fail."""
         disk = self._play.broker.disk
         disk.is_failing = True
         self._world.add_record(RecordKind.DISK_FAILS)
@@ -119,6 +125,6 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         self._world.call_after(self._rng.choice((100, 1_000, 4_000)), end_failures)
 
     def _fire_transaction_timer_early(self) -> None:
-        """Fire the timer of a random transactional id before its time, as a delayed timer of an earlier transaction
-        does."""
+        """Fire the timer of a random transactional id now, as a delayed timer of an earlier transaction does. Usually
+        no deadline has passed."""
         self._play.broker.fire_timer(self._rng.choice(self._services))

@@ -1,5 +1,6 @@
-"""One producer: it requests its producer id and epoch, numbers its batches, sends a batch without a response again, and
-commits or aborts, as Kafka's producers do, with both transaction protocols (KIP-98 with KIP-360, and KIP-890)."""
+"""One producer: it requests its producer id and epoch, numbers its batches, sends unacknowledged batches again, and
+commits or aborts transactions, as Kafka's producers do. It does so by one of both transaction protocols (KIP-98 with
+KIP-360, or KIP-890)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,12 +35,13 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """One batch of the present transaction."""
+    """One batch that a producer has made for its present transaction."""
 
     partition: int
     label: bytes
-    """The value of the batch's records, which is unique."""
+    """The value of all records of the batch; no other batch has this value."""
     data: bytes
+    """The encoded batch."""
     made_at_ms: int
     """When the batch was encoded and first sent."""
     has_acknowledgement: bool = False
@@ -47,7 +49,7 @@ class _Batch:
 
 
 class ProducerProcess(SimProcess):
-    """One process of a producer. After a restart there is a new process with the same transactional id."""
+    """One process of a producer. A restart of the producer is a new process with the same transactional id."""
 
     def __init__(
         self,
@@ -62,13 +64,14 @@ class ProducerProcess(SimProcess):
         self.transactional_id = transactional_id
         self.protocol = protocol
         self.is_done = False
-        """Whether the process has committed its last transaction."""
+        """Whether the process has received the success of the commit of its last transaction."""
         self._rng = play.world.rng
         self._identity = NO_PRODUCER
+        """The present producer id and epoch."""
         self._sequences: dict[int, int] = {}
-        """The next sequence number in each partition."""
+        """By partition, the sequence number of the next record."""
         self._acknowledged_partitions: set[int] = set()
-        """The partitions that have acknowledged a batch of the present producer id and epoch."""
+        """The partitions in which a batch with the present producer id and epoch was acknowledged."""
         self._transaction_count = 0
         """Number of transactions begun so far."""
         play.world.add_record(RecordKind.STARTS, name, protocol.name)
@@ -77,8 +80,8 @@ class ProducerProcess(SimProcess):
     # -- between transactions -----------------------------------------------------------------------------------------
 
     def _request_producer_id(self, expected_producer: ProducerIdAndEpoch | None) -> None:
-        """Request a producer id and epoch, then begin a transaction. ``expected_producer`` are the present ones; None
-        at the start of the process."""
+        """Request a producer id and epoch; with the response, begin the next transaction after a pause.
+        ``expected_producer`` is the present producer id and epoch; None at the start of the process."""
 
         def make_event(fresh_producer_id: int) -> Event:
             return InitProducerId(
@@ -95,7 +98,8 @@ class ProducerProcess(SimProcess):
         self._send_request_until_answered(make_event, on_reply)
 
     def _use_identity(self, producer: ProducerIdAndEpoch) -> None:
-        """Use ``producer`` from now on. If it is new, batches are numbered from 0 again."""
+        """Use the producer id and epoch ``producer`` from now on. If they are new, check that no other process has
+        them, and number records from 0 again."""
         if producer != self._identity:
             self.play.world.add_record(RecordKind.BECOMES, self.name, *producer)
             self.play.checker.on_identity_received(self.name, self.transactional_id, producer)
@@ -103,12 +107,13 @@ class ProducerProcess(SimProcess):
             self._sequences, self._acknowledged_partitions = {}, set()
 
     def _begin_transaction_after_pause(self) -> None:
-        """Begin the next transaction after up to 600 ms. It is the last one if the faults have ended."""
+        """Begin the next transaction after up to 600 ms. It is the last one if the faults have ended by now."""
         is_last = self.play.is_ending
         self.call_after(self._rng.randint(0, 600), lambda: self._begin_transaction(is_last=is_last))
 
     def _begin_transaction(self, *, is_last: bool) -> None:
-        """Begin a transaction with 1 to 8 batches; most transactions are to be committed."""
+        """Begin a transaction with 1, 2, 4 or 8 batches. A last transaction and 80 % of the others are to be
+        committed."""
         self._transaction_count += 1
         self._transaction = TransactionContents(
             f"{self.name}/{self._transaction_count}", self.name, self.transactional_id
@@ -120,7 +125,7 @@ class ProducerProcess(SimProcess):
         """The partitions that AddPartitions has added to the transaction."""
         self._batches: list[_Batch] = []
         self._pending_callback_count = 0
-        """Number of callbacks that must run before the transaction may end."""
+        """Number of pending callbacks (responses and pauses) that must come before the transaction may end."""
         partition_numbers = self._rng.sample(range(PARTITION_COUNT), self._rng.randint(1, PARTITION_COUNT))
         self._planned_partitions = [self._rng.choice(partition_numbers) for _ in range(self._rng.choice((1, 2, 4, 8)))]
         """The partitions of the batches that are still to be sent."""
@@ -129,8 +134,9 @@ class ProducerProcess(SimProcess):
     # -- within a transaction -----------------------------------------------------------------------------------------
 
     def _send_next_batch(self) -> None:
-        """Send the next batch of the plan; end the transaction if there is none. Waits while too many batches to the
-        partition are unacknowledged, and before v12 first adds the partition to the transaction."""
+        """Send the next planned batch, and plan the next call of this method; if no batch is planned, or the
+        transaction is to be aborted, try to end the transaction. While too many batches in the partition are
+        unacknowledged, try again every 50 ms. Before Produce v12, first add the partition to the transaction."""
         if self._is_aborting or not self._planned_partitions:
             self._end_transaction_if_idle()
             return
@@ -150,16 +156,17 @@ class ProducerProcess(SimProcess):
             self._call_within_transaction(pause_ms, self._send_next_batch)
 
     def _in_flight_span(self, partition_number: int) -> int:
-        """Number of this transaction's batches in partition ``partition_number``, counted from the first one
-        without a response. The broker keeps the last `IN_FLIGHT_MAX` batches to detect duplicates."""
+        """Number of this transaction's batches in partition ``partition_number``, counted from the first one without an
+        acknowledgement to the last one sent. It is limited because the broker keeps only the last `IN_FLIGHT_MAX`
+        batches to detect duplicates."""
         is_written_by_batch = [
             batch.has_acknowledgement for batch in self._batches if batch.partition == partition_number
         ]
         return len(is_written_by_batch) - is_written_by_batch.index(False) if False in is_written_by_batch else 0
 
     def _add_partition(self, partition_number: int) -> None:
-        """Add partition ``partition_number`` to the transaction, then go on. Before KIP-890 a partition must be
-        added before its first batch is sent."""
+        """Add partition ``partition_number`` to the transaction, then go on with :meth:`_send_next_batch`. Before
+        KIP-890 a partition must be added before its first batch is sent."""
         request = AddPartitions(producer=self._identity, partitions=frozenset((topic_partition(partition_number),)))
 
         def on_reply(_: Reply) -> None:
@@ -171,7 +178,8 @@ class ProducerProcess(SimProcess):
         self._send_request_until_answered(lambda _: request, on_reply)
 
     def _make_batch(self, partition_number: int) -> _Batch:
-        """Make the next batch for partition ``partition_number``."""
+        """Make the transaction's next batch, for partition ``partition_number``, with 1 to 3 records and a new
+        label."""
         label = self._transaction.add_batch_label(partition_number)
         self.play.checker.note_batch_label(self._transaction, label)
         sequence, record_count = self._sequences.get(partition_number, 0), self._rng.randint(1, 3)
@@ -225,8 +233,8 @@ class ProducerProcess(SimProcess):
         )
 
     def _on_produced(self, batch: _Batch, response: ProduceResponse, *, had_earlier: bool) -> None:
-        """Process the broker's response to ``batch``. ``had_earlier``: when it was sent, an earlier batch of its
-        partition had no response."""
+        """Process the broker's response to ``batch``. ``had_earlier``: whether an earlier batch in the same partition
+        was not acknowledged when ``batch`` was sent."""
         self.play.world.add_record(
             RecordKind.PRODUCED, self.name, batch.partition, response.error.name, response.base_offset
         )
@@ -248,7 +256,8 @@ class ProducerProcess(SimProcess):
                 self._end_transaction_if_idle()
 
     def _send_batch_again(self, batch: _Batch) -> None:
-        """Send ``batch`` again soon. After `DELIVERY_TIMEOUT_MS` abort the transaction instead."""
+        """Send ``batch`` again after 10 to 200 ms. If more than `DELIVERY_TIMEOUT_MS` have passed since it was made,
+        give it up and abort the transaction instead."""
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
             self.play.world.add_record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
             self._is_aborting = True
@@ -260,7 +269,8 @@ class ProducerProcess(SimProcess):
     # -- end of a transaction -----------------------------------------------------------------------------------------
 
     def _call_within_transaction(self, in_ms: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after ``in_ms``; the transaction does not end before this call."""
+        """Call ``callback`` after ``in_ms``, or when the process resumes; the transaction does not end before this
+        call."""
 
         def run_callback() -> None:
             self._pending_callback_count -= 1
@@ -270,7 +280,8 @@ class ProducerProcess(SimProcess):
         self.call_after(in_ms, run_callback)
 
     def _end_transaction_if_idle(self) -> None:
-        """End the transaction if nothing is under way, and all batches are written or it is to be aborted."""
+        """If no callback is pending: abort the transaction if it is to be aborted; if all planned batches were
+        sent and acknowledged, commit or abort it as planned."""
         if self._pending_callback_count:
             return
         if self._is_aborting:
@@ -279,8 +290,9 @@ class ProducerProcess(SimProcess):
             self._end_transaction(is_commit=self._wants_commit)
 
     def _end_transaction(self, *, is_commit: bool) -> None:
-        """Commit or abort the transaction. Without KIP-890 an abort with unacknowledged batches also requests a new
-        epoch, so that these batches cannot enter the next transaction."""
+        """Commit or abort the transaction, then begin the next one, unless this was the last. Without KIP-890, an abort
+        with unacknowledged batches also requests a new epoch, with the abort or after it, so that these batches cannot
+        enter the next transaction."""
         transaction, producer = self._transaction, self._identity
         transaction.is_commit_requested = is_commit
         needs_new_epoch = not self.protocol.bumps_epoch and not all(
@@ -318,9 +330,9 @@ class ProducerProcess(SimProcess):
     def _send_request_until_answered(
         self, make_event: Callable[[int], Event], on_success: Callable[[Reply], None]
     ) -> None:
-        """Send the request that ``make_event`` builds from a fresh producer id, and call ``on_success`` with the
-        response. The request is sent again until it has a response other than a storage error. A refusal ends the
-        process."""
+        """Send the request that ``make_event`` builds from a fresh producer id, and call ``on_success`` with a response
+        without an error. After a failure or KAFKA_STORAGE_ERROR the request is sent again. Any other error ends the
+        process, after a check that the process may be refused."""
         # Before KIP-890 all transactions of a process have one epoch, so the coordinator would apply a late request to
         # the next transaction, as Kafka does: the broker must not read it from a closed connection.
         may_arrive_late = self.protocol is TransactionProtocol.V12

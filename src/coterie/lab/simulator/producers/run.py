@@ -1,5 +1,5 @@
-"""One seed of the producers' simulation: a time with faults, then a time without; at the end every transaction must end
-and every log must be read to its end."""
+"""The producers' simulation with one seed: a time with faults, then a time without; at the end every transaction must
+end, and every partition must be read to its end."""
 
 from collections.abc import Collection
 from functools import partial
@@ -18,17 +18,18 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 FAULTS_MS = 45_000
-"""How long faults are injected."""
+"""How long faults are injected, in simulated time."""
 SETTLE_MS = 120_000
-"""How long the producers may take to settle: enough for copies to fence each other, for the end of a transaction in
-which the producer pauses more than once for twice the timeout, for the last timeout, and for one more commit of each
-producer."""
+"""How long the producers may take to settle when no fault is left: enough for processes with one transactional id to
+fence each other, for the end of a transaction in which the producer pauses more than once for twice the timeout, for
+the last timeout, and for one more commit of each producer."""
 
 
 def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15) -> Outcome:
-    """Simulate producers with one seed. A violated invariant is in the outcome; every other exception is a bug of a
-    machine or of the simulator, and is raised with the end of the trace in a note. The ``generation_count`` of the
-    outcome is the number of transactions that have ended, by a commit or an abort."""
+    """Run the simulation of producers with ``seed``; the first ``faults_ms`` have faults. A violated invariant is in
+    the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the end of the
+    trace in a note. The ``generation_count`` of the outcome is the number of transactions that have ended, by a commit
+    or an abort."""
     world = World(seed)
     timeout_ms = world.rng.choice((2_000, 6_000, 15_000))
     store = create_store()
@@ -57,9 +58,10 @@ def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: in
 
 
 def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -> None:
-    """Run until the producers have settled; then restart the broker, and read all logs from their start.
+    """Run until the producers have settled; then crash and restart the broker, read all logs from their start, and
+    check that the producers are still settled.
 
-    :raises Violation: ENDS, NOTHING_LOST, COMMITTED_ONLY.
+    :raises Violation: ENDS, NOTHING_LOST, COMMITTED_ONLY, or of an invariant that is broken meanwhile.
     """
     run_until_settled(
         play.world, partial(unsettled_reason, play, producers), Invariant.ENDS, within_ms=SETTLE_MS, every_ms=1_000
@@ -69,12 +71,16 @@ def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -
     play.broker.start()
     play.checker.restart_reader()
     if (reason := unsettled_reason(play, producers)) is not None:
-        raise Violation(Invariant.NOTHING_LOST, f"after the last crash {reason}")
+        raise Violation(Invariant.NOTHING_LOST, f"after a restart of the broker in a settled state: {reason}")
 
 
 def unsettled_reason(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
     """The reason why the producers have not settled; None when every transaction has ended, every producer has
-    committed its last one, and the read_committed reader has read all logs to their end."""
+    committed its last transaction, and the read_committed reader has read all logs to their end. Lets the reader read
+    on.
+
+    :raises Violation: COMMITTED_ONLY.
+    """
     if open_ids := play.broker.ids_of_open_transactions():
         return f"the transactions of {open_ids} are open"
     for producer in producers:

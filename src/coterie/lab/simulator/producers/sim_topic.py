@@ -1,5 +1,5 @@
-"""The topic of the producers' simulation as its readers receive it: its partitions, their batches, the aborted
-transactions."""
+"""The topic of the producers' simulation, as a fetch reads it from the store: its partitions, their batches, the
+aborted transactions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ PARTITION_COUNT = 3
 
 
 def create_store() -> Store:
-    """A new store in memory that holds the topic. The caller closes the store."""
+    """A new store in memory with the empty topic. The caller must close the store."""
     store = Store(Path(":memory:"))
     store.free_bytes_min = 0
     store.begin()
@@ -39,11 +39,11 @@ class SimTopic:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.partitions: Sequence[Partition] = ()
-        """The partitions since the broker's last start; empty before its first start."""
+        """The partitions, as loaded at the broker's last start and updated since; empty before its first start."""
 
     def load_partitions(self) -> None:
-        """Create the partitions at a start of the broker, each with its first unstable offset: where the earliest of
-        its open transactions begins; None if none is open."""
+        """Load the partitions from the store, at a start of the broker. The first unstable offset of a partition is
+        that at which the earliest open transaction in the partition begins; None if no transaction is open."""
         (stored,) = self._store.topics()
         self.partitions = Topic(stored).partitions
         first_unstable_offsets = read_first_unstable_offsets(self._store.database)
@@ -51,8 +51,8 @@ class SimTopic:
             partition.first_unstable_offset = first_unstable_offsets.get(partition.row_id)
 
     def read_batches(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
-        """The encoded batches that end at ``offset`` or later and before ``end_offset``, as a fetch returns them;
-        ``batches_max`` of them at most, -1 for all."""
+        """The encoded batches whose last offset is ``offset`` or higher and below ``end_offset``, as a fetch returns
+        them; only the first ``batches_max`` of them, unless it is -1."""
         rows = self._store.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " ORDER BY last_offset LIMIT ?",

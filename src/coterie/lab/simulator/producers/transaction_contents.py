@@ -1,5 +1,4 @@
-"""The contents of a transaction, as its producer sends it and as logs contain it: values that producers and checks
-use."""
+"""The contents of a transaction: the batches that its producer sends, and the batches that the logs contain."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ _COVERED_BY_CRC = slice(21, None)
 
 
 class TransactionContents:
-    """One transaction, as its producer sends it."""
+    """What a producer sends in one transaction."""
 
     def __init__(self, name: str, process: str, transactional_id: str) -> None:
         """``name`` is the name of the transaction, which no other transaction of the simulation has; ``process`` is the
@@ -36,19 +35,20 @@ class TransactionContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBatch:
-    """One batch of a log. ``label`` is the value of its records, None for a marker."""
+    """One batch of a log: a batch of data, or a commit or abort marker. ``label`` is the value of the records of a
+    batch of data; None for a marker."""
 
     base_offset: int
     last_offset: int
     producer: ProducerIdAndEpoch
     label: bytes | None
     is_commit_marker: bool = False
-    """Whether this is a commit marker."""
+    """True for a commit marker; False for an abort marker and for a batch of data."""
 
 
 @lru_cache(maxsize=4_096)  # a log is read from its start many times
 def decode_log_batch(data: bytes) -> LogBatch:
-    """Decode one batch of a log."""
+    """Decode ``data``, one batch of data or one marker of a log."""
     header = read_batch_header(data)
     is_commit, label = False, None
     if header.is_control:
@@ -71,9 +71,9 @@ def decode_log_batch(data: bytes) -> LogBatch:
 
 
 def read_committed_labels(batches: Iterable[LogBatch], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The labels that a read_committed consumer receives of the fetched ``batches``. As in Kafka's consumer, an aborted
-    transaction hides the batches of its producer from the transaction's first offset to the producer's next abort
-    marker.
+    """The labels of those of the fetched ``batches`` that a read_committed consumer does not drop. As in Kafka's
+    consumer, an aborted transaction hides the batches of its producer id from the transaction's first offset to the
+    next abort marker of this producer id.
 
     ``aborted`` has the producer id and the first offset of each aborted transaction, sorted by the offsets.
     """

@@ -1,5 +1,5 @@
-"""What all simulations of workers share: the real herders with their config log and tasks, users, operators and faults.
-How a worker takes part in its group, and the checks of that, are the matter of each simulation.
+"""What the simulations `fleet` and `connect` share: the real herders with their config log and tasks, users, operators
+and faults. Each of them has its own members of the group, and the checks of these.
 
 settings        settings of all workers, and of each worker
 config_log      the config topic that all workers read

@@ -16,24 +16,25 @@ from coterie.lab.simulator.world import World
 from coterie.nouns.jobs import ConnectorTaskId
 
 LEADER_KEYS = (b"connector-", b"task-", b"commit-", b"session-key")
-"""The beginnings of the keys of lines that only the leader may append."""
+"""A line of the config log whose key begins with one of these may be appended by the leader only."""
 
 
 class WorkersChecker:
-    """Checks the workers of one seed. A method raises a `Violation` when an invariant is broken."""
+    """Checks the workers in the simulation with one seed. A method raises a `Violation` when an invariant is broken."""
 
     def __init__(self, world: World, config_log: ConfigLog) -> None:
         self._world = world
         self._config_log = config_log
         self.stop_count = 0
-        """Number of task stops ordered so far."""
+        """Number of stops of running tasks that herders have ordered so far."""
         self._last_leader = (0, "")
-        """The leadership of the last worker that has appended a line as the leader, and the name of its process."""
+        """The leadership number and the name of the process that has last appended a line that only the leader may
+        append."""
         self.processes: Mapping[str, WorkerProcess] = {}
         """The processes that have not ended, by name."""
 
     def on_forged_configs_answered(self, process: WorkerProcess, answer: Answer) -> None:
-        """Check the response of the leader ``process`` to forged task configs.
+        """Check that the leader ``process`` has refused forged task configs, if it must. ``answer`` is its response.
 
         :raises Violation: SIGNED.
         """
@@ -41,23 +42,26 @@ class WorkersChecker:
             raise Violation(Invariant.SIGNED, f"{process.name} accepts task configs that no worker has signed")
 
     def _are_requests_signed(self, process: WorkerProcess) -> bool:
-        """Whether ``process`` must refuse task configs without a valid signature."""
+        """Whether ``process`` must refuse task configs without a valid signature. Always True in this class."""
         return True
 
     def on_process_exit(self, process: WorkerProcess, code: int) -> None:
-        """Check that ``process``, if its worker was ordered to drain and the process was not ordered to end, exits with
-        ``code`` 0 and without jobs and tasks.
+        """Check a process that exits with the exit code ``code``: if it drains, and was not ordered to end for another
+        reason, the code must be 0, and the process must own no jobs and run no tasks.
 
         :raises Violation: DRAINED.
         """
         if process.is_draining and not process.is_ending and (code or process.assigned_jobs or process.running_tasks):
             raise Violation(
                 Invariant.DRAINED,
-                f"{process.name} exits with {code}, and still owns {job_list_text(process.assigned_jobs)}",
+                f"{process.name}, which drains, exits with code {code}: it owns {job_list_text(process.assigned_jobs)} "
+                f"and runs {sorted(map(str, process.running_tasks))}",
             )
 
     def on_task_stop(self, process: WorkerProcess, spec: TaskSpec | None) -> None:
-        """Count and check a stop that the herder orders. ``spec`` is the running task; None if no such task runs.
+        """Count the stop of a task that the herder of ``process`` orders, and check that it has a reason: the process
+        is ending, the task is no longer assigned to it, or the task should no longer run with this config. ``spec`` is
+        the running task; None if the task does not run, and then nothing is counted or checked.
 
         :raises Violation: STOPPED_FOR_A_REASON.
         """
@@ -70,12 +74,13 @@ class WorkersChecker:
         if self._config_log.runnable_tasks_at(offset).get(task) == spec:
             raise Violation(
                 Invariant.STOPPED_FOR_A_REASON,
-                f"{process.name} stops {task}, which is assigned to it and has its present config",
+                f"{process.name} stops {task}, which is assigned to it and runs with its present config",
             )
 
     def on_write_acknowledged(self, request: Write, process: WorkerProcess, since_offset: int) -> None:
-        """Check the success of a user's ``request`` that ``process`` reports: the change is in the log from offset
-        ``since_offset`` on, the log's end when the request was sent, and the process has read it.
+        """Check that the change of ``request``, a user's request whose success ``process`` reports, is in the config
+        log and that ``process`` has read it there. ``since_offset`` is the end of the log when the request was sent:
+        the change must be at this offset or later.
 
         :raises Violation: TOLD_IS_WRITTEN.
         """
@@ -89,20 +94,22 @@ class WorkersChecker:
                 key, expected_entries = f"target-state-{name}", {"state.v2": state.value}
             case unexpected_request:
                 raise AssertionError(
-                    f"a success of a request that the simulated users do not send: {unexpected_request}"
+                    f"bug in the simulator: its users do not send this request, which has succeeded: "
+                    f"{unexpected_request}"
                 )
         read_offset = max(process.herder.config.offset, 0)
         for line in self._config_log.lines[since_offset:read_offset]:
             if line.key == key.encode() and _has_entries(line.value, expected_entries):
                 return
         raise Violation(
-            Invariant.TOLD_IS_WRITTEN, f"{process.name} reports that {key} is written, but has not read it in the log"
+            Invariant.TOLD_IS_WRITTEN,
+            f"{process.name} reports the success of a change of {key}, but has not read this change in the config log",
         )
 
     def on_config_append(self, process: WorkerProcess, leadership: int, lines: Sequence[NewTopicRecord]) -> None:
-        """Check ``lines``, which ``process`` is about to append to the config log: if only the leader may append one of
-        them, the last such line in the log is not of another process that became the leader later. ``leadership`` is
-        that of ``process`` when it ordered the append.
+        """Check ``lines``, which are about to be appended to the config log for ``process``: if only the leader may
+        append one of them, the last such line in the log must not come from another process that became the leader
+        later. ``leadership`` is the leadership number of ``process`` when it ordered the append.
 
         :raises Violation: LEADER_LINES_IN_ORDER.
         """
@@ -113,13 +120,14 @@ class WorkersChecker:
         if leadership < last and process.name != name:
             raise Violation(
                 Invariant.LEADER_LINES_IN_ORDER,
-                f"{process.name}, leader number {leadership}, appends {keys} after {name}, leader number {last}",
+                f"{process.name}, with the leadership number {leadership}, appends {keys} after {name}, which has the "
+                f"higher number {last}",
             )
         self._last_leader = (leadership, process.name)
 
     def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
-        """Check that no other process that runs without a pause and may still be a member runs ``task``, which
-        ``process`` is about to start. Not checked if ``process`` was replaced.
+        """Check that ``task``, which ``process`` is about to start, runs on no other process that may still be a member
+        of the group and is not paused. Nothing is checked if ``process`` itself was removed from the group.
 
         :raises Violation: ONE_OWNER.
         """
@@ -131,11 +139,13 @@ class WorkersChecker:
                 and task in other_process.running_tasks
                 and self._is_running_member(other_process)
             ):
-                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} runs")
+                raise Violation(
+                    Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} still runs"
+                )
 
     def on_task_restart(self, process: WorkerProcess, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
-        """Check the restart of ``task`` by ``process`` after its query has died. ``holds_checkpoint``: whether the
-        process still holds the task's checkpoint.
+        """Check that ``process`` may restart ``task``, whose query has died, at its present place: the process holds
+        the task's checkpoint (``holds_checkpoint``), its lease has not ended, and no other member runs the task.
 
         :raises Violation: RESTARTED_IN_PLACE, ONE_OWNER.
         """
@@ -151,8 +161,8 @@ class WorkersChecker:
         self.on_task_start(process, task)
 
     def on_process_resume(self, process: WorkerProcess) -> None:
-        """Check ``process``, which is about to resume: if it may still be a member, as after a short pause, no other
-        worker runs its tasks.
+        """Check ``process``, which is about to resume: if it may still be a member of the group, as after a short
+        pause, no other process that may be a member runs one of its tasks.
 
         :raises Violation: ONE_OWNER.
         """
@@ -161,11 +171,13 @@ class WorkersChecker:
                 shared_tasks = sorted(map(str, process.running_tasks.keys() & other_process.running_tasks.keys()))
                 if shared_tasks and other_process is not process and self._is_running_member(other_process):
                     raise Violation(
-                        Invariant.ONE_OWNER, f"{process.name} resumes {shared_tasks}, which {other_process.name} runs"
+                        Invariant.ONE_OWNER,
+                        f"{process.name} resumes and runs {shared_tasks}, which {other_process.name} runs",
                     )
 
     def check_expired_processes_stopped(self) -> None:
-        """Check that each process without a response for a session timeout has stopped its tasks. Called every second.
+        """Check that each process whose session has ended (no request of it was answered for a session timeout) runs no
+        task, if it has had time to stop them. Called every second.
 
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
@@ -174,13 +186,13 @@ class WorkersChecker:
                 self._check_runs_no_task(process, "has had no response for a session timeout")
 
     def _should_have_stopped(self, process: WorkerProcess) -> bool:
-        """Whether ``process`` has had time to stop its tasks. A paused process has not; its time begins when it
-        resumes, because it then handles timers and responses in any order."""
+        """Whether ``process`` has had time to stop its tasks since its last pause. A paused process has not: this time
+        begins when the process resumes, because it then handles its due timers and responses in any order."""
         stop_time_ms = process.herder.settings.stop_grace_ms + 300
         return not process.is_paused and process.resumed_at_ms + stop_time_ms < self._world.now_ms
 
     def _check_runs_no_task(self, process: WorkerProcess, reason: str) -> None:
-        """Raise if ``process`` runs tasks; ``reason`` says why it must run none.
+        """Check that ``process`` runs no task. ``reason`` is the predicate in the text of the violation that says why.
 
         :raises Violation: STOPPED_WHEN_EXPIRED.
         """
@@ -189,24 +201,25 @@ class WorkersChecker:
             raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member_id} {reason} and still runs {runs}")
 
     def _is_running_member(self, process: WorkerProcess) -> bool:
-        """Whether ``process`` runs without a pause and may still be a member. If it is no member, the tasks that it
-        still runs are fenced: their next owner takes over their checkpoints."""
+        """Whether ``process`` is not paused and may still be a member of the group. The tasks that a process without a
+        membership still runs are no violation: their next owner takes over their checkpoints, which fences them."""
         return not process.is_paused and self._may_be_member(process)
 
     def _may_be_member(self, process: WorkerProcess) -> bool:
-        """Whether the coordinator may still have ``process`` as a member: the process was not removed, and one of its
-        requests of the last session timeout has had a response."""
+        """Whether the coordinator may still have ``process`` as a member: the process was not removed from the group,
+        and a request that it sent within the last session timeout was answered."""
         return not self._was_removed(process) and self._world.now_ms < process.session_ends_ms
 
     def _was_removed(self, process: WorkerProcess) -> bool:
-        """Whether ``process`` is no longer a member of the group and may not have received the error yet: another
-        member has replaced it, or its connection was closed."""
+        """Whether the coordinator has removed ``process`` from the group, although its session has not ended: another
+        member has replaced it, or its connection was closed. The process may not have received the error yet. Always
+        False in this class."""
         return False
 
 
 def _has_entries(value: bytes | None, expected_entries: Mapping[str, object] | None) -> bool:
-    """Whether the value of a line has all entries of ``expected_entries``; with ``expected_entries`` None, whether the
-    line is a tombstone."""
+    """Whether ``value``, the JSON object of a line, has all of ``expected_entries``; with ``expected_entries`` None,
+    whether the line is a tombstone."""
     if value is None or expected_entries is None:
         return value is None and expected_entries is None
     entries = loads(value)

@@ -14,7 +14,7 @@ from coterie.nouns.membership import Handover
 
 
 class WorkersCluster:
-    """The objects that all workers of one seed share."""
+    """The objects that all workers in the simulation with one seed share. It does not hold the workers."""
 
     def __init__(
         self,
@@ -31,22 +31,23 @@ class WorkersCluster:
         self.network = network
         self.config_log = config_log
         self.policy = policy
+        """The rebalance policy of every leader and assignor."""
         self.session_keys = session_keys
         self.steps = steps
         self.config_read_delay_ms: dict[str, int] = {}
-        """For each worker that reads the config log late, by how many ms."""
+        """For each worker that reads the config log late, the delay of its reads in ms, by the worker's name."""
         self.checkpoints_away_until_ms = 0
         """The time until which starts of tasks fail, because they cannot reach the folder of the checkpoints."""
-        self.on_process_failed: Callable[[str], None] = lambda home: None
+        self.on_process_failed: Callable[[str], None] = lambda worker: None
         """Called with the worker's name when a process has ended with an exit code other than 0."""
-        self.on_worker_drained: Callable[[str], None] = lambda home: None
-        """Called with the worker's name when the process of a drained worker has ended with exit code 0."""
-        self.relaunch: Callable[[str, Handover | None], None] = lambda home, place: None
-        """Called with the worker's name when a process relaunches itself, and with the membership that the next process
-        keeps (None: it joins as a new member)."""
+        self.on_worker_drained: Callable[[str], None] = lambda worker: None
+        """Called with the worker's name when the process of a draining worker has ended with exit code 0."""
+        self.relaunch: Callable[[str, Handover | None], None] = lambda worker, handover: None
+        """Called some time after a process has ended to relaunch itself, with the worker's name, and with the
+        membership that the next process continues (None: the next process joins as a new member)."""
         self._incarnations = 0
 
     def fresh_incarnation(self) -> Incarnation:
-        """An incarnation that no connector has had."""
+        """A new incarnation, which no connector has had."""
         self._incarnations += 1
         return Incarnation(f"life-{self._incarnations}")

@@ -11,7 +11,7 @@ from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.ids import LogPosition
 
 FENCED = LogPosition(-1)
-"""The result of an append of leader's lines by a worker that has lost the right to append them."""
+"""What an append returns in place of the end offset, if the worker has lost the right to append lines as the leader."""
 
 
 class ConfigClient:
@@ -24,24 +24,26 @@ class ConfigClient:
         feed_herder: Callable[[herder.Event], None],
         wake_readers: Callable[[], None],
     ) -> None:
-        """``feed_herder`` passes an event to the process's herder; ``wake_readers`` makes every worker poll the log."""
+        """``feed_herder`` passes an event to the herder of ``process``; ``wake_readers`` lets every process poll the
+        log."""
         self._process = process
         self._cluster = cluster
         self._feed_herder = feed_herder
         self._wake_readers = wake_readers
         self._opening = 0
-        """The number of this process's last opening of the leader's log among those of all workers."""
+        """The number that `ConfigLog.leader_openings` had at this process's last opening of the leader's log; 0 if it
+        has not opened the log."""
 
     def read_new_lines(self) -> None:
-        """Pass all lines that the herder has not received to the herder."""
+        """Pass to the herder all lines of the config log that the herder has not received yet."""
         log = self._cluster.config_log
         lines = log.lines[self._process.herder.config.position :]
         if lines:
             self._feed_herder(herder.ConfigLinesRead(lines=lines, position=log.end_offset))
 
     def poll_config_log(self) -> None:
-        """Read the log after a round trip over the worker's link, and after the worker's read delay. A failed poll is
-        repeated."""
+        """Send a fetch to the broker over the worker's link. With the response, and after the read delay of the worker,
+        read the new lines. A failed fetch is repeated after 0.5 s."""
         process = self._process
         read_delay_ms = self._cluster.config_read_delay_ms.get(process.service, 0)
         self._cluster.network.send_request(
@@ -56,7 +58,7 @@ class ConfigClient:
         )
 
     def begin_chore(self, chore: herder.FindConfigEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
-        """Begin a chore of the herder at the config log; the herder receives the result later."""
+        """Begin ``chore``, which the herder has ordered; the herder receives the result as an event later."""
         match chore:
             case herder.FindConfigEnd():
                 self.find_log_end(chore)
@@ -66,7 +68,7 @@ class ConfigClient:
                 self.append_lines(chore)
 
     def find_log_end(self, chore: herder.FindConfigEnd) -> None:
-        """Pass the log's end offset to the herder; None if the request failed."""
+        """Request the log's end offset from the broker, and pass it to the herder; None if the request fails."""
         self._call_broker(
             lambda: self._cluster.config_log.end_offset,
             lambda end: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=end)),
@@ -74,7 +76,8 @@ class ConfigClient:
         )
 
     def open_leader_log(self, chore: herder.OpenLeaderLog) -> None:
-        """Take the right to append the leader's lines from all other workers, and pass the result to the herder."""
+        """Take the right to append lines as the leader from all other workers, and report to the herder that the log is
+        open, or why that has failed."""
 
         def open_log() -> LogPosition:
             self._cluster.config_log.leader_openings += 1
@@ -93,8 +96,9 @@ class ConfigClient:
         )
 
     def append_lines(self, chore: herder.AppendConfigLines) -> None:
-        """Append lines, and pass the log's end offset or the failure to the herder. After a failure the lines may have
-        been appended, unless another worker has opened the leader's log since."""
+        """Append the lines of ``chore``, and pass the log's new end offset or the failure to the herder. After a
+        failure the lines may have been appended, unless the failure says that this worker is fenced: another worker has
+        opened the leader's log since."""
         opening = None if chore.leader_log_opening is None else self._opening
         leadership = self._process.leadership_number
 
@@ -123,7 +127,7 @@ class ConfigClient:
         self._call_broker(append, on_appended, on_failure)
 
     def _append_and_record(self, lines: Sequence[NewTopicRecord]) -> LogPosition:
-        """Append ``lines`` and record this. Returns the log's end offset."""
+        """Append ``lines`` to the config log and record that. Returns the log's new end offset."""
         world = self._process.world
         end = self._cluster.config_log.append(lines, world.now_ms)
         values = count_size_and_checksum((line.key, line.value) for line in lines)
@@ -136,8 +140,9 @@ class ConfigClient:
         on_end_offset: Callable[[LogPosition], None],
         on_failure: Callable[[str], None],
     ) -> None:
-        """Call ``serve`` at the broker, and ``on_end_offset`` with its result or ``on_failure`` with the reason at the
-        process. Every worker polls if the log has grown."""
+        """Send a request to the broker, where ``serve`` is called. Then, in the process, ``on_end_offset`` is called
+        with the result of ``serve``, or ``on_failure`` with a reason. If ``serve`` has appended lines, every process
+        polls the log."""
 
         def serve_and_wake_readers(call: Call) -> None:
             end_before = self._cluster.config_log.end_offset

@@ -1,5 +1,5 @@
-"""The config topic that all workers read: durable lines in one order. Each worker's herder keeps the offset up to which
-it has read."""
+"""The config topic that all workers read: durable lines in one order. The herder of each worker stores the offset up to
+which this worker has read them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,23 +12,24 @@ from coterie.nouns.states import TargetState
 
 
 class ConfigLog:
-    """The config topic and, for each of its offsets, what is configured there."""
+    """The config topic and, for each of its offsets, the jobs that are configured by the lines before this offset."""
 
     def __init__(self) -> None:
         self.lines: list[TopicRecord] = []
         self.leader_openings = 0
-        """How often a worker has opened the leader's log. Only the last opening gives the right to append."""
+        """How often workers have opened the log as the leader. Only the worker that has done so last may append lines
+        as the leader."""
         self._state = ConfigState()
         self._configured_jobs_at: list[Jobs] = [NO_JOBS]
         self._runnable_tasks_at: list[Mapping[ConnectorTaskId, TaskSpec]] = [{}]
 
     @property
     def end_offset(self) -> LogPosition:
-        """The offset of the next line."""
+        """The offset that the next appended line gets."""
         return LogPosition(len(self.lines))
 
     def append(self, lines: Sequence[NewTopicRecord], now_ms: int) -> LogPosition:
-        """Append ``lines`` and return the end offset."""
+        """Append ``lines`` with the timestamp ``now_ms``, and return the new end offset."""
         for new_line in lines:
             line = TopicRecord(
                 partition=0, offset=len(self.lines), timestamp_ms=now_ms, key=new_line.key, value=new_line.value
@@ -40,7 +41,7 @@ class ConfigLog:
         return self.end_offset
 
     def _runnable_tasks(self) -> Mapping[ConnectorTaskId, TaskSpec]:
-        """The tasks of the connectors whose target state is STARTED, with their configs."""
+        """The tasks of the connectors whose target state is STARTED, with their configs, by all lines so far."""
         runnable_tasks = {}
         for name in self._state.connector_names():
             connector = self._state.connector(name)
@@ -52,26 +53,26 @@ class ConfigLog:
         return runnable_tasks
 
     def configured_jobs_at(self, offset: ConfigOffset | LogPosition) -> Jobs:
-        """The configured jobs as a worker sees them that has read the log up to ``offset``."""
+        """The configured jobs by the lines before ``offset``; -1 means no line."""
         return self._configured_jobs_at[max(offset, 0)]
 
     def runnable_tasks_at(self, offset: ConfigOffset | LogPosition) -> Mapping[ConnectorTaskId, TaskSpec]:
-        """The tasks that should run if they are assigned, with their configs, as a worker sees them that has read the
-        log up to ``offset``."""
+        """The tasks of started connectors, with their configs, by the lines before ``offset``; -1 means no line. A
+        worker to which such a task is assigned must run it."""
         return self._runnable_tasks_at[max(offset, 0)]
 
     def connector_names(self) -> list[ConnectorName]:
-        """The names of all configured connectors."""
+        """The names of all connectors that exist by all lines so far."""
         return self._state.connector_names()
 
     def connector_incarnation(self, name: ConnectorName) -> Incarnation | None:
-        """The present incarnation of the connector; None if it does not exist."""
+        """The present incarnation of the connector ``name``; None if the connector does not exist."""
         connector = self._state.connector(name)
         return connector.incarnation if connector is not None else None
 
     def connectors_without_published_tasks(self) -> list[ConnectorName]:
-        """The started connectors whose task configs have not been written since their config last changed, or are not
-        as many as ``tasks.max``."""
+        """The connectors with the target state STARTED whose task configs are outdated: not written since the
+        connector's config last changed, or not as many as ``tasks.max``."""
         return [
             name
             for name in self._state.connector_names()

@@ -17,7 +17,7 @@ from coterie.lab.simulator.workers.worker import Worker
 from coterie.nouns.jobs import ConnectorName
 
 FORGED_BODY = b"task configs"
-"""The body of every forged request: the bytes that its signature claims to sign."""
+"""The body of a forged request with a signature: the bytes that the signature is said to sign."""
 
 
 class Operators:
@@ -30,26 +30,27 @@ class Operators:
         self._rng = cluster.world.rng
 
     def drain_random_worker(self) -> None:
-        """Drain a random worker, if another one remains that does not drain."""
+        """Order a random worker to drain, if another worker remains that does not drain."""
         candidates = [process for process in self._running_processes() if not process.is_draining]
         if len(candidates) > 1:
             self._send_order(self._rng.choice(candidates), "drain", DrainWorker)
 
     def uncordon_random_worker(self) -> None:
-        """End the drain of a random draining worker."""
+        """Order a random draining worker to end its drain, if there is one."""
         draining = [process for process in self._running_processes() if process.is_draining]
         if draining:
             self._send_order(self._rng.choice(draining), "uncordon", UncordonWorker)
 
     def restart_random_worker(self) -> None:
-        """Restart a random worker: its process relaunches itself, and the next process keeps the membership."""
+        """Order a random worker to restart: its process relaunches itself, and the next process continues its
+        membership."""
         running = self._running_processes()
         if running:
             self._send_order(self._rng.choice(running), "restart", RestartWorker)
 
     def _send_order(self, process: Worker, order_name: str, order: type[WorkerOrder]) -> None:
-        """Send ``order`` to a worker, and store in ``process`` that it drains, no longer drains or is ending, if the
-        worker accepts the order. ``order_name`` is the order's name in records."""
+        """Send ``order`` to the worker of ``process``. If the worker accepts it, store in ``process`` that it drains,
+        no longer drains, or is ending. ``order_name`` is the order's name in records."""
 
         def on_answer(answer: Answer) -> None:
             is_done = isinstance(answer, Done)
@@ -64,14 +65,16 @@ class Operators:
         process.deliver_callback(lambda: process.rest.send_to_herder(order(worker=process.service), on_answer))
 
     def forge_task_configs(self) -> None:
-        """Send forged task configs for a random connector to the leader."""
+        """Send task configs for a random connector with a random forged signature to the leader. Does nothing if there
+        is no connector, or no leader that must refuse them."""
         names, leader = self._cluster.config_log.connector_names(), self._find_signing_leader()
         if names and leader is not None:
             signature = self._rng.choice(self._forged_signatures(leader))
             self._send_forged_configs(leader, self._rng.choice(names), signature)
 
     def forge_all_task_configs(self) -> None:
-        """Send forged task configs for every connector, with every kind of forged signature."""
+        """Send task configs for every connector, once with every forged signature, to the leader. Does nothing if there
+        is no leader that must refuse them."""
         leader = self._find_signing_leader()
         if leader is None:
             return
@@ -80,8 +83,8 @@ class Operators:
                 self._send_forged_configs(leader, name, signature)
 
     def _find_signing_leader(self) -> Worker | None:
-        """The leader, if it runs without a pause, has its assignment, and the group's protocol signs requests;
-        otherwise None. Without signatures a leader accepts task configs of any sender."""
+        """The process of the leader, if it runs without a pause, has its assignment, and the group's protocol signs
+        requests; otherwise None. With another protocol a leader accepts task configs from any sender."""
         for process in self._running_processes():
             if (
                 process.herder.place.is_leader
@@ -92,8 +95,9 @@ class Operators:
         return None
 
     def _forged_signatures(self, leader: Worker) -> Sequence[Signature | None]:
-        """The forged signatures: none; a valid signature of another body, as if a request had been recorded; a
-        signature by another key. Only none, if there is no session key."""
+        """The signatures of forged requests: None for a request without a signature; a valid signature of another body,
+        like one copied from another request; and a signature with another key. Only None if ``leader`` has read no
+        session key."""
         key = leader.herder.config.session_key
         if key is None:
             return (None,)
@@ -105,12 +109,13 @@ class Operators:
         )
 
     def _send_forged_configs(self, leader: Worker, name: ConnectorName, signature: Signature | None) -> None:
-        """Send task configs with ``signature`` to the leader; the checker receives the response."""
+        """Send task configs for the connector ``name`` with ``signature`` to ``leader``; the checker receives the
+        response."""
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
         leader.rest.send_to_herder(request, partial(self._cluster.checker.on_forged_configs_answered, leader))
 
     def _running_processes(self) -> list[Worker]:
-        """The processes that are neither paused nor ending."""
+        """The processes that have not ended, are not paused, and were not ordered to end, sorted by name."""
         return [
             process for process in sorted_by_name(self._live_processes) if not (process.is_paused or process.is_ending)
         ]

@@ -13,7 +13,8 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
 
 
 class WorkerProcess(SimProcess, ABC):
-    """One process of a worker. Its subclasses and `runtime.SimTaskRuntime` write these fields."""
+    """One process of a worker, as far as the invariant checks read it. Its subclasses and `runtime.SimTaskRuntime`
+    write these fields."""
 
     def __init__(
         self, world: World, live_processes: dict[str, Self], service: str, herder: Herder, setup: WorkerSetup
@@ -25,38 +26,42 @@ class WorkerProcess(SimProcess, ABC):
         self.herder = herder
         self.worker_setup = setup
         self.running_tasks: dict[ConnectorTaskId, TaskSpec] = {}
-        """The running tasks: each from the order to start it until its query has died or its stop has ended."""
+        """The running tasks. A task runs from the herder's order to start it until its query has died or its stop has
+        ended. A task whose start fails does not run."""
         self.is_ending = False
-        """Whether the process was ordered to end or to relaunch, or the group has refused its membership."""
+        """Whether the process was ordered to shut down or to relaunch itself, or the group has refused its membership
+        permanently."""
         self.is_draining = False
         """Whether the worker was ordered to drain: to release its jobs and then to leave permanently."""
         self.resumed_at_ms = 0
         """When the process last resumed after a pause; 0 if it was never paused."""
         self.assigned_jobs: Jobs = NO_JOBS
-        """The jobs that the worker owns by all assignments that it has received since it last lost its membership."""
+        """The jobs that the worker owns by the assignments that it has received; none after a loss of the
+        membership."""
 
     @property
     @abstractmethod
     def member_id(self) -> MemberId:
-        """The member id that the process has or had; empty before the first one."""
+        """The member id that the process has in the group or last had; empty before the first one."""
 
     @property
     @abstractmethod
     def session_ends_ms(self) -> int:
-        """Until when the process must assume that the coordinator keeps it as a member: one session timeout after the
-        process sent its newest request that the coordinator answered as a request of a member."""
+        """The time until which the coordinator may have the process as a member: one session timeout after the process
+        sent the newest request that the coordinator answered as the request of a member."""
 
     @property
     @abstractmethod
     def lease_ends_ms(self) -> int:
-        """Until when the process may start tasks: the end of its lease, counted from the same request as
-        :attr:`session_ends_ms`."""
+        """The time until which the process may start tasks: the end of its lease, which begins when the process sends
+        the same request as for :attr:`session_ends_ms`."""
 
     @property
     @abstractmethod
     def leadership_number(self) -> int:
-        """The number that orders the leaderships of the group: of two workers that consider themselves the leader, the
-        one that became it earlier has the lower number. 0 when the worker is not in the group."""
+        """A number that orders the leaderships of the group: of two processes that act as the leader, the one that
+        became the leader earlier has the lower number. In a classic group the last generation that the process has
+        received (-1 before the first); in a connect group the leader epoch, 0 when the process is no member."""
 
     @property
     def instance_id(self) -> InstanceId | None:
@@ -65,5 +70,6 @@ class WorkerProcess(SimProcess, ABC):
 
     @property
     def claims(self) -> Jobs | None:
-        """The jobs that the worker claims; None: it may run all jobs that no worker claims."""
+        """The jobs that the worker claims, the only ones that it may run; None: it may run all jobs that no worker
+        claims."""
         return self.worker_setup.claims

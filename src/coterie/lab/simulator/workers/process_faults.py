@@ -1,5 +1,5 @@
-"""The faults of workers, and the changes that are random too: settings, drains, requests of users. Each fault ends
-after some time, and at the end all faults stop."""
+"""The starts and the faults of workers; and random changes: of settings, drains, requests of users. Each fault ends
+after some time, and at the end no fault is left."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,8 +24,8 @@ WorkerT = TypeVar("WorkerT", bound=Worker)
 
 
 class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
-    """The base class of the faults of workers: it injects those of one seed, and sends its requests of users and
-    operators. A subclass calls `_set_worker_faults` when it has chosen the settings of the workers."""
+    """Starts the workers, and injects the faults and sends the requests of users and operators in the simulation with
+    one seed. A base class: a subclass chooses the settings of the workers, and then calls `_set_worker_faults`."""
 
     def __init__(self, cluster: WorkersCluster, coordinator: FaultyServer) -> None:
         names = WORKER_NAMES[: cluster.world.rng.randint(2, len(WORKER_NAMES))]
@@ -37,11 +37,12 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         cluster.on_worker_drained = self._on_drained
         cluster.relaunch = self._relaunch
         self._workers_to_start_later: list[str] = []
-        """The workers that start later, one by one."""
+        """The workers that have not started yet. `_start_next_worker` starts the last one in the list."""
 
     def _set_worker_faults(self, faults_of_protocol: Mapping[Callable[[], None], int]) -> None:
-        """Choose the workers that start later, and the faults of this seed, each of which is left out with a
-        probability of 25 %. ``faults_of_protocol`` are those of the group's protocol, with their weights."""
+        """Choose the workers that start later, and the faults of this seed: each possible fault is left out with a
+        probability of 25 %. ``faults_of_protocol`` are the possible faults that only this protocol of the group has,
+        with their weights."""
         self._workers_to_start_later = list(self._services[self._rng.randint(1, len(self._services)) :])
         weight_by_fault = {
             self._pause_random_process: 4,
@@ -77,16 +78,16 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
 
     @abstractmethod
     def _change_worker_setup(self, name: str, **settings: Any) -> None:
-        """Change ``settings`` of the worker ``name``; its next process uses them."""
+        """Change the ``settings`` of the worker ``name``: its next process uses the new values."""
 
     @abstractmethod
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        """Start a process of the worker ``name``. ``handover`` is the membership that it continues; None: it joins as a
-        new member."""
+        """Start a process of the worker ``name`` now. ``handover`` is the membership that the process continues; None:
+        it joins as a new member."""
 
     def _random_claims(self) -> Jobs:
-        """Random claims: no job at all, or a few jobs. Other workers may claim some of these jobs too, and some are
-        never configured."""
+        """Random claims of a worker: no job at all, or a few jobs. Other workers may claim some of these jobs, too, and
+        some of these jobs may never be configured."""
         if self._rng.random() < 0.2:
             return NO_JOBS
         connectors = [ConnectorName(name) for name in (*CONNECTOR_NAMES, "absent")]
@@ -97,7 +98,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         )
 
     def begin_faults(self) -> None:
-        """Start the first workers, create connectors, and schedule the faults and the checks of every second."""
+        """Schedule the starts of the first workers (in 4 s), the creation of connectors (after 6 s) and the first
+        fault, and begin the checks of every second."""
         for name in self._services:
             if name not in self._workers_to_start_later:
                 self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
@@ -114,8 +116,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._world.call_after(1_000, self._check_every_second)
 
     def end_faults(self) -> None:
-        """Resume paused workers, start all others except those in ``_never_restarted``, and crash the coordinator once
-        more."""
+        """Resume paused processes, start each worker that has no process or one that is ending, except those in
+        ``_never_restarted``, create a connector later if there is none, and crash the coordinator once more."""
         self._cluster.config_read_delay_ms.clear()
         self._cluster.checkpoints_away_until_ms = 0
         self._workers_to_start_later.clear()
@@ -136,21 +138,22 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """Called before the worker ``name`` starts after the last fault. Does nothing in this class."""
 
     def delay_leader_config_reads(self) -> None:
-        """For 5 s, let the leader read the config log with a lag of 5 s. While the leader has read less of the log than
+        """For 5 s, delay the leader's reads of the config log by 5 s. While the leader has read less of the log than
         another member, its rounds assign nothing."""
         for process in sorted_by_name(self.live_processes):
             if process.herder.place.is_leader:
                 self._delay_config_reads(process.service, 5_000, lasts_ms=5_000)
 
     def _ends_if_replaced(self, process: WorkerT) -> bool:
-        """Whether the group ends ``process`` when a second process of the same worker joins."""
+        """Whether ``process`` receives an error and ends when a second process of the same worker joins the group.
+        False in this class."""
         return False
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def _resume_process(self, process: WorkerT) -> None:
-        """Resume ``process``, if it is paused and has not ended. If it was replaced meanwhile and does not end itself,
-        it is killed soon."""
+        """Check and resume ``process``, if it is paused and has not ended. If a newer process of the same worker runs,
+        and ``process`` does not end itself because of that, it is killed in the next 3 s."""
         if not (process.is_alive and process.is_paused):
             return
         self._cluster.checker.on_process_resume(process)
@@ -160,10 +163,11 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._world.call_after(self._rng.randint(1, 3_000), partial(self._kill_replaced, process))
 
     def _starve_host(self) -> None:
-        """Overload a worker's host: responses arrive late, then the process pauses, then it resumes without a network.
+        """Overload the host of a random process: for 1.5 s responses arrive late, then the process pauses, then it
+        resumes while its link is still cut.
 
-        So a response that arrives during the pause is read only when the process resumes, and no other one arrives soon
-        after it.
+        A response that arrives during the pause is read only when the process resumes, and no other response arrives
+        soon after it.
         """
         process = self._random_process()
         if process is None or process.is_paused:
@@ -174,7 +178,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._world.call_after(1_200, partial(self._pause_for, process, pause_ms, cut_ms=cut_ms))
 
     def _drop_large_messages(self) -> None:
-        """Let a random link lose large messages, for 8 or 20 s."""
+        """Let the link of a random worker lose large messages, for 8 or 20 s."""
         name = self._rng.choice(self._services)
         link = self._cluster.network.link_of(name)
         link.drops_large_messages = True
@@ -186,14 +190,16 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._world.call_after(self._rng.choice((8_000, 20_000)), end_losses)
 
     def _kill_replaced(self, process: WorkerT) -> None:
-        """Kill ``process``, which was replaced, unless it has ended."""
+        """Kill ``process``, which a newer process of its worker has replaced, unless it has ended. Start the worker if
+        it then has no process."""
         if process.is_alive:
             process.kill(RecordKind.REPLACED)
             self.start_service(process.service)  # if no other process of the worker runs by now
 
     def _start_second_process(self) -> None:
-        """Start a second process of a worker, as an operator does on another host when the first one cannot be reached:
-        the first process pauses. If the first process ends itself when it is replaced, it may also keep running."""
+        """Start a second process of a random worker, as an operator does on another host when the first process cannot
+        be reached: the first process pauses for 2 to 20 s. A first process that ends itself when it is replaced may
+        also keep running."""
         process = self._random_process()
         if process is None or newest_process(self.live_processes, process.service) is not process:
             return
@@ -205,12 +211,13 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._start_process(process.service)
 
     def _kill_several(self) -> None:
-        """Kill two or three random processes."""
+        """Kill two or three random processes; their workers start again some time later."""
         for _ in range(self._rng.randint(2, 3)):
             self._kill_random_process()
 
     def _kill_leader(self) -> None:
-        """Kill the leader, if one is known; its worker starts again some time later."""
+        """Kill the first process, by name, that acts as the leader, if there is one; its worker starts again some time
+        later."""
         for process in sorted_by_name(self.live_processes):
             if process.herder.place.is_leader:
                 process.kill(RecordKind.LEADER_KILLED)
@@ -218,25 +225,25 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
                 return
 
     def _shut_down_random_worker(self) -> None:
-        """Shut a random worker down cleanly; it starts again some time later."""
+        """Shut a random worker down cleanly, if it is not paused; it starts again some time later."""
         process = self._random_process()
         if process is not None and not process.is_paused:
             process.shut_down()
             self._schedule_restart(process.service)
 
     def _start_next_worker(self) -> None:
-        """Start one of the workers that start later."""
+        """Start one of the workers that have not started yet, if there is one."""
         if self._workers_to_start_later:
             self.start_service(self._workers_to_start_later.pop())
 
     def _delay_random_config_reads(self) -> None:
-        """Let a random worker read the config log late, for 1 to 30 s."""
+        """Delay the reads of the config log by a random worker by 0.5 to 9 s, for 1 to 30 s."""
         name = self._rng.choice(self._services)
         read_delay_ms = self._rng.choice((500, 2_000, 5_000, 9_000))
         self._delay_config_reads(name, read_delay_ms, lasts_ms=self._rng.randint(1_000, 30_000))
 
     def _delay_config_reads(self, name: str, read_delay_ms: int, *, lasts_ms: int) -> None:
-        """For ``lasts_ms``, let the worker ``name`` read the config log with a lag of ``read_delay_ms``."""
+        """For ``lasts_ms``, delay the reads of the config log by the worker ``name`` by ``read_delay_ms``."""
         self._cluster.config_read_delay_ms[name] = read_delay_ms
         self._world.add_record(RecordKind.READS_LATE, name, read_delay_ms)
 
@@ -246,8 +253,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._world.call_after(lasts_ms, end_delay)
 
     def _end_random_query(self) -> None:
-        """End the query of a random task; in 20 % of the cases because another worker took over its checkpoint. In some
-        cases the process pauses soon after this."""
+        """Let the query of a random task of a random process die; in 20 % of the cases because another worker has taken
+        over the task's checkpoint. In 30 % of the cases the process pauses soon after this."""
         process = self._random_process()
         if process is None or process.is_paused or not (tasks := process.runtime.tasks_that_may_die()):
             return
@@ -257,14 +264,15 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._world.call_after(self._rng.randint(1, 200), partial(self._pause_for, process, pause_ms))
 
     def _take_checkpoints_away(self) -> None:
-        """For 0.5 to 10 s, let starts of tasks fail on all workers. Running tasks are not affected."""
+        """For 0.5 to 10 s, let starts of tasks fail on all workers. Not affected are running tasks, restarts after
+        the death of a query, and starts of tasks that the herder would not start again."""
         lasts_ms = self._rng.choice((500, 2_000, 10_000))
         self._cluster.checkpoints_away_until_ms = self._world.now_ms + lasts_ms
         self._world.add_record(RecordKind.CHECKPOINTS_AWAY, lasts_ms)
 
     def _pause_for(self, process: WorkerT, pause_ms: int, *, cut_ms: int = 0) -> None:
-        """Pause ``process`` for ``pause_ms``, if it runs and faults are still injected. If ``cut_ms`` is not 0, its
-        link is cut from now until ``cut_ms`` after the pause."""
+        """Pause ``process`` for ``pause_ms``. If ``cut_ms`` is not 0, also cut its link from now until ``cut_ms`` after
+        the pause. Does nothing if the process has ended or is paused, or the faults have ended."""
         if process.is_alive and not process.is_paused and not self._have_faults_ended:
             process.pause()
             self._world.call_after(pause_ms, partial(self._resume_process, process))
@@ -272,13 +280,13 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
                 self._infrastructure_faults.cut_link(process.service, pause_ms + cut_ms)
 
     def _change_claims(self) -> None:
-        """Change the claims of a random worker, and restart it."""
+        """Set random claims, or no claims, for a random worker, and restart the worker."""
         claims = self._random_claims() if self._rng.random() < 0.6 else None
         self._restart_with_settings(self._rng.choice(self._services), claims=claims)
 
     def _restart_with_settings(self, name: str, **settings: Any) -> None:
-        """Change ``settings`` of the worker ``name``; shut its process down, and start it again after 0.5 or 3 s. Does
-        nothing after the faults have ended."""
+        """Change the ``settings`` of the worker ``name``. If a process of it runs without a pause, shut this process
+        down, and start the worker again after 0.5 or 3 s. Does nothing after the faults have ended."""
         if self._have_faults_ended:
             return
         self._change_worker_setup(name, **settings)
@@ -288,8 +296,9 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._world.call_after(self._rng.choice((500, 3_000)), lambda: self.start_service(name))
 
     def _on_drained(self, service: str) -> None:
-        """Decide whether a drained worker starts again. During the faults about 70 % do, some time later; after the
-        faults none does. The last worker that may still be restarted always starts again."""
+        """Schedule the restart of the worker ``service``, which has drained and left, or never restart it. During the
+        faults about 70 % are restarted, after the faults none; the last worker that may still be restarted always
+        is."""
         if (self._have_faults_ended or self._rng.random() < 0.3) and len(self._services) - len(
             self._never_restarted
         ) > 1:
@@ -298,7 +307,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             self._schedule_restart(service)
 
     def _relaunch(self, service: str, handover: Handover | None) -> None:
-        """Start the process that continues the membership ``handover``, unless another process of the worker runs."""
+        """Start the next process of the worker ``service``, unless another process of this worker runs. It continues
+        the membership ``handover``; None: it joins as a new member."""
         if newest_process(self.live_processes, service) is None:
             self._start_process(service, handover)
 
@@ -308,6 +318,8 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._world.call_after(1_000 if self._have_faults_ended else in_ms, lambda: self.start_service(service))
 
     def start_service(self, service: str) -> None:
+        """Start a process of the worker ``service``, unless one runs, ``service`` is in ``_never_restarted``, or it is
+        in the list of the workers that have not started yet. If its process is ending, try again every 0.5 s."""
         if service in self._never_restarted or service in self._workers_to_start_later:
             return
         process = newest_process(self.live_processes, service)

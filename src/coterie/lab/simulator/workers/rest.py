@@ -25,8 +25,8 @@ class RestEndpoints:
         feed_herder: Callable[[herder.Event], None],
         endpoints_of: Callable[[WorkerUrl], Self | None],
     ) -> None:
-        """``feed_herder`` passes an event to the process's herder; ``endpoints_of`` returns the endpoints of the
-        running worker with this URL, None if it does not run."""
+        """``feed_herder`` passes an event to the herder of ``process``; ``endpoints_of`` returns the endpoints of the
+        newest process of the worker with a URL, None if no process of this worker runs."""
         self._process = process
         self._cluster = cluster
         self._feed_herder = feed_herder
@@ -36,8 +36,8 @@ class RestEndpoints:
         self._request_count = 0
 
     def send_to_herder(self, request: Request, on_answer: Callable[[Answer], None]) -> None:
-        """Pass ``request`` to the herder. ``on_answer`` is called once with the response; never if the process ends
-        before."""
+        """Pass ``request`` to the herder at once, not over the network. ``on_answer`` is called once with the response;
+        never if the process ends before."""
         request_id = RequestId(self._request_count)
         self._request_count += 1
         self._answer_callbacks[request_id] = on_answer
@@ -45,12 +45,13 @@ class RestEndpoints:
         self._feed_herder(herder.RequestArrived(id=request_id, request=request, fresh_incarnation=fresh_incarnation))
 
     def deliver_answer(self, reply: herder.Reply) -> None:
-        """Pass a response of the herder to the sender of its request."""
+        """Pass ``reply``, a response of the herder, to the sender of the request."""
         self._answer_callbacks.pop(reply.id)(reply.answer)
 
     def publish_task_configs(self, chore: herder.PublishTaskConfigs) -> None:
-        """Send task configs to the leader's internal endpoint, over the leader's link, which may be faulty. The herder
-        receives the result."""
+        """Send the task configs of ``chore``, signed if ``chore`` has a key, to the leader's internal endpoint, over
+        the leader's link, which may be faulty. The herder receives the result as an event later; the lack of a
+        response in time, or of a running leader, is a refusal."""
         process = self._process
 
         def report_result(refusal: str | None, *, forbidden: bool = False) -> None:

@@ -19,22 +19,24 @@ class SimTaskRuntime:
     def __init__(
         self, process: WorkerProcess, cluster: WorkersCluster, feed_herder: Callable[[herder.Event], None]
     ) -> None:
-        """``feed_herder`` passes an event to the process's herder."""
+        """``feed_herder`` passes an event to the herder of ``process``."""
         self._process = process
         self._rng = process.world.rng
         self._cluster = cluster
         self._checker = cluster.checker
         self._feed_herder = feed_herder
         self._specs_with_checkpoint: dict[ConnectorTaskId, TaskSpec] = {}
-        """The tasks whose checkpoints the process holds, also those whose query has died, as they were started."""
+        """For each task whose checkpoint the process holds, also if its query has died: the config with which it was
+        started."""
         self._failure_count_by_task: Counter[ConnectorTaskId] = Counter()
-        """How often each task's starts have failed, and its query has died, since its last progress or stop: at least
-        as often as the herder counts."""
+        """For each task, how many starts have failed and how many queries have died since its last progress or stop: at
+        least the number that the herder counts for its restarts."""
         self._stopping_tasks: set[ConnectorTaskId] = set()
         """The tasks that are being stopped."""
 
     def begin_chore(self, chore: herder.StartTask | herder.RestartTask | herder.StopTask) -> None:
-        """Begin to start, restart or stop a task. The herder receives the result later."""
+        """Begin to start, restart or stop a task, as ``chore`` orders. The herder receives the result as an event
+        later."""
         match chore:
             case herder.StartTask(spec=spec):
                 self._start_task(spec)
@@ -44,18 +46,19 @@ class SimTaskRuntime:
                 self._stop_task(task, grace_ms)
 
     def close(self) -> None:
-        """End all tasks at once."""
+        """End all tasks at once, and give up their checkpoints. The herder receives no event about them."""
         self._process.running_tasks.clear()
         self._specs_with_checkpoint.clear()
 
     def tasks_that_may_die(self) -> list[ConnectorTaskId]:
-        """The tasks whose queries may die: they run, are not being stopped, and their herder would restart them."""
+        """The tasks whose queries a fault may let die: they run, are not being stopped, and the herder will restart
+        them. Sorted."""
         running_tasks = sorted(self._process.running_tasks.keys() - self._stopping_tasks)
         return [task for task in running_tasks if self._may_fail(task)]
 
     def end_query(self, task: ConnectorTaskId, *, holds_checkpoint: bool) -> None:
-        """Let the query of ``task`` die. With ``holds_checkpoint`` False the reason is that another worker has taken
-        over the task's checkpoint."""
+        """Let the query of the running ``task`` die, and report that to the herder. With ``holds_checkpoint`` False the
+        reason is that another worker has taken over the task's checkpoint."""
         self._process.world.add_record(RecordKind.QUERY_DIES, self._process.name, str(task), holds_checkpoint)
         del self._process.running_tasks[task]
         self._failure_count_by_task[task] += 1
@@ -76,7 +79,7 @@ class SimTaskRuntime:
         self._run_query(spec)
 
     def _fail_start(self, task: ConnectorTaskId) -> None:
-        """Report up to 600 ms later that the start of ``task`` has failed."""
+        """Report to the herder, up to 600 ms later, that the start of ``task`` has failed."""
         self._record_task(RecordKind.TASK_START_FAILS, task)
         self._failure_count_by_task[task] += 1
         failed = herder.TaskStartFailed(task=task, trace="no checkpoints", restart_policy=DEFAULT_RESTART_POLICY)
@@ -94,23 +97,23 @@ class SimTaskRuntime:
         self._process.call_after(self._rng.randint(5, max(grace_ms, 5)), partial(self._report_stopped, task))
 
     def _run_query(self, spec: TaskSpec) -> None:
-        """Run the task's query; after up to 600 ms the task counts as started."""
+        """Begin to run the task's query; up to 600 ms later, report to the herder that the task has started."""
         self._process.running_tasks[spec.task] = spec
         self._process.call_after(self._rng.randint(20, 600), partial(self._report_started, spec))
 
     def _report_started(self, spec: TaskSpec) -> None:
-        """Report the task as started, and its first progress some time later."""
+        """Report to the herder that the task has started, and up to 2 s later its first progress."""
         self._process.call_after(self._rng.randint(100, 2_000), partial(self._report_progress, spec))
         self._feed_herder(herder.TaskStarted(task=spec.task))
 
     def _report_progress(self, spec: TaskSpec) -> None:
-        """Report progress, unless the query has died or was stopped."""
+        """Report progress to the herder and forget the task's failures, unless its query has died or was stopped."""
         if self._process.running_tasks.get(spec.task) is spec:
             del self._failure_count_by_task[spec.task]
             self._feed_herder(TaskProgressed(task=spec.task, batch_id=0, input_rows=1))
 
     def _report_stopped(self, task: ConnectorTaskId) -> None:
-        """Report the task as stopped, and give up its checkpoint."""
+        """End the task, give up its checkpoint, and report to the herder that the task has stopped."""
         self._process.running_tasks.pop(task, None)  # absent if its query has died or the runtime has closed
         self._specs_with_checkpoint.pop(task, None)
         self._stopping_tasks.discard(task)
@@ -119,7 +122,7 @@ class SimTaskRuntime:
         self._feed_herder(herder.TaskStopped(task=task))
 
     def _may_fail(self, task: ConnectorTaskId) -> bool:
-        """Whether the herder will restart ``task`` after another failure."""
+        """Whether the herder will restart ``task`` after one more failed start or dead query."""
         return self._failure_count_by_task[task] < DEFAULT_RESTART_POLICY.restarts_max
 
     def _record_task(self, kind: RecordKind, task: ConnectorTaskId) -> None:

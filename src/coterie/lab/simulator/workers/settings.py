@@ -10,14 +10,14 @@ SESSION_TIMEOUT_MS = 6_000
 REBALANCE_TIMEOUT_MS = 30_000
 HEARTBEAT_INTERVAL_MS = 1_000
 DELAY_MAX_MS = 20_000
-"""The scheduled rebalance delay, in seeds with a delay."""
+"""The scheduled rebalance delay in the seeds that have one."""
 STOP_GRACE_MS = 2_000
-"""How long a task may take to stop."""
+"""The longest time that the stop of a task may take."""
 REQUEST_TIMEOUT_MS = 30_000
 REQUEST_DELAY_MAX_MS = 8_000
-"""How late a request may arrive whose connection broke."""
+"""By how much a request whose connection broke may arrive late."""
 ROUND_INTERVAL_MS = 2_000
-"""The time between two rounds that move jobs, in seeds with an interval."""
+"""The time between two rounds that move jobs, in the seeds that have such an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,16 @@ class WorkerSetup:
     """The settings of one worker. A process uses the settings that its worker has when the process starts."""
 
     instance_id: InstanceId | None = None
+    """The instance id of a static member; None for a dynamic member."""
     claims: Jobs | None = None
-    """None: the worker may run all jobs that no worker claims."""
+    """The only jobs that the worker may run; None: it may run all jobs that no worker claims."""
 
 
 def url_of_worker(worker_name: str) -> WorkerUrl:
-    """The URL of the worker's REST endpoints."""
+    """The URL of the REST endpoints of the worker ``worker_name``."""
     return WorkerUrl(f"http://{worker_name}/")
 
 
 def worker_name_of(url: WorkerUrl) -> str:
-    """The name of the worker with this URL."""
+    """The name of the worker with the URL ``url``; the inverse of `url_of_worker`."""
     return url.removeprefix("http://").removesuffix("/")

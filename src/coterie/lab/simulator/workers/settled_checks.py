@@ -22,19 +22,22 @@ from coterie.lab.simulator.workers.settings import (
 from coterie.nouns.jobs import Jobs
 
 SETTLE_MS = RETRY_MAX_MS + 2 * SESSION_TIMEOUT_MS + 2 * DELAY_MAX_MS + 2 * REBALANCE_TIMEOUT_MS + 30 * ROUND_INTERVAL_MS
-"""How long the workers may take to settle: enough for task configs to reach the leader, for silent members to expire,
-for two delays, for two rounds that wait for their slowest member, and for 30 rounds that move one job each."""
+"""How long the workers may take to settle when no fault is left: enough for task configs to reach the leader, for the
+sessions of dead members to expire, for two scheduled rebalance delays, for two rounds that wait for their slowest
+member, and for 30 rounds that move one job each."""
 QUIET_MS = 3 * DELAY_MAX_MS
 """For this time after the workers have settled, no rebalance may come."""
 KEY_ROTATION_DELAY_MAX_MS = 10_000
-"""How long after the end of its TTL a session key must have been replaced."""
+"""How long after the end of its TTL a session key may still be the newest one."""
 
 UNSIGNED_WAIT_MS = 5_000
-"""Long enough for a leader to write, read and acknowledge task configs that it accepts."""
+"""How long a check waits after forged task configs were sent: long enough for a leader to write, read and acknowledge
+task configs that it accepts."""
 
 
 class WorkersSettledChecks(ABC, Generic[WorkerT]):
-    """The checks of one seed after its last fault. The methods advance the simulated time."""
+    """The checks after the last fault in the simulation with one seed. The public methods advance the simulated
+    time."""
 
     def __init__(self, cluster: WorkersCluster, faults: WorkersFaults[WorkerT]) -> None:
         self._cluster = cluster
@@ -43,7 +46,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     @property
     def _processes(self) -> Sequence[WorkerT]:
-        """The processes that have not ended, by name."""
+        """The processes that have not ended, sorted by name."""
         return sorted_by_name(self._faults.live_processes)
 
     # -- of the group's protocol --------------------------------------------------------------------------------------
@@ -51,7 +54,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     @property
     @abstractmethod
     def _group_epoch(self) -> int:
-        """The group's generation, or its epoch: it changes with each rebalance."""
+        """The generation of a classic group, or the group epoch of a connect group: it rises with each rebalance."""
 
     @property
     @abstractmethod
@@ -61,11 +64,11 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     @property
     @abstractmethod
     def _transmits_claims(self) -> bool:
-        """Whether the group's protocol transmits claims and drains."""
+        """Whether the members report their claims and drains to the group with its present protocol."""
 
     @abstractmethod
     def _unsettled_member_reason(self, process: WorkerT) -> str | None:
-        """The reason why the member ``process`` has not settled; None when it has."""
+        """The reason why ``process`` has not settled as a member of the group; None when it has."""
 
     @abstractmethod
     def _unsettled_group_reason(self) -> str | None:
@@ -73,13 +76,14 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
 
     @abstractmethod
     def _awaited_round_reason(self) -> str | None:
-        """The reason why a rebalance is due in a group that has settled; None when none is."""
+        """The reason why a further rebalance is due although all members have settled; None when no rebalance is
+        due."""
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def wait_until_settled(self) -> None:
-        """Run until the workers have been settled for a session timeout; then check claims, balance and the configs of
-        the running tasks.
+        """Run until the workers have been settled for a session timeout without a rebalance or a start of a task; then
+        check the claims, the balance and the configs of the running tasks.
 
         :raises Violation: SETTLES, CLAIMED_ONLY, BALANCED, RUNS_AS_CONFIGURED.
         """
@@ -90,7 +94,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         while settled_state is None or world.now_ms < unchanged_since_ms + SESSION_TIMEOUT_MS:
             if world.now_ms >= until_ms:
                 reason = self._unsettled_reason() or "rounds or task starts continue"
-                raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last change {reason}")
+                raise Violation(Invariant.SETTLES, f"not settled after {SETTLE_MS} ms without faults: {reason}")
             world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
             current = self._generation_and_start_count() if self._unsettled_reason() is None else None
             if current != settled_state:
@@ -101,23 +105,30 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         world.add_record(RecordKind.SETTLED, self._group_epoch)
 
     def check_no_rebalance(self) -> None:
-        """Run for `QUIET_MS`. No round and no start of a task may come, and the session key must not be too old.
+        """Run for `QUIET_MS`; check that no rebalance and no start of a task comes in this time, that the workers are
+        still settled, and that the session key is not too old.
 
         :raises Violation: QUIET, KEYS_ROTATE.
         """
         state_before = self._generation_and_start_count()
         self._world.run_until(self._world.now_ms + QUIET_MS)
         if self._generation_and_start_count() != state_before:
-            raise Violation(Invariant.QUIET, f"settled in generation {state_before[0]}, then came {self._group_epoch}")
+            raise Violation(
+                Invariant.QUIET,
+                f"settled in (generation or epoch, number of task starts) {state_before}; {QUIET_MS} ms later they are "
+                f"{self._generation_and_start_count()}",
+            )
         if (reason := self._unsettled_reason()) is not None:
-            raise Violation(Invariant.QUIET, f"settled in generation {state_before[0]}, then {reason}")
+            raise Violation(
+                Invariant.QUIET, f"settled in generation or epoch {state_before[0]}; {QUIET_MS} ms later {reason}"
+            )
         self._check_session_key()
 
     def check_unsigned_refused(self) -> None:
-        """Send task configs without a valid signature, if the group's protocol signs requests, and run for
-        `UNSIGNED_WAIT_MS`.
+        """If the group's protocol signs requests, send task configs without a valid signature to the leader, and run
+        for `UNSIGNED_WAIT_MS`.
 
-        :raises Violation: SIGNED, when the leader accepts them.
+        :raises Violation: SIGNED, when the leader accepts such task configs.
         """
         if self._are_requests_signed:
             self._world.add_record(RecordKind.FORGED)
@@ -125,14 +136,15 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
             self._world.run_until(self._world.now_ms + UNSIGNED_WAIT_MS)
 
     def _generation_and_start_count(self) -> tuple[int, int]:
-        """The group's generation and the number of task starts of all workers. A rebalance changes the first, a
-        restarted task the second."""
+        """The group's generation or epoch, and the number of starts of the tasks that the running workers have now. A
+        rebalance changes the first, a restarted task the second."""
         starts = sum(run.starts for process in self._processes for run in process.herder.work.task_runs.values())
         return self._group_epoch, starts
 
     def _unsettled_reason(self) -> str | None:
-        """The reason why the running workers have not settled; None when they have: the group is stable, each job has
-        one owner, each task that should run does, and no change of a user is under way."""
+        """The reason why the running workers have not settled; None when they have: the group is stable and no further
+        rebalance is due, each job that a worker may run has one owner, each task that should run runs, all task configs
+        are written, and no request of a user is without a response."""
         log = self._cluster.config_log
         owned, runnable_tasks, processes = Jobs(), log.runnable_tasks_at(log.end_offset), self._processes
         for process in processes:
@@ -145,10 +157,13 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
                     job_list_text(process.herder.place.assigned),
                     job_list_text(process.assigned_jobs),
                 )
-                return f"{process.name} owns {owned_text}, was assigned {assigned_text}"
+                return f"{process.name} owns {owned_text} by its herder, but {assigned_text} by its assignments"
             if process.running_tasks.keys() != process.assigned_jobs.tasks & runnable_tasks.keys():
                 running = sorted(map(str, process.running_tasks))
-                return f"{process.name} runs {running}, owns {job_list_text(process.assigned_jobs)}"
+                return (
+                    f"{process.name} runs {running}, not the tasks that should run of its jobs, "
+                    f"{job_list_text(process.assigned_jobs)}"
+                )
             if process.assigned_jobs & owned:
                 return f"{job_list_text(process.assigned_jobs & owned)} is owned by two workers"
             owned |= process.assigned_jobs
@@ -156,7 +171,10 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
             return reason
         assignable = self._assignable_jobs(log.configured_jobs_at(log.end_offset))
         if owned != assignable:
-            return f"unowned: {job_list_text(assignable - owned)}, not to be owned: {job_list_text(owned - assignable)}"
+            return (
+                f"no worker owns {job_list_text(assignable - owned)}; a worker owns, but must not, "
+                f"{job_list_text(owned - assignable)}"
+            )
         if unpublished := [name for name in log.connectors_without_published_tasks() if name in owned.connectors]:
             return f"the task configs of {unpublished} are not written"
         if (reason := self._awaited_round_reason()) is not None:
@@ -170,7 +188,8 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     # -- checks of the settled group ----------------------------------------------------------------------------------
 
     def _processes_for_unclaimed_jobs(self) -> Sequence[WorkerT]:
-        """The processes that may run all jobs that no worker claims."""
+        """The processes that may run all jobs that no worker claims: those without claims and without a drain; all
+        processes, if the group's protocol transmits no claims."""
         if not self._transmits_claims:
             return self._processes
         return [
@@ -180,15 +199,16 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         ]
 
     def _claimed_jobs(self) -> Jobs:
-        """The jobs that workers claim, without the claims of draining workers."""
+        """The jobs that workers claim, without the claims of draining workers; none if the group's protocol transmits
+        no claims."""
         claims = [process.claims for process in self._processes if not process.herder.lifecycle.is_draining]
         return (
             union_of_jobs([claimed for claimed in claims if claimed is not None]) if self._transmits_claims else Jobs()
         )
 
     def _assignable_jobs(self, configured: Jobs) -> Jobs:
-        """The jobs of ``configured`` that some worker may run, or that a draining worker keeps because no other worker
-        may run them."""
+        """The jobs of ``configured`` that some worker without a drain may run, or that a draining worker still owns
+        because no other worker may run them."""
         if self._processes_for_unclaimed_jobs():
             return configured
         jobs_of_draining = union_of_jobs(
@@ -197,7 +217,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         return configured & (self._claimed_jobs() | jobs_of_draining)
 
     def _check_claims(self) -> None:
-        """No worker owns a job that it may not run.
+        """Check that no worker without a drain owns a job that it may not run because of claims.
 
         :raises Violation: CLAIMED_ONLY.
         """
@@ -214,7 +234,8 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
                 )
 
     def _check_balance(self) -> None:
-        """The loads of the workers that may run any unclaimed job differ by one job of each kind at most.
+        """Check that the unclaimed jobs are balanced over the workers that may run all of them: the numbers of
+        connectors, of tasks and of jobs each differ by one at most.
 
         :raises Violation: BALANCED.
         """
@@ -227,10 +248,10 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
         for kind, count_jobs in kinds.items():
             counts = sorted(map(count_jobs, loads))
             if loads and counts[-1] - counts[0] > 1:
-                raise Violation(Invariant.BALANCED, f"{kind} by worker are {counts}")
+                raise Violation(Invariant.BALANCED, f"the numbers of {kind} by worker are {counts}")
 
     def _check_running_configs(self) -> None:
-        """Each running task has the present config.
+        """Check that each running task runs with its present config.
 
         :raises Violation: RUNS_AS_CONFIGURED.
         """
@@ -245,7 +266,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
                     raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {' and not '.join(texts)}")
 
     def _check_session_key(self) -> None:
-        """There is a session key that is not too old, if the group's protocol signs requests.
+        """If the group's protocol signs requests, check that there is a session key that is not too old.
 
         :raises Violation: KEYS_ROTATE.
         """

@@ -1,5 +1,5 @@
-"""The users' REST requests about connectors. Each is sent to any worker; if that worker refers to the leader, the
-request is sent to the leader."""
+"""The users' REST requests about connectors. Each request is sent to a random worker; if this worker refuses it because
+another worker is the leader, the request is sent to the leader."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,9 +16,9 @@ from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
 CONNECTOR_NAMES = ("alpha", "beta", "gamma", "delta")
-"""The connectors that users create, change and delete one at a time."""
+"""The names of the connectors that users create, change and delete one at a time."""
 BURST_CONNECTORS = tuple(f"burst-{number}" for number in range(6))
-"""Connectors that are created and deleted together."""
+"""The names of the connectors that users create together and delete together."""
 
 
 class ConnectorUsers:
@@ -34,12 +34,12 @@ class ConnectorUsers:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def put_random_connector(self) -> None:
-        """Create a random connector with 0 to 6 tasks, or change its config."""
+        """Request to create a random connector with 0 to 6 tasks, or to change its config if it exists."""
         self.put_connector(self._rng.choice(CONNECTOR_NAMES), self._rng.randint(0, 6))
 
     def put_connector(self, name: str, tasks_max: int, *, state: TargetState | None = None) -> None:
-        """Create the connector ``name`` with ``tasks_max`` tasks, or change its config. ``state`` is the target state
-        of a new connector (None: STARTED)."""
+        """Request to create the connector ``name`` with ``tasks_max`` tasks, or to change its config if it exists.
+        ``state`` is the target state of a new connector (None: STARTED)."""
         self._config_count += 1
         # Half of the configs change only the number of tasks.
         config_version = str(self._config_count) if self._rng.random() < 0.5 else "any"
@@ -49,24 +49,25 @@ class ConnectorUsers:
         )
 
     def delete_random_connector(self) -> None:
-        """Delete a random connector."""
+        """Request to delete a random connector, if there is one."""
         if names := self._cluster.config_log.connector_names():
             self._send_to_random_worker(DeleteConnector(connector=self._rng.choice(names)))
 
     def set_random_target_state(self) -> None:
-        """Set a random target state of a random connector."""
+        """Request a random target state for a random connector, if there is one."""
         if names := self._cluster.config_log.connector_names():
             state = self._rng.choice((TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED))
             self._send_to_random_worker(SetTargetState(connector=self._rng.choice(names), target_state=state))
 
     def put_connector_burst(self) -> None:
-        """Create the first few connectors of `BURST_CONNECTORS` within a short time, or change their configs."""
+        """Request to create the first few connectors of `BURST_CONNECTORS`, or to change the configs of those that
+        exist, all within a second."""
         for number, name in enumerate(BURST_CONNECTORS[: self._rng.randint(2, len(BURST_CONNECTORS))]):
             tasks_max, ms = self._rng.randint(1, 2), number * self._rng.choice((0, 20, 200))
             self._world.call_after(ms, partial(self.put_connector, name, tasks_max))
 
     def delete_connector_burst(self) -> None:
-        """Delete all connectors of `BURST_CONNECTORS`."""
+        """Request to delete those of `BURST_CONNECTORS` that exist."""
         for name in self._cluster.config_log.connector_names():
             if name in BURST_CONNECTORS:
                 self._send_to_random_worker(DeleteConnector(connector=name))
@@ -74,13 +75,14 @@ class ConnectorUsers:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _send_to_random_worker(self, request: Write) -> None:
-        """Send ``request`` to a random worker, if one runs."""
+        """Send ``request`` to a random process of a worker, if there is one."""
         if processes := sorted_by_name(self._live_processes):
             self._send_following_leader(self._rng.choice(processes), request, forwards_left=2)
 
     def _send_following_leader(self, process: Worker, request: Write, *, forwards_left: int) -> None:
-        """Send ``request`` to ``process``. If the worker responds that another one is the leader, send it there,
-        ``forwards_left`` times at most."""
+        """Send ``request`` to ``process``, and let the checker check a success. If the response is that another worker
+        is the leader, send the request to that worker, ``forwards_left`` times at most. After another refusal the
+        request is not sent again."""
         log = self._cluster.config_log
         log_end_at_request = log.end_offset
 
@@ -99,7 +101,7 @@ class ConnectorUsers:
 
 
 def _recorded_values_of_request(request: Write) -> tuple[RecordValue, ...]:
-    """The values of ``request`` in a record."""
+    """The values of ``request`` in its record."""
     match request:
         case PutConnector(connector=name, config=config, initial_state=state):
             return "put", name, config["tasks.max"], config["of"], state

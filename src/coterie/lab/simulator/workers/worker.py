@@ -41,7 +41,7 @@ from coterie.nouns.membership import (
 
 
 class Worker(WorkerProcess):
-    """One process of a worker. A subclass adds its member of the group."""
+    """One process of a worker: the real herder with its simulated shells. A subclass adds its member of the group."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class Worker(WorkerProcess):
         )
 
     def _start_herder(self) -> None:
-        """Let the herder read the config log, and open its runtime some time later."""
+        """Let the herder read the config log now; up to 1.5 s later, report to the herder that its task runtime is
+        open."""
         self.config_client.read_new_lines()
         self.call_after(
             self.world.rng.randint(50, 1_500),
@@ -70,15 +71,16 @@ class Worker(WorkerProcess):
 
     @abstractmethod
     def _pass_order_to_member(self, order: MembershipOrder) -> None:
-        """Pass an order of the herder to the member."""
+        """Pass ``order``, which the herder has given, to the member of this process."""
 
     @abstractmethod
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
-        """Compute a target assignment as the herder orders; the herder receives the result later."""
+        """Compute a target assignment as ``chore`` orders; the herder receives the result as an event later."""
 
     @abstractmethod
     def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
-        """Called when the herder announces to its listeners jobs that were started or have stopped."""
+        """Called when the herder orders that the listeners of this worker's rebalances be notified of jobs that were
+        assigned, revoked or lost."""
 
     def _add_process_record(self, kind: RecordKind, *values: RecordValue) -> None:
         """Add a record with the process's name as its first value."""
@@ -87,7 +89,8 @@ class Worker(WorkerProcess):
     # -- resume and end ----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """End the pause; what came meanwhile is delivered in a random order."""
+        """End the pause. The callbacks that were due during the pause (responses and timers) are called in a random
+        order."""
         self.resumed_at_ms = self.world.now_ms
         # Responses in sockets and due timers are handled in any order.
         self.world.rng.shuffle(self._missed_callbacks)
@@ -107,7 +110,8 @@ class Worker(WorkerProcess):
     # -- other workers ------------------------------------------------------------------------------------------------
 
     def _endpoints_of_url(self, url: WorkerUrl) -> RestEndpoints | None:
-        """The REST endpoints of the worker with this URL; None if it does not run."""
+        """The REST endpoints of the newest process of the worker with the URL ``url``; None if no process of this
+        worker runs."""
         process = newest_process(self._live_processes, worker_name_of(url))
         return process.rest if process is not None else None
 
@@ -119,7 +123,7 @@ class Worker(WorkerProcess):
     # -- the herder --------------------------------------------------------------------------------------------------
 
     def feed_herder(self, event: herder.Event) -> None:
-        """Step the herder with ``event``, and perform its effects."""
+        """Step the herder with ``event``, and perform its effects, unless the process ends meanwhile."""
         with MachineCheck("herder"):
             output = self.cluster.steps.step_herder(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
@@ -188,7 +192,9 @@ class Worker(WorkerProcess):
                 pass  # All simulated workers share one process's loggers.
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
-        """End the process as the herder orders. A process that relaunches itself is followed by another one."""
+        """Check the exit, and end the process as ``exit_order`` says. Then its worker is relaunched up to 1.5 s later,
+        or its end is reported as that of a drained worker or as a failure (`WorkersCluster`); after a clean shutdown
+        nothing follows."""
         self.cluster.checker.on_process_exit(self, exit_order.exit_code)
         self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
         self.world.add_to_trace(f"{self.name} exits: {exit_order.reason}")
@@ -203,7 +209,7 @@ class Worker(WorkerProcess):
             self.cluster.on_process_failed(self.service)
 
     def _begin_chore(self, chore: herder.Chore) -> None:
-        """Begin a chore of the herder: an effect that takes time and whose result is an event."""
+        """Begin ``chore``, an effect of the herder that takes time. Its result is an event for the herder."""
         rng = self.world.rng
         match chore:
             case herder.StartTask() | herder.RestartTask() | herder.StopTask():
@@ -249,13 +255,14 @@ class Worker(WorkerProcess):
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(
-                    f"the herder orders {type(chore).__name__} as a chore; Leave is an order to the member, and in the "
-                    "simulation no checkpoint generation is closed and no user asks for plug-ins or offsets"
+                    f"bug in the herder or the simulator: the herder orders the chore {type(chore).__name__}, but "
+                    "Leave is an order to the member, and in the simulation no checkpoint generation is closed, and no "
+                    "user asks for plug-ins or offsets"
                 )
 
     def _close_intake_or_runtime(self, chore: herder.CloseRequestIntake | herder.CloseRuntime) -> None:
-        """Begin to close the intake of requests or the runtime, at the end of this process. The herder receives the
-        result later."""
+        """Close the intake of requests or the task runtime, because the process is about to end. The herder receives
+        the result as an event later."""
         rng = self.world.rng
         match chore:
             case herder.CloseRequestIntake():
@@ -268,5 +275,6 @@ class Worker(WorkerProcess):
 
 
 def _status_text(line: NewTopicRecord) -> str:
-    """The key and the state of a status line, for a record; None as the state of a tombstone."""
+    """The key and the state of ``line``, a line of the status log, as text for a record; the state of a tombstone is
+    the word None."""
     return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"
