@@ -56,6 +56,11 @@ def test_during_the_upgrade_of_static_members_only_the_restarted_one_has_output(
             assert not block.output_lines
 
 
+def test_a_consumer_that_runs_cannot_be_started_again() -> None:
+    with pytest.raises(ValueError, match="cannot start the consumer C1, because it runs already"):
+        ConsumersScenario().run_transcript_blocks(parse_transcript("> C1 joins\n> C1 joins\n"))
+
+
 def test_an_unknown_command_in_a_script_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown command: C1 dances"):
         ConsumersScenario().run_transcript_blocks(parse_transcript("> C1 dances\n"))

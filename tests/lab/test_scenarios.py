@@ -157,6 +157,12 @@ def test_an_invalid_script_is_refused() -> None:
             run_transcript(parse_transcript(text), read)
 
 
+def test_jobs_may_change_while_a_dead_worker_is_still_the_leader() -> None:
+    blocks = parse_transcript("> config AC0\n> W1 joins\n> W2 joins\n> W1 dies\n> config AC0 AT1\n")
+    run_transcript(blocks, read)
+    assert blocks[-1].command == "config AC0 AT1"
+
+
 def test_a_worker_that_lost_its_membership_triggers_only_one_rebalance() -> None:
     stage = WorkersScenario()
     stage.set_configured_jobs(parse_jobs("AC0"))

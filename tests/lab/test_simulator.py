@@ -193,7 +193,25 @@ def test_different_seeds_give_different_traces() -> None:
 
 
 def test_seeds_are_given_as_numbers_and_ranges() -> None:
-    assert list(parse_seeds("3 1-2,9")) == [3, 1, 2, 9]
+    assert parse_seeds("3 1-2,9") == [3, 1, 2, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "x"], "'x' is neither a seed"),
+        (["--seeds", "1-"], "'1-' is neither a seed"),
+        (["--seeds", "5-3"], "the range 5-3 is empty"),
+        (["--seeds", ""], "no seed is given"),
+        (["--jobs", "0"], "'0' is not a number of processes"),
+    ],
+)
+def test_a_command_that_would_check_no_seed_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err
 
 
 def test_the_command_prints_one_digest_per_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,7 +182,13 @@ class ConsumersScenario(GroupScenario):
 
     def start_consumer(self, name: str, instance_id: InstanceId | None) -> None:
         """Start the consumer ``name``, a static member if ``instance_id`` is not None, and run until the group is idle.
-        A running consumer with this name is dropped without LeaveGroup."""
+
+        :raises ValueError: when the consumer runs already.
+        """
+        if name in self.consumers:
+            raise ValueError(
+                f"cannot start the consumer {name}, because it runs already: end it first, or use another name"
+            )
         self.consumers[name] = Consumer(self, name, instance_id, self._count_member_start(name))
         self.consumers[name].release_and_join()
         self.run_until_idle()

@@ -45,14 +45,13 @@ class WorkersScenario(GroupScenario):
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def set_configured_jobs(self, jobs: Jobs) -> None:
-        """Set the configured jobs. If the group has a leader, let it request a round, and run until the group is idle.
-
-        :raises KeyError: when the leader was killed and its session has not expired.
-        """
+        """Set the configured jobs. If the group has a leader that runs, let it request a round, and run until the group
+        is idle. A leader that was killed requests none: the next leader assigns the jobs."""
         self.fleet.configured_jobs = jobs
         leader = self.group.leader
-        if leader is not None:
-            self.workers[self._worker_name(leader)].step_member(Rejoin(reason="the set of jobs has changed"))
+        leading_worker = None if leader is None else self.workers.get(self._worker_name(leader))
+        if leading_worker is not None:
+            leading_worker.step_member(Rejoin(reason="the set of jobs has changed"))
             self.run_until_idle()
 
     def start_worker(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:

@@ -8,7 +8,7 @@ not the one that the file has for this seed.
 
 import argparse
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from multiprocessing import get_context
@@ -30,19 +30,38 @@ SIMULATE_BY_PLAY = {
 and dynamic, with offsets; producers with transactions."""
 
 
-def parse_seeds(text: str) -> Iterator[int]:
+def parse_seeds(text: str) -> Sequence[int]:
     """The seeds that ``text`` lists: single seeds (``3``) or ranges with both ends (``1-40``), separated by commas or
     blanks.
 
-    :raises ValueError: while the seeds are read, when a part of ``text`` is neither a seed nor a range.
+    :raises argparse.ArgumentTypeError: when a part of ``text`` is neither a seed nor a range, or there is no seed.
     """
+    ranges: list[range] = []
     for part in text.replace(",", " ").split():
-        first_seed, _, last_seed = part.partition("-")
-        yield from range(int(first_seed), int(last_seed or first_seed) + 1)
+        first_seed, dash, last_seed = part.partition("-")
+        try:
+            ranges.append(range(int(first_seed), int(last_seed if dash else first_seed) + 1))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{part!r} is neither a seed (3) nor a range of seeds (1-40)") from None
+        if not ranges[-1]:
+            raise argparse.ArgumentTypeError(f"the range {part} is empty: write the lower seed first")
+    if not ranges:
+        raise argparse.ArgumentTypeError("no seed is given")
+    return [seed for seeds in ranges for seed in seeds]
+
+
+def parse_process_count(text: str) -> int:
+    """The number of processes that ``text`` states.
+
+    :raises argparse.ArgumentTypeError: when it is not a number, or less than 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: 1 or more")
+    return int(text)
 
 
 def run_seeds(
-    play: str, seeds: Iterator[int], *, trace_lines: int, process_count: int
+    play: str, seeds: Iterable[int], *, trace_lines: int, process_count: int
 ) -> Generator[Outcome, None, None]:
     """Run the simulation ``play`` (a key of `SIMULATE_BY_PLAY`) with each of ``seeds``: in this process if
     ``process_count`` is 1, otherwise in that many new processes. Yields the outcomes in the order of the seeds; each
@@ -79,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
     parser.add_argument(
         "--seeds",
+        type=parse_seeds,
         help="the seeds, such as 3, 1-40 or 1-3,7 (default: 1-40, or all seeds in the file of --compare)",
     )
     parser.add_argument(
@@ -94,7 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="how many of the last lines of the trace to print when a seed fails (default: %(default)s)",
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="number of processes that run seeds at the same time (default: %(default)s)"
+        "--jobs",
+        type=parse_process_count,
+        default=1,
+        help="number of processes that run seeds at the same time (default: %(default)s)",
     )
     parser.add_argument(
         "--write",
@@ -110,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     expected_digests = read_digests(options.compare) if options.compare is not None else None
-    seeds = parse_seeds(options.seeds) if options.seeds is not None else iter(expected_digests or range(1, 41))
+    seeds = options.seeds if options.seeds is not None else list(expected_digests or range(1, 41))
     digests: dict[int, str] = {}
     seed_outcomes = run_seeds(options.play, seeds, trace_lines=options.lines, process_count=options.jobs)
     with closing(seed_outcomes):
