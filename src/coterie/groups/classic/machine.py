@@ -180,7 +180,8 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
 def on_join(turn: Turn, request: JoinGroup) -> None:
     """Process a JoinGroup of a new client, of one that was issued its member id, of a static member that has restarted,
-    or of a current member. The response is sent at once, or parked until the join phase ends.
+    or of a current member. The response is sent at once, or when the join phase ends. If the group is full, the
+    response is GROUP_MAX_SIZE_REACHED, and a member that sent the request is removed.
 
     :raises KafkaRefusal: for an empty group id, a session timeout outside of the limits, an unknown or replaced member
         id, no protocol in common with the members, metadata that exceeds the size limit, or too many unused member ids.
@@ -253,8 +254,8 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
 
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
-    """Reply with the member's assignment if the group is STABLE. In the sync phase park the request; the leader's
-    request ends the sync phase.
+    """Reply with the member's assignment if the group is STABLE. In the sync phase park the request; a request of the
+    same member that is parked already gets REBALANCE_IN_PROGRESS. The leader's request ends the sync phase.
 
     :raises KafkaRefusal: for an empty group id, an unknown or replaced member, another generation, another protocol, or
         during a join phase.
@@ -296,8 +297,8 @@ def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
 
 
 def on_leave(turn: Turn, request: LeaveGroup) -> None:
-    """Remove the members that the request lists. Each member that cannot be removed has its own error code in the
-    response.
+    """Remove the members and the issued member ids that the request lists; a rebalance follows if the group then has
+    fewer members than its generation. Each member that cannot be removed has its own error code in the response.
 
     :raises KafkaRefusal: INVALID_GROUP_ID, when the group id is empty.
     """
@@ -399,7 +400,8 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def check_selected_protocol(group: Group, request: SyncGroup) -> None:
-    """Check that the protocol type and the protocol of the request, if it has them (KIP-559), are the group's.
+    """Check that the protocol type and the protocol of the request, if it has them (KIP-559), are the group's. The
+    protocol is not checked while the coordinator does not know the group's, after a load in the sync phase.
 
     :raises KafkaRefusal: INCONSISTENT_GROUP_PROTOCOL.
     """
@@ -412,9 +414,9 @@ def check_selected_protocol(group: Group, request: SyncGroup) -> None:
 
 
 def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
-    """Whether this join and all members may have a protocol in common although the protocols that the coordinator knows
-    contain no such one: no join phase has ended since the last load, and a load restores only the selected protocol of
-    each member."""
+    """Whether the protocols that the coordinator knows of the members contain none that this join offers, but the
+    members may offer further ones: no join phase has ended since the last load, and a load restores only the selected
+    protocol of each member. False if the request has no protocols or another protocol type than the group."""
     if not (group.is_unrebalanced_since_load and request.protocols and request.protocol_type == group.protocol_type):
         return False
     return not group.protocol_support.any_supported_by_all(request.protocols)

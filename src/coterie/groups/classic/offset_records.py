@@ -82,7 +82,7 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     if not 0 <= version <= _VERSION_FLEXIBLE:
         raise WireError(
             f"the record of a committed offset has version {version}; the known versions are 0 to {_VERSION_FLEXIBLE}: "
-            "a newer version of Kafka or Coterie may have written it"
+            "a newer version of Coterie may have written it"
         )
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= _LEADER_EPOCH_VERSION_MIN else NO_LEADER_EPOCH

@@ -42,7 +42,8 @@ from coterie.wire.errors import ErrorCode
 def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     """Process a JoinGroup without a member id, whose instance id belongs to the member ``former_id``. The client
     becomes a member under a new id in place of ``former_id``: requests with ``former_id`` get FENCED_INSTANCE_ID from
-    now on."""
+    now on. If the group is STABLE and the vote selects the same protocol, the client gets the current generation at
+    once; otherwise the JoinGroup is parked and a rebalance starts or continues."""
     group = turn.group
     new_id = request.fresh_member_id
     phase, former_leader = group.phase, group.leader

@@ -27,9 +27,10 @@ def schedule_expiry(turn: Turn) -> None:
 
 
 def delete_group(turn: Turn, request: DeleteGroup) -> None:
-    """Delete the group and its configs, if it has no members and no job may still run on a departed member.
+    """Delete the group and its configs.
 
-    :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+    :raises ConnectRefusal: GROUP_ID_NOT_FOUND, when the group has neither a group record nor configs; NON_EMPTY_GROUP,
+        when it has members, or jobs may still run on a departed member.
     """
     group = turn.group
     if group.is_nonexistent:
