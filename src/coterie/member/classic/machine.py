@@ -183,7 +183,9 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
         case SyncSent() as syncs, SyncResponse() as response:
             on_sync_response(turn, syncs, response)
         case asked, response:
-            raise AssertionError(f"the response to {asked} has the wrong type {type(response).__name__}")
+            raise AssertionError(
+                f"the response to {asked} has the wrong type {type(response).__name__}: this is a bug in Coterie"
+            )
 
 
 def on_failed_request(turn: Turn, event: RequestFailed) -> None:

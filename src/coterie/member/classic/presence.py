@@ -91,7 +91,8 @@ def send_heartbeat(turn: Turn) -> None:
 
 
 def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
-    """Process the response to a heartbeat: renew the lease, request a round, or end the membership."""
+    """Process the response to a heartbeat: renew the lease and confirm an ordered leadership check, request a round, or
+    end the membership. After an error that a retry may mend, only log the error."""
     member = turn.member
     assert isinstance(member.place, InGroup)
     match response.error:
@@ -114,7 +115,12 @@ def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], res
         case error if (reason := permanent_error_reason(member, error)) is not None:
             lose_membership_permanently(turn, reason)
         case error:
-            turn.emit(WriteLogMessage(text=f"The group's coordinator responded to a heartbeat with {error.name}"))
+            turn.emit(
+                WriteLogMessage(
+                    text=f"The group's coordinator responded to a heartbeat with {error.name}; this worker sends the "
+                    "next heartbeat as usual"
+                )
+            )
 
 
 def on_confirm_leadership(turn: Turn, token: int) -> None:

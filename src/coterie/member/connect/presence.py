@@ -110,7 +110,8 @@ def lose_membership(
 
 
 def clear_membership_state(member: Member) -> None:
-    """Drop the state that belongs to the membership: no heartbeat is due, and this member computes nothing."""
+    """Drop the state that belongs to the membership: the member is not in the group, no heartbeat is due, and it
+    computes no target."""
     member.place = NotInGroup()
     member.heartbeat = NoHeartbeat()
     member.older_heartbeats.clear()
