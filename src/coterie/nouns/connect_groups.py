@@ -104,7 +104,7 @@ class HeartbeatResponse:
     error: ConnectErrorCode = ConnectErrorCode.NONE
     message: str | None = None
     member_epoch: MemberEpoch = JOIN
-    """The member's epoch after this heartbeat; with an error, that of the request."""
+    """The member's epoch after this heartbeat, if the heartbeat was accepted."""
     heartbeat_interval_ms: int = 0
     """The time until the next heartbeat of a member whose responses are not held."""
     assignment: AssignmentToMember | None = None

@@ -166,12 +166,12 @@ def compute_placement(
 
 
 def swap_toward_present_targets(
-    given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]
+    given: Mapping[MemberId, Jobs], present_targets: Mapping[MemberId, Jobs]
 ) -> Mapping[MemberId, Jobs]:
     """The placement ``given`` with the same numbers of connectors, and of tasks of each connector, for each member; but
-    a job goes to the member that has it in ``standing``, as far as these numbers allow it."""
+    a job goes to the member that has it in ``present_targets``, as far as these numbers allow it."""
     every = union_of_jobs(given.values())
-    former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
+    former_jobs = {member: jobs for member in given if (jobs := present_targets[member] & every)}
     if not former_jobs:
         return given
     room = {member: Counter(map(_exchangeable_jobs_key, jobs)) for member, jobs in given.items()}

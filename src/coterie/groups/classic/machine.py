@@ -297,8 +297,9 @@ def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
 
 
 def on_leave(turn: Turn, request: LeaveGroup) -> None:
-    """Remove the members and the issued member ids that the request lists; a rebalance follows if the group then has
-    fewer members than its generation. Each member that cannot be removed has its own error code in the response.
+    """Remove the members and the issued member ids that the request lists. An open join phase no longer waits for them;
+    otherwise a rebalance starts if the group now has fewer members than its generation. Each member that cannot be
+    removed has its own error code in the response.
 
     :raises KafkaRefusal: INVALID_GROUP_ID, when the group id is empty.
     """
@@ -414,8 +415,8 @@ def check_selected_protocol(group: Group, request: SyncGroup) -> None:
 
 
 def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
-    """Whether the protocols that the coordinator knows of the members contain none that this join offers, but the
-    members may offer further ones: no join phase has ended since the last load, and a load restores only the selected
+    """Whether the coordinator knows no protocol that both this join and all members offer, but the members may offer
+    further ones: no join phase has ended since the last load, and a load restores only the selected
     protocol of each member. False if the request has no protocols or another protocol type than the group."""
     if not (group.is_unrebalanced_since_load and request.protocols and request.protocol_type == group.protocol_type):
         return False

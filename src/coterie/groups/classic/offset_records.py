@@ -109,7 +109,8 @@ def _read_topic_id(reader: Reader) -> TopicId | None:
         if tag == _TOPIC_ID_TAG:
             if len(data) != _TOPIC_ID_SIZE:
                 raise WireError(
-                    f"the topic id in the record of a committed offset has {len(data)} bytes; 16 are required"
+                    f"the topic id in the record of a committed offset has {len(data)} bytes; 16 are required: the "
+                    "record is damaged"
                 )
             topic_id = TopicId(data)
     return topic_id

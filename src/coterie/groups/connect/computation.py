@@ -59,8 +59,9 @@ _LISTED_MEMBERS_MAX = 10
 
 def begin_computation_if_due(turn: Turn) -> None:
     """Begin a computation if a new target is needed, none is being computed, and a member is present. If a pause or the
-    interval since the last computation has not ended yet, set the timer of its end instead. If no member can be chosen,
-    the coordinator's own assignor of the same name computes; if it has none, computations pause."""
+    interval since the last computation has not ended yet, set the timer of its end instead. An assignor of the
+    coordinator computes if the members have no client-side assignor in common. If they have one, but no member can be
+    chosen, the coordinator's assignor of the same name computes; if it has none, computations pause."""
     group = turn.group
     if not (isinstance(group.computation, NoComputation) and group.needs_target and group.has_present_member()):
         return
@@ -145,11 +146,11 @@ def next_computation_at_ms(group: Group, idle: NoComputation) -> int:
     return max(earliest, group.computed_at_ms + group.settings.assignment_interval_ms)
 
 
-def choose_computing_member(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
-    """The member that is to compute: the leader, else the member that joined first. Only ``covering`` members, whose
+def choose_computing_member(group: Group, able_members: Sequence[MemberId]) -> MemberId | None:
+    """The member that is to compute: the leader, else the member that joined first. Only ``able_members``, whose
     assignor reads the metadata of all members, can be chosen; those whose computation failed are skipped. None if no
     member is left."""
-    left = [member_id for member_id in covering if member_id not in group.failed_members]
+    left = [member_id for member_id in able_members if member_id not in group.failed_members]
     if group.leader in left:
         return group.leader
     return left[0] if left else None
@@ -278,7 +279,7 @@ def check_was_chosen_to_compute(group: Group, member_id: MemberId) -> None:
         case _:
             raise ConnectRefusal(
                 ConnectErrorCode.UNKNOWN_MEMBER_ID,
-                f"member {member_id} is not the one that computes the assignment now",
+                f"member {member_id} does not compute the assignment: it was not chosen, or its computation has ended",
             )
 
 
@@ -306,7 +307,7 @@ def on_install_assignment(turn: Turn, request: InstallAssignment) -> None:
         raise ConnectRefusal(
             ConnectErrorCode.INVALID_ASSIGNMENT,
             f"the assignment is for the group epoch {request.group_epoch}, and the last response to "
-            f"ConnectGroupPrepareAssignment had {built.group_epoch}",
+            f"ConnectGroupPrepareAssignment had {built.group_epoch}; it is not installed",
         )
     if request.assignor_error:
         fail_computation(

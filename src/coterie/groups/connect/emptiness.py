@@ -37,7 +37,8 @@ def delete_group(turn: Turn, request: DeleteGroup) -> None:
         raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
     if group.members:
         raise ConnectRefusal(
-            ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
+            ConnectErrorCode.NON_EMPTY_GROUP,
+            f"group {group.group_id} has {len(group.members)} members; only a group without members can be deleted",
         )
     held_until_ms = max((one.held_until_ms for one in group.departed.values() if one.held), default=0)
     if held_until_ms:

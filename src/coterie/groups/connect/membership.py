@@ -143,7 +143,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_INSTANCE_ID,
             f"member {member_id} joined with the instance id {before.instance_id}, and joins again with "
-            f"{request.instance_id}; another instance id needs another member id",
+            f"{request.instance_id}; restart the worker, so that it joins with another member id",
         )
     metadata = metadata_from_join(turn, request)
     check_assignors(group, metadata)

@@ -124,7 +124,8 @@ def check_computing_request(group: Group, request: PrepareAssignment | InstallAs
     if request.member_epoch != epoch:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
-            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}",
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}; the "
+            "request must be sent again with the present member epoch",
         )
 
 
@@ -157,7 +158,8 @@ def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
     if request.member_epoch != epoch:
         raise ConnectRefusal(
             ConnectErrorCode.STALE_MEMBER_EPOCH,
-            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}",
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}; the "
+            "request must be sent again with the present member epoch",
         )
 
 
