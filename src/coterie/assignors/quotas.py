@@ -57,12 +57,13 @@ class Quotas:
     """For each worker, the combinations of extras that cost no additional stop."""
 
     def allows_extras(self, worker: int, *, connector: bool, task: bool) -> bool:
-        """Whether ``worker`` may have exactly these extras without an additional stop."""
+        """Whether ``worker`` may have exactly these extras (one connector, one task above the floor) without an
+        additional stop."""
         return (connector, task) in self.allowed_extras_by_worker[worker]
 
     def workers_with_optional_task_extra(self) -> list[int]:
-        """The workers that can have a task extra or have none, in both cases without an additional stop, if their
-        connector extra stays as it is."""
+        """The workers that can have a task extra (one task above the floor) or have none, in both cases without an
+        additional stop, if their connector extra stays as it is."""
         return [
             worker
             for worker, (connector, allowed) in enumerate(

@@ -228,7 +228,7 @@ class _TaskReceivers:
         extra.
 
         ``remaining_extras`` of the workers in ``workers_with_optional_extra`` can receive one task above their room, as
-        their task extra. Assigned tasks are added to ``deltas``, and extras to ``has_task_extra_by_worker``.
+        their task extra. Assigned tasks are added to ``deltas``, and extras are entered in ``has_task_extra``.
         """
         self._task_counts = task_counts
         self._deltas = deltas

@@ -233,7 +233,8 @@ def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
     """Process a JoinGroup of the current member ``member``. With unchanged protocols it counts as a repeated request in
     the sync phase, and in STABLE unless it is the leader's: the response with the current generation is sent again.
-    Every other JoinGroup is parked and starts or continues a rebalance."""
+    Every other JoinGroup is parked, that is, answered at the end of the join phase, and starts or continues a
+    rebalance."""
     group = turn.group
     phase = group.phase
     has_same_protocols = member.protocols == request.protocols
@@ -254,8 +255,9 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
 
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
-    """Reply with the member's assignment if the group is STABLE. In the sync phase park the request; a request of the
-    same member that is parked already gets REBALANCE_IN_PROGRESS. The leader's request ends the sync phase.
+    """Reply with the member's assignment if the group is STABLE. In the sync phase the request is parked: it gets its
+    response when the leader's request arrives, which ends the sync phase. An earlier request of the same member that is
+    parked gets REBALANCE_IN_PROGRESS.
 
     :raises KafkaRefusal: for an empty group id, an unknown or replaced member, another generation, another protocol, or
         during a join phase.
@@ -284,9 +286,9 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
 
 
 def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
-    """Write the leader's assignments, and reply to all parked SyncGroups. If the assignments exceed
-    ``generation_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and a rebalance
-    starts."""
+    """Write the leader's assignments, and reply to all parked SyncGroups, which have waited for them. If the
+    assignments exceed ``generation_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and
+    a rebalance starts."""
     group = turn.group
     if sum(map(len, assignments.values())) > group.limits.generation_size_max_bytes:
         reply_to_parked_syncs(turn, ErrorCode.unknown_server_error)

@@ -249,8 +249,9 @@ def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
 
 
 def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPartition]:
-    """The partitions whose offsets have expired at ``now_ms``, sorted; the rules are at the top of this module. A
-    partition with a pending offset, or with a topic that members read, does not expire."""
+    """The partitions whose offsets have expired at ``now_ms`` (`expires_at_ms`), sorted. In an EMPTY group all
+    partitions can expire; in a STABLE group of type `consumer` those of topics that no member reads; in any other group
+    none. A partition with a pending offset does not expire."""
     phase = group.phase
     topics_read = topics_in_use(group)
     emptied_at_ms: int | None = None
@@ -269,8 +270,8 @@ def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPart
 
 
 def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retention_ms: int) -> int:
-    """When ``offset`` expires: ``retention_ms`` after its commit or, if later, after ``emptied_at_ms`` (None: this time
-    does not count); or at the time that the client requested."""
+    """When ``offset`` expires: at the time that the client requested with the commit; if the client requested none,
+    ``retention_ms`` after the commit or, if later, after ``emptied_at_ms`` (None: this time does not count)."""
     if offset.expires_at_ms is not None:
         return offset.expires_at_ms
     return max(offset.committed_at_ms, emptied_at_ms or 0) + retention_ms

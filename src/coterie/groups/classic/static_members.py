@@ -84,8 +84,9 @@ def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> No
 
 
 def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Replace the member ``former_id`` by a new member with the request's ``fresh_member_id`` and values. Parked
-    requests of ``former_id`` get FENCED_INSTANCE_ID. If ``former_id`` was the leader, the new member is the leader."""
+    """Replace the member ``former_id`` by a new member with the request's ``fresh_member_id`` and values. Requests of
+    ``former_id`` that wait for a response get FENCED_INSTANCE_ID. If ``former_id`` was the leader, the new member is
+    the leader."""
     group = turn.group
     new_id = request.fresh_member_id
     assert new_id not in group.members, "a new member id is unused"

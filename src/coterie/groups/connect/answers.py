@@ -29,8 +29,9 @@ WAITING_INTERVAL_MS = 200
 
 def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) -> None:
     """Finish a step: appoint a leader and begin a computation where that is due; move the sender of ``request`` towards
-    its target, and respond to it, or hold the response if it would contain no news and ``may_hold`` is True; and send
-    news to the members whose heartbeats are held. ``request`` is None if the step has no heartbeat to respond to."""
+    its target, and respond to it, or hold the response (send it later) if it would contain no news and ``may_hold`` is
+    True; and send news to the members whose heartbeats are held. ``request`` is None if the step has no heartbeat to
+    respond to."""
     group = turn.group
     # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
     if request is None or turn.changes_group or group.needs_target:

@@ -517,7 +517,7 @@ def check_request_number(request: Heartbeat, last: int) -> None:
     """Check that ``request`` is newer than the request with the number ``last``, the last one that was processed. A
     request without a number (0) passes.
 
-    :raises ConnectRefusal: STALE_REQUEST.
+    :raises ConnectRefusal: STALE_REQUEST, when it is not newer.
     """
     if request.request_number and request.request_number <= last:
         raise ConnectRefusal(

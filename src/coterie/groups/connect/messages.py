@@ -186,7 +186,8 @@ class DescribeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveMember:
-    """An operator removes a member. Its jobs stay held until its session would have ended."""
+    """An operator removes a member. Its jobs may still run, so no other member gets them until its session would have
+    ended."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -378,7 +379,8 @@ class ConfigsWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDeparted:
-    """A member that has left while jobs are deferred for it or may still run on it (key version 9)."""
+    """A member that has left, or was removed, while jobs are deferred for it (kept unassigned in case it returns) or
+    may still run on it (key version 9)."""
 
     member_id: MemberId
     instance_id: InstanceId | None

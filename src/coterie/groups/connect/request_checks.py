@@ -132,7 +132,7 @@ def check_computing_request(group: Group, request: PrepareAssignment | InstallAs
 def check_member(group: Group, member_id: MemberId) -> None:
     """Check that the member is in the group.
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when it is not.
     """
     if member_id not in group.members:
         departed = group.departed.get(member_id)

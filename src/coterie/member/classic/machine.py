@@ -225,7 +225,8 @@ def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InF
 
 
 def on_timer(turn: Turn, timer: Timer) -> None:
-    """Process a timer. The deadline is checked, because the timer may have been moved or cancelled."""
+    """Process a timer. Its deadline is checked, because the timer may have been moved or cancelled; only a heartbeat is
+    sent without this check."""
     member, now_ms = turn.member, turn.now_ms
     match timer, member.round:
         case "heartbeat", _:

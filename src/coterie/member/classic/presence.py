@@ -61,7 +61,7 @@ def expect_next_round(turn: Turn) -> None:
 
 
 def set_heartbeat_timer(turn: Turn) -> None:
-    """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further round is
+    """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further rebalance is
     expected."""
     member, settings = turn.member, turn.member.settings
     interval_ms = settings.heartbeat_interval_ms
@@ -134,7 +134,8 @@ def on_confirm_leadership(turn: Turn, token: int) -> None:
 
 def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
     """Confirm that this worker is the leader, if the herder has asked for it and this heartbeat, which was accepted,
-    was sent after that, in the generation that this worker leads. If it was sent before, send the next one at once."""
+    was sent after that, in the generation that this worker leads. If the heartbeat was sent before the herder asked,
+    send the next one at once."""
     member, check = turn.member, turn.member.leadership_check
     assert isinstance(member.place, InGroup)
     if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:
@@ -147,8 +148,8 @@ def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> No
 
 
 def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:
-    """Extend the lease: it ends ``Lease.duration_ms`` after the answered request was sent. The stored failures are
-    cleared."""
+    """Extend the lease, the time in which this worker may run its jobs: it ends ``Lease.duration_ms`` after the
+    answered request was sent. The stored failures are cleared."""
     member = turn.member
     member.failures.clear()
     place = member.place

@@ -75,9 +75,9 @@ def on_set_worker_state(member: Member, event: SetWorkerState) -> None:
 
 
 def join_if_due(turn: Turn) -> None:
-    """Begin a round if one is requested and nothing prevents it: no back-off, no running round, and no job that must
-    stop first. In an eager group, the herder is first ordered to stop all jobs. A static member without a member id
-    first asks whether the group has a member of its previous process."""
+    """Begin a round (JoinGroup, then SyncGroup) if one is requested and nothing prevents it: no back-off, no running
+    round, and no job that must stop first. In an eager group, the herder is first ordered to stop all jobs. A static
+    member without a member id first asks whether the group has a member of its previous process."""
     member = turn.member
     match member.round:
         case _ if member.ending is not None:
