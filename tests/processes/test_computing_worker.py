@@ -129,7 +129,7 @@ def test_a_stopped_computer_that_continues_in_its_session_is_refused_and_loses_n
     computing.wait_computed()
     computing.hold.unlink()
     os.kill(leader.popen.pid, signal.SIGCONT)
-    computing.wait_logged(leader, "was not installed: UNKNOWN_MEMBER_ID")
+    computing.wait_logged(leader, "was not installed, and is not sent again: UNKNOWN_MEMBER_ID")
     computing.wait_balanced(computing.names)
     assert computing.stopped_since() == fewest_stops(before, computing.names)
 

@@ -88,9 +88,10 @@ class Eligibility:
         return jobs & self.static_jobs if self.static_jobs else NO_JOBS
 
     def assign_static_jobs(self, jobs: Jobs, job_counts: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
-        """Assign each of ``jobs``, which must all be static, to the worker with the fewest jobs that claims it.
+        """Assign each of ``jobs``, which must all be static, to one of the static workers that claim it.
 
-        KIP-987 (step 6) allows any worker that claims the job. Among equals the first by id receives the job.
+        KIP-987 (step 6) allows any of these workers. Here it is the one that has the fewest jobs of all kinds at that
+        time; among equals, the first by id.
         ``job_counts`` is the number of jobs that each static worker already has. Workers that receive no job are left
         out.
         """

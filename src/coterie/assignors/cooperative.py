@@ -394,7 +394,7 @@ def _unassigned_reasons(
     """Return the jobs that stay unassigned after this round, each with the reason as text for operators."""
     unassignable = {job: eligibility.unassigned_reason(job, members) for job in target_diff.unassignable_jobs}
     deferred = {
-        job: f"its worker has left the group and may return; the job waits {deferral.deadline_ms - now_ms} ms more"
+        job: f"a worker that has left the group may return; the job waits {deferral.deadline_ms - now_ms} ms more"
         for deferral in deferrals
         for job in deferral.jobs
     }

@@ -20,7 +20,8 @@ def current_deferrals(
     max_delay_ms: int,
     received_delay_ms: int,
 ) -> tuple[Deferral, ...]:
-    """Return the jobs of ``unowned`` that wait, grouped by departed member, the earliest deadline first.
+    """Return the jobs of ``unowned`` that wait for the return of a departed member, grouped by this member, the
+    earliest deadline first.
 
     Each departed member has its own delay: ``max_delay_ms`` from the ``now_ms`` of the first round without the member.
     No job waits for a static member that has returned (the member has already received all jobs that it may run), nor

@@ -89,7 +89,7 @@ GroupChange: TypeAlias = MemberJoins | MemberLeaves | MemberDrains | MemberClaim
 def apply_change(snapshot: GroupSnapshot, change: GroupChange) -> GroupSnapshot:
     """Return ``snapshot`` after ``change``, before any job moves.
 
-    A member that left is no longer in ``members``, but its jobs stay in ``configured``.
+    A member that left is no longer in ``members``, but its jobs stay in ``configured_jobs``.
     """
     members, configured = snapshot.members, snapshot.configured_jobs
     match change:

@@ -22,7 +22,7 @@ from itertools import product
 from typing import TypeAlias
 
 WorkerExtras: TypeAlias = tuple[bool, bool]
-"""Whether a worker has a connector extra, and whether it has a task extra."""
+"""Whether a worker has a connector extra (runs one connector more than the floor), and whether it has a task extra."""
 
 _AboveFloor: TypeAlias = tuple[bool, bool]
 """Whether a worker runs more connectors than the floor, and whether it runs more tasks than the floor."""
@@ -41,7 +41,9 @@ class Quotas:
     """The number of connectors and tasks that each worker should run. Sequences are in the order of the workers."""
 
     connectors_floor: int
+    """The number of connectors that each worker runs at least; with a connector extra, one more."""
     tasks_floor: int
+    """The number of tasks that each worker runs at least; with a task extra, one more."""
     task_extra_count: int
     """The number of workers that must have a task extra in the end."""
     task_surplus_by_worker: Sequence[int]
@@ -55,12 +57,13 @@ class Quotas:
     """For each worker, the combinations of extras that cost no additional stop."""
 
     def allows_extras(self, worker: int, *, connector: bool, task: bool) -> bool:
-        """Whether ``worker`` may have exactly these extras without an additional stop."""
+        """Whether ``worker`` may have exactly these extras (one connector, one task above the floor) without an
+        additional stop."""
         return (connector, task) in self.allowed_extras_by_worker[worker]
 
     def workers_with_optional_task_extra(self) -> list[int]:
-        """The workers that can have a task extra or have none, in both cases without an additional stop, if their
-        connector extra stays as it is."""
+        """The workers that can have a task extra (one task above the floor) or have none, in both cases without an
+        additional stop, if their connector extra stays as it is."""
         return [
             worker
             for worker, (connector, allowed) in enumerate(
@@ -118,9 +121,10 @@ def compute_quotas(
 def _allowed_extras_by_kind(
     worker_count_by_kind: Counter[_AboveFloor], connector_extra_count: int, task_extra_count: int
 ) -> dict[_AboveFloor, frozenset[WorkerExtras]]:
-    """Return, for each kind, the combinations of extras that occur in a distribution with the fewest stops.
+    """Return, for each kind of worker, the combinations of extras that occur in a distribution with the fewest stops.
 
-    ``worker_count_by_kind`` has the number of workers of each kind.
+    ``worker_count_by_kind`` has the number of workers of each kind: above the floor of connectors or not, above the
+    floor of tasks or not.
     """
     if connector_extra_count + task_extra_count <= worker_count_by_kind.total():
         extras_states = [(False, False), (True, False), (False, True)]

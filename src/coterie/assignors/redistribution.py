@@ -166,7 +166,8 @@ def _release_tasks(
 
 
 class _ConnectorLevels:
-    """The level of each connector: the lowest number of its tasks on a taker, if the takers are filled evenly.
+    """The level of each connector: the lowest number of its tasks on a taker (a worker below its quota of tasks), if
+    the takers are filled evenly.
 
     The next task of the connector goes to a taker with this number.
     """
@@ -187,8 +188,8 @@ class _ConnectorLevels:
             self.add_tasks(name, 0)
 
     def add_tasks(self, name: ConnectorName, task_count: int) -> None:
-        """Add ``task_count`` tasks of connector ``name``, each to a taker at the level. Other connectors are
-        ignored."""
+        """Add ``task_count`` tasks of connector ``name``, each to a taker that has the fewest of its tasks. A ``name``
+        that was not given to the constructor is ignored."""
         if name not in self.level_by_connector:
             return
         above = self._takers_above_level[name]
@@ -223,10 +224,11 @@ class _TaskReceivers:
         workers_with_optional_extra: frozenset[int],
         remaining_extras: int,
     ) -> None:
-        """Set up the takers with their ``room``, the number of tasks that each can receive without a further extra.
+        """Set up the workers in ``room`` with their room: the number of tasks that each can receive without a further
+        extra.
 
         ``remaining_extras`` of the workers in ``workers_with_optional_extra`` can receive one task above their room, as
-        their task extra. Assigned tasks are added to ``deltas``, and extras to ``has_task_extra_by_worker``.
+        their task extra. Assigned tasks are added to ``deltas``, and extras are entered in ``has_task_extra``.
         """
         self._task_counts = task_counts
         self._deltas = deltas

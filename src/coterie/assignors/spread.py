@@ -59,8 +59,8 @@ _FlowNode: TypeAlias = ConnectorName | int
 
 
 def even_out_tasks(task_counts: TaskCounts, deltas: Deltas, quotas: Quotas) -> None:
-    """Change ``deltas``, and the extras in ``quotas``, to a best spread, which has the least sum of squares. No further
-    task or connector has to stop for it."""
+    """Change ``deltas``, and the extras in ``quotas``, to a best spread: the squares of the numbers of each connector's
+    tasks on each worker have the least sum. No further task or connector has to stop for it."""
     distribution = _TaskDistribution(task_counts, deltas, quotas)
     crowded_cells = list(distribution.reducible_task_counts())
     if not crowded_cells:
@@ -90,6 +90,7 @@ class _TaskDistribution:
         self.workers = [worker for worker, delta in enumerate(deltas) if delta or worker in workers_with_tradable_extra]
         """The workers whose tasks or extras may change."""
         self.givers = {worker for worker in self.workers if quotas.task_surplus_by_worker[worker] > 0}
+        """Those of ``workers`` that ran more tasks than the floor before any task moved; the others are takers."""
 
     def reducible_task_counts(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Yield (-tasks, connector, worker) for each worker that has several tasks of a connector and may release one.
@@ -112,11 +113,13 @@ class _TaskDistribution:
         return self.task_counts[worker].get(name, 0) + self.deltas[worker].get(name, 0)
 
     def may_receive_task(self, worker: int, name: ConnectorName) -> bool:
-        """Whether ``worker`` may receive a task of ``name``: a giver only takes back what it released."""
+        """Whether ``worker`` may receive a task of ``name``: a giver, which ran more tasks than the floor, only takes
+        back tasks that it released; every other worker may receive any."""
         return worker not in self.givers or name in self.deltas[worker]
 
     def may_release_task(self, worker: int, name: ConnectorName) -> bool:
-        """Whether ``worker`` may release a task of ``name``: a taker only releases what it received."""
+        """Whether ``worker`` may release a task of ``name``: a giver, which ran more tasks than the floor, may release
+        each of its tasks; every other worker only tasks that it received."""
         return self.task_count(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
 
     def releasable_task_counts(self, worker: int) -> list[tuple[ConnectorName, int]]:
@@ -154,7 +157,7 @@ class _TaskDistribution:
     # -- arcs of the extras -------------------------------------------------------------------------------------------
 
     def task_extra_sources_of(self, worker: int) -> Iterator[int]:
-        """Yield the nodes from which ``worker`` can get a task extra.
+        """Yield the nodes of the flow graph from which ``worker`` can get a task extra (one task more than the floor).
 
         It keeps its connector extra if the node is that of the task extras, and gives its connector extra up if the
         node is that of the connector extras.
@@ -169,8 +172,8 @@ class _TaskDistribution:
             yield CONNECTOR_EXTRAS_NODE
 
     def task_extra_givers_to(self, extras_node: int) -> Iterator[int]:
-        """Yield the workers that can give up a task extra to ``extras_node``, one of the two extras nodes of the flow
-        graph.
+        """Yield the workers that can give up a task extra (one task more than the floor) to ``extras_node``, one of the
+        two extras nodes of the flow graph.
 
         To the node of the task extras, a worker gives its task extra without a return. To the node of the connector
         extras, a worker gives its task extra and gets a connector extra for it.
@@ -188,7 +191,8 @@ class _TaskDistribution:
                 yield worker
 
     def connector_extra_trader(self, extras_node: int) -> int | None:
-        """Return the first worker whose connector extra can change while its task extra stays; None if there is none.
+        """Return the first worker whose connector extra (one connector more than the floor) can change while its task
+        extra stays; None if there is none.
 
         If ``extras_node`` is the node of the connector extras, the worker gets a connector extra. Otherwise it gives
         its connector extra up.
@@ -239,7 +243,8 @@ class _TaskDistribution:
 
 
 class _FlowPotentials:
-    """The levels and offsets, and the search that adjusts them.
+    """The level of each connector and the offset of each worker and extras node, which show whether a solution of the
+    min-cost flow is a best one; and the search that adjusts them.
 
     An arc is one step of a cycle: a worker receives a task, releases a task, or gets or gives up an extra. The slack of
     an arc is the difference between the two sides of its condition; below zero, the condition fails.

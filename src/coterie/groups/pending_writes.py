@@ -3,7 +3,7 @@
 The value of a key is that of its last record in the log, without the records of open and aborted transactions. So the
 order of the records counts, and not the order in which the transactions end: a record that no transaction wrote, and a
 record of a committed transaction, override every earlier pending value of their key. Compaction follows the same rule.
-The coordinators of groups and the load of their log share it here.
+The coordinators of groups and the load of their log both use this module.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -39,7 +39,8 @@ class PendingWrites(Generic[KeyT, ValueT]):
                 yield key, producer_id, value
 
     def write(self, producer_id: int, key: KeyT, value: ValueT) -> None:
-        """The producer's transaction has written ``value``; this replaces its earlier value of the key."""
+        """Add ``value``, which the open transaction of ``producer_id`` has written for ``key``. It replaces this
+        producer's earlier pending value of the key, and comes last in the key's order."""
         values = self._values_by_key_and_producer.setdefault(key, {})
         values.pop(producer_id, None)
         values[producer_id] = value
@@ -49,8 +50,9 @@ class PendingWrites(Generic[KeyT, ValueT]):
         self._values_by_key_and_producer.pop(key, None)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> Mapping[KeyT, ValueT]:
-        """The producer's transaction has ended: drop its values. After a commit, returns the values that count from now
-        on, and drops the pending values that were written before them; after an abort, returns nothing."""
+        """The transaction of ``producer_id`` has ended: drop its pending values. After a commit, returns these values
+        by key, and also drops the pending values that other producers wrote earlier for the same keys; after an
+        abort, returns an empty mapping."""
         committed: dict[KeyT, ValueT] = {}
         for key in [key for key, values in self._values_by_key_and_producer.items() if producer_id in values]:
             values = self._values_by_key_and_producer[key]

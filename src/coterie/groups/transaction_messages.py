@@ -53,7 +53,8 @@ class TransactionState(StrEnum):
     COMPLETE_COMMIT = "CompleteCommit"
     """The last transaction was committed."""
     COMPLETE_ABORT = "CompleteAbort"
-    """The last transaction was aborted."""
+    """The last transaction was aborted; or a client with EndTxn v5 or later sent an abort without an open
+    transaction."""
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Asks which partitions are in the producer's open transaction (KIP-890)."""
+    """Asks which of ``partitions`` are not in the producer's open transaction (KIP-890)."""
 
     producer: ProducerIdAndEpoch
     partitions: frozenset[TopicPartition]

@@ -106,12 +106,14 @@ class _Turn:
 
 def on_init_producer_id(turn: _Turn, request: InitProducerId) -> None:
     """Give a producer its producer id and epoch, and abort an open transaction. A new transactional id gets
-    ``fresh_producer_id`` with epoch 0. A producer that has just started gets a greater epoch than its predecessor; one
-    that names its present epoch gets the next one (KIP-360); if no epoch is left, it gets ``fresh_producer_id`` with
-    epoch 0. A repeated request gets the same response again.
+    ``fresh_producer_id`` with epoch 0. A producer that has just started (``expected_producer`` is None) gets a greater
+    epoch than its predecessor; one that names its present epoch gets the next one (KIP-360); if no epoch is left, it
+    gets ``fresh_producer_id`` with epoch 0. A producer that names its previous producer id and epoch has repeated its
+    request: it gets the present ones again, unless a transaction is open.
 
-    :raises KafkaRefusal: INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED, when the producer names a producer id and epoch
-        that are not the present ones, and the request is no repeated one.
+    :raises KafkaRefusal: INVALID_TRANSACTION_TIMEOUT, when the requested timeout is not positive or too long;
+        PRODUCER_FENCED, when the producer names a producer id and epoch that are not the present ones, and the request
+        is no repeated one.
     """
     if not 0 < request.transaction_timeout_ms <= request.transaction_timeout_max_ms:
         raise KafkaRefusal(ErrorCode.invalid_transaction_timeout)
@@ -148,7 +150,7 @@ def on_init_producer_id(turn: _Turn, request: InitProducerId) -> None:
 
 
 def on_add_partitions(turn: _Turn, request: AddPartitions) -> None:
-    """Add partitions to the transaction. The first ones begin it, and set its timer.
+    """Add partitions to the transaction, and reply. If no transaction is open, one begins, and its timer is set.
 
     :raises KafkaRefusal: see `check_producer`.
     """
@@ -175,7 +177,7 @@ def on_add_partitions(turn: _Turn, request: AddPartitions) -> None:
 
 
 def on_verify_partitions(turn: _Turn, request: VerifyPartitions) -> None:
-    """Reply with those of the request's partitions that are not in the open transaction.
+    """Reply with those of the request's partitions that are not in the open transaction: all, if none is open.
 
     :raises KafkaRefusal: see `check_producer`.
     """
@@ -184,10 +186,11 @@ def on_verify_partitions(turn: _Turn, request: VerifyPartitions) -> None:
 
 
 def on_end_transaction(turn: _Turn, request: EndTransaction) -> None:
-    """Commit or abort the transaction. A repeated request gets the same response again.
+    """Commit or abort the transaction. A repeated request gets the same response again. An abort with ``bumps_epoch``
+    is accepted also if no transaction is open: the producer gets its next epoch.
 
-    :raises KafkaRefusal: INVALID_TXN_STATE, when no transaction is open and the request is neither a repeated one nor
-        an abort with ``bumps_epoch``; otherwise see `check_producer`.
+    :raises KafkaRefusal: INVALID_TXN_STATE, when no transaction is open and the request is neither such an abort nor a
+        repetition of the request that ended the last transaction; otherwise see `check_producer`.
     """
     written = turn.transaction.last_record
     complete = TransactionState.COMPLETE_COMMIT if request.is_commit else TransactionState.COMPLETE_ABORT
@@ -255,8 +258,8 @@ def deadline_ms(written: TransactionWritten) -> int | None:
 def check_producer(transaction: Transaction, producer: ProducerIdAndEpoch) -> TransactionWritten:
     """The state of the transactional id, if ``producer`` is its present producer.
 
-    :raises KafkaRefusal: INVALID_PRODUCER_ID_MAPPING, when the producer id is another or there is none;
-        PRODUCER_FENCED, when the epoch is another.
+    :raises KafkaRefusal: INVALID_PRODUCER_ID_MAPPING, when the transactional id has another producer id or none yet;
+        PRODUCER_FENCED, when it has this producer id, but another epoch.
     """
     written = transaction.last_record
     if written is None or written.producer.producer_id != producer.producer_id:
@@ -270,8 +273,9 @@ def check_producer(transaction: Transaction, producer: ProducerIdAndEpoch) -> Tr
 
 
 def _abort_transaction(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> ProducerIdAndEpoch:
-    """Abort the open transaction without a request of its producer. Returns the producer id and epoch that the
-    transactional id has then."""
+    """Abort the open transaction after its timeout, or because its producer or a newly started one requests a producer
+    id. The markers have the producer's next epoch. Returns the producer id and epoch that the transactional id has
+    then."""
     marker, producer = (
         _with_next_epoch(written.producer),
         _with_next_epoch_or_fresh_id(written.producer, fresh_producer_id),

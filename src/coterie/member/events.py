@@ -90,7 +90,7 @@ class WriteLogMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveCompleted:
-    """The member has ended, with or without a request that leaves the group. No effect follows."""
+    """The member has ended, with or without a request that leaves the group. No further effect follows."""
 
 
 Effect: TypeAlias = (

@@ -33,7 +33,8 @@ class FailureLog:
 
     def add(self, text: str, now_ms: int) -> str | None:
         """Store the failure ``text``. Returns the message to log, with the time for which a repeated failure has
-        lasted; None if nothing is to be logged now."""
+        lasted; None if nothing is to be logged now. If `FAILURES_MAX` other failures are stored, the one that was
+        logged longest ago is forgotten."""
         failures = self._failures
         failure = failures.get(text)
         if failure is None:

@@ -21,7 +21,7 @@ class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
 
 
 class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
-    """Sends requests to the group's coordinator (over TCP, or simulated)."""
+    """The client of the group's coordinator: sends requests to it (over TCP, or simulated)."""
 
     async def ask(self, request: RequestT_contra, /) -> ResponseT_co:
         """Send ``request`` and return its response; other requests may be in progress. If the coordinator has moved or

@@ -40,9 +40,13 @@ class SupportedAssignor:
 
     name: str
     minimum_version: int
+    """The lowest metadata version that the assignor can read."""
     maximum_version: int
+    """The highest metadata version that the assignor can read."""
     reason: int = AssignorChangeReason.NONE
+    """Why the member asks for a new target assignment; a value of `AssignorChangeReason`, or one of the assignor."""
     version: int
+    """The version of ``metadata``."""
     metadata: bytes = b""
 
 
@@ -72,11 +76,15 @@ class AssignmentToMember:
 
     jobs: Jobs
     jobs_by_epoch: Mapping[GroupEpoch, Jobs]
+    """``jobs``, by the assignment epoch in which each was assigned to the member."""
     assignment_epoch: GroupEpoch
+    """The group's assignment epoch."""
     config_offset: ConfigOffset
     """How far the worker must have read the config topic before it starts these jobs."""
     version: int = 0
+    """The version of ``metadata``."""
     metadata: bytes = b""
+    """The assignor's message to the member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +104,9 @@ class HeartbeatResponse:
     error: ConnectErrorCode = ConnectErrorCode.NONE
     message: str | None = None
     member_epoch: MemberEpoch = JOIN
+    """The member's epoch after this heartbeat, if the heartbeat was accepted."""
     heartbeat_interval_ms: int = 0
+    """The time until the next heartbeat of a member whose responses are not held."""
     assignment: AssignmentToMember | None = None
     leader: LeaderOfGroup | None = None
     session_timeout_ms: int | None = None

@@ -53,6 +53,7 @@ class DepartedDescription:
     instance_id: InstanceId | None = None
     url: WorkerUrl
     jobs: Jobs
+    """The jobs that wait for the member's return."""
     delay_left_ms: int | None
     """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no delay has begun for the member."""
     held_left_ms: int
@@ -72,7 +73,8 @@ class GroupDescription:
     assignor: str
     """The name of the selected assignor."""
     computing_member: MemberId
-    """The member that computes the target assignment now; empty if none does."""
+    """The member that was chosen to compute the target assignment and has not installed it yet; empty if there is none,
+    also while the coordinator itself computes."""
     assignment_error: str
     """The error of the last computation; empty if it succeeded."""
     leader: MemberId

@@ -5,7 +5,8 @@ from typing import NamedTuple, NewType
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
-"""Identifies a member of a group; the coordinator issues it. Empty for a worker that has no id yet."""
+"""Identifies a member of a group. In a classic group the coordinator issues it, and it is empty for a worker that has
+none yet; in a connect group the worker creates it."""
 InstanceId = NewType("InstanceId", str)
 """``group.instance.id``: identifies a static member across restarts (KIP-345)."""
 Generation = NewType("Generation", int)

@@ -1,8 +1,8 @@
 """The orders and events that a worker's member and its herder exchange, the same for each group protocol.
 
 `member` derives the events from the protocol's messages, and `herder` handles them; neither imports the other. A
-``token`` is a value that only modules of one group protocol read: for a classic group `RoundToken` or `RoundResult` of
-`wire.connect`, for a connect group the values that each message names.
+``token``, or a value in ``protocol_details``, is read only by modules of one group protocol: for a classic group it is
+a `RoundToken` or a `RoundResult` of `wire.connect`, for a connect group the values that each message names.
 """
 
 from collections.abc import Mapping
@@ -235,7 +235,7 @@ class UpdateAssignor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceHandover:
-    """The membership that a worker's process passes to the next process when it re-executes itself.
+    """The membership of a classic group that a worker's process passes to the next process when it re-executes itself.
 
     The next process continues as the same member of the group, if its first heartbeat arrives within the session
     timeout: there is no rebalance and no scheduled rebalance delay, and no job moves.
@@ -308,8 +308,8 @@ class MemberStateChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAllBeforeJoin:
-    """A rebalance has begun in a classic group with the protocol eager. This worker joins it only when it owns no job:
-    the herder stops all jobs, then sends a `SetWorkerState` with an empty ``owned``."""
+    """This worker has to join a rebalance of a classic group with the protocol eager, which it does only when it owns
+    no job: the herder stops all jobs, then sends a `SetWorkerState` with an empty ``owned``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,8 +352,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentDetails:
-    """What a connect group adds to `Assigned`, as its ``token``: the epochs of the leader, of the target assignment and
-    of the jobs, and the assignor's metadata for this worker. It is not returned to the member."""
+    """What a connect group adds to `Assigned`, as its ``protocol_details``: the epochs of the leader, of the target
+    assignment and of the jobs, and the assignor's metadata for this worker. It is not returned to the member."""
 
     leader_epoch: LeaderEpoch
     """The number of the leader's appointment."""

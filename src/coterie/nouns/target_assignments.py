@@ -59,6 +59,7 @@ class SnapshotDeparted:
     instance_id: InstanceId | None = None
     url: WorkerUrl
     jobs: Jobs
+    """The jobs that wait for the member's return, or that the next target may defer for it."""
     delay_left_ms: int | None
     """The rest of the scheduled rebalance delay, for which ``jobs`` wait; None if no assignor has deferred them yet. If
     it is 0, a target that defers jobs for this member is not valid."""
@@ -96,7 +97,9 @@ class TargetOfMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredJobs:
-    """Jobs that are assigned to no member for ``delay_ms``, so that a departed member gets them if it returns."""
+    """Jobs that are assigned to no member for ``delay_ms``, so that a departed member gets them if it returns. The
+    delay counts from the departure; if an earlier target has begun a delay for the member, from the installation of
+    this target, and it does not end later than the earlier one."""
 
     jobs: Jobs
     delay_ms: int

@@ -96,7 +96,7 @@ def test_a_member_that_is_too_slow_learns_why_it_was_removed_and_what_to_set() -
     play.wait(TIMEOUT_MS)
     refused = play.conversation.beat("w0", 1, owned=play.owned)
     assert refused.error is ConnectErrorCode.UNKNOWN_MEMBER_ID
-    assert f"it has not given back {FIRST} (1 such jobs) within 3000 ms" in (refused.message or "")
+    assert f"it has not given back {FIRST} (one of 1 jobs) within 3000 ms" in (refused.message or "")
     assert "rebalance.timeout.ms must be longer" in (refused.message or "")
     (departed,) = play.conversation.coordinator.group.departed.values()
     assert departed.reason in (refused.message or ""), "Describe has it too"

@@ -153,7 +153,8 @@ def test_an_invalid_target_is_logged_and_not_repeated(chosen: MemberDriver) -> N
     invalid = InstallAssignmentResponse(error=ConnectErrorCode.INVALID_ASSIGNMENT, message="a-0 twice")
     chosen.reply(chosen.pending(InstallRequest), invalid)
     assert chosen.logged == [
-        "The target assignment that this worker has computed was not installed: INVALID_ASSIGNMENT: a-0 twice"
+        "The target assignment that this worker has computed was not installed, and is not sent again: "
+        "INVALID_ASSIGNMENT: a-0 twice"
     ]
     chosen.end_hold()
     assert chosen.count(InstallRequest) == 0

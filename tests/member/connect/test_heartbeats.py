@@ -303,7 +303,9 @@ def test_a_coordinator_that_is_not_ready_is_asked_again_after_a_back_off(
     worker.join()
     worker.refuse(error)
     assert worker.count(HeartbeatRequest) == 0
-    assert worker.logged == [f"The group's coordinator responded to a heartbeat with {error.name}"]
+    assert worker.logged == [
+        f"The group's coordinator responded to a heartbeat with {error.name}; this worker sends another one"
+    ]
     worker.advance_clock(100)
     assert worker.heartbeat.owned == SOME
     assert worker.take_events(MembershipLost) == []

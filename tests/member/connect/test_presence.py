@@ -157,7 +157,9 @@ def test_a_join_with_an_invalid_response_is_repeated(
 ) -> None:
     worker.own()
     worker.answer(response)
-    assert worker.logged == [f"The group's coordinator sent an invalid response to a join: {why}"]
+    assert worker.logged == [
+        f"The group's coordinator sent an invalid response to a join; this worker joins again: {why}"
+    ]
     worker.advance_clock(100)
     assert worker.heartbeat.member_epoch == JOIN
     assert worker.events == []

@@ -33,8 +33,9 @@ needed because the end of a move does not request a new target."""
 
 
 class CooperativeAssignor:
-    """`ConnectAssignor` with the rules of this module. ``policy`` contains the delay for groups without a delay config,
-    and the maximum number of moves per round."""
+    """The built-in `ConnectAssignor`: it balances the jobs with as few moves as possible, respects claims and drains,
+    and defers the jobs of departed members. ``policy`` contains the delay for groups without a delay config, and the
+    maximum number of moves per round."""
 
     name = "cooperative"
     minimum_version = 0
@@ -58,8 +59,8 @@ class CooperativeAssignor:
 
 
 def cooperative_target(snapshot: GroupSnapshot, policy: RebalancePolicy) -> ComputedTarget:
-    """The target assignment for ``snapshot`` by the rules of this module. The members keep their present targets if
-    these are as good as a new placement."""
+    """The target assignment for ``snapshot`` by the rules of the assignor ``cooperative``. The members keep their
+    present targets if these are as good as a new placement of the jobs."""
     members = member_specs(snapshot)
     eligibility = Eligibility.from_members(members, snapshot.configured)
     owned = compute_ownership(snapshot, eligibility.is_eligible)

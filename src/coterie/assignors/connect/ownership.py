@@ -26,9 +26,10 @@ class Ownership:
     """The owners of the configured jobs. Each job has at most one owner."""
 
     owned_by_member: Mapping[MemberId, Jobs]
-    """The owned jobs of every member; a member without jobs has an empty value."""
+    """The jobs of every member that it runs, or that it has stopped and will start again; a member without jobs has an
+    empty value."""
     unowned: Jobs
-    """The configured jobs without an owner: in motion, waiting, or new."""
+    """The configured jobs without an owner: revoked or not received yet, waiting for a departed member, or new."""
     present_targets: Mapping[MemberId, Jobs]
     """The configured jobs in the present target of every member; each job is with one member only."""
     pending_revocations: Mapping[MemberId, Jobs]

@@ -27,21 +27,26 @@ class Placement:
     jobs_by_member: Mapping[MemberId, Jobs]
     """The jobs of every member; a member without jobs has an empty value."""
     unplaceable_jobs: Jobs
-    """The jobs that no present member may run and that are not deferred for a departed member."""
+    """The jobs that are in ``jobs_by_member`` of no member and are not deferred for a departed member: no member may
+    receive them now."""
     postponed_move_count: int
     """The number of moves that the limit of moves per round has postponed: these jobs stay on their present members."""
     depends_on_away_members: bool
-    """Whether the placement would differ if the members that are away were present: then it is computed again later."""
+    """Whether the placement would differ if the static members that have left for a short time (are away) were present:
+    then it is computed again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EligibleMembers:
-    """Which members may receive which jobs, with and without the static members that are away."""
+    """Which members may receive which jobs, with and without the members that are away: static members that have left
+    for a short time."""
 
     eligibility_with_away: Eligibility
+    """Which members may receive which jobs if those that are away count as present."""
     eligibility_without_away: Eligibility
+    """Which of the other members may receive which jobs."""
     jobs_claimed_only_by_away: Jobs
-    """The jobs that only members that are away claim: they stay where they are, or wait."""
+    """The jobs that are claimed only by members that are away: these jobs stay where they are, or wait."""
 
     @classmethod
     def from_eligibility(cls, in_group: Eligibility, away: frozenset[MemberId]) -> "EligibleMembers":
@@ -67,8 +72,8 @@ class EligibleMembers:
 
     def ineligible_jobs(self, owned: Mapping[MemberId, Jobs]) -> Revocations:
         """The ``owned`` jobs that each member must release because of claims and drains. A job that only members that
-        are away could receive is not released, unless its owner's own claims forbid it: claims hold also if no worker
-        can run the job then."""
+        have left for a short time could receive is not released, unless its owner's own claims forbid the job: claims
+        hold also if no worker can run the job then."""
         ineligible = self.eligibility_with_away.ineligible_jobs(owned)
         if self.eligibility_without_away is self.eligibility_with_away:
             return ineligible
@@ -84,8 +89,8 @@ class EligibleMembers:
         return {member: jobs for member, jobs in found.items() if jobs}
 
     def unplaceable_jobs(self, jobs: Jobs) -> Jobs:
-        """Those of ``jobs`` that no member may receive now. Members that are draining or away do not count as
-        receivers."""
+        """Those of ``jobs`` that no member may receive now. Members that drain, and static members that have left for a
+        short time, do not count as receivers."""
         return self.eligibility_without_away.unassignable_jobs(jobs) | (jobs & self.jobs_claimed_only_by_away)
 
 
@@ -100,8 +105,8 @@ def compute_placement(
 ) -> Placement:
     """The placement of all jobs except the ``deferred`` ones.
 
-    While jobs wait for departed members or for members that are away, no job moves for balance. ``order`` contains the
-    present wildcard workers; among equals, an earlier one is preferred.
+    While jobs are deferred, or a static member that has left for a short time (is away) owns jobs, no job moves for
+    balance. ``order`` contains the wildcard workers that are not away; among equals, an earlier one is preferred.
     """
     draining = eligible_members.eligibility_with_away.draining_workers
     ineligible = eligible_members.ineligible_jobs(ownership.owned_by_member)
@@ -161,12 +166,12 @@ def compute_placement(
 
 
 def swap_toward_present_targets(
-    given: Mapping[MemberId, Jobs], standing: Mapping[MemberId, Jobs]
+    given: Mapping[MemberId, Jobs], present_targets: Mapping[MemberId, Jobs]
 ) -> Mapping[MemberId, Jobs]:
     """The placement ``given`` with the same numbers of connectors, and of tasks of each connector, for each member; but
-    a job goes to the member that has it in ``standing``, as far as these numbers allow it."""
+    a job goes to the member that has it in ``present_targets``, as far as these numbers allow it."""
     every = union_of_jobs(given.values())
-    former_jobs = {member: jobs for member in given if (jobs := standing[member] & every)}
+    former_jobs = {member: jobs for member in given if (jobs := present_targets[member] & every)}
     if not former_jobs:
         return given
     room = {member: Counter(map(_exchangeable_jobs_key, jobs)) for member, jobs in given.items()}
@@ -229,8 +234,8 @@ def _jobs_of_draining_members(ownership: Ownership, draining: frozenset[MemberId
 def _depends_on_away_members(
     placed: Mapping[MemberId, Jobs], unplaceable: Jobs, eligible_members: EligibleMembers
 ) -> bool:
-    """Whether a member that is away could run a job that is unplaceable or must move, or would gain or release a job
-    for balance."""
+    """Whether a static member that has left for a short time could run a job that is unplaceable or must move, or would
+    gain or release a job for balance."""
     in_group = eligible_members.eligibility_with_away
     if in_group.assignable_jobs(unplaceable) or in_group.ineligible_jobs(placed):
         return True

@@ -10,8 +10,8 @@ from coterie.nouns.jobs import Jobs
 from coterie.nouns.target_assignments import DeferredJobs, GroupSnapshot
 
 AWAY_CHECK_INTERVAL_MS = 5_000
-"""The time until the next computation while jobs wait for a member that is away. An interval is needed because neither
-the return of such a member nor the release of a job requests a new target."""
+"""The time until the next computation while jobs wait for a static member that has left for a short time. An interval
+is needed because neither the return of such a member nor the release of a job requests a new target."""
 
 
 def compute_deferrals(snapshot: GroupSnapshot, unowned: Jobs, max_delay_ms: int) -> Mapping[MemberId, DeferredJobs]:

@@ -45,7 +45,8 @@ def encode_record(group_id: GroupId, record: GenerationWritten | OffsetRecord) -
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationWritten | OffsetRecord] | None:
     """The group id and the record of one key and value; a value None gives the tombstone. None when the key is of a
-    kind that Coterie does not write.
+    kind that Coterie does not write. An offset is always returned as `OffsetWritten`: that it is pending in a
+    transaction follows only from the header of its batch.
 
     :raises WireError: when key or value is malformed, or the version of the value is unknown.
     """

@@ -180,7 +180,8 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
 def on_join(turn: Turn, request: JoinGroup) -> None:
     """Process a JoinGroup of a new client, of one that was issued its member id, of a static member that has restarted,
-    or of a current member. The response is sent at once, or parked until the join phase ends.
+    or of a current member. The response is sent at once, or when the join phase ends. If the group is full, the
+    response is GROUP_MAX_SIZE_REACHED, and a member that sent the request is removed.
 
     :raises KafkaRefusal: for an empty group id, a session timeout outside of the limits, an unknown or replaced member
         id, no protocol in common with the members, metadata that exceeds the size limit, or too many unused member ids.
@@ -232,7 +233,8 @@ def rebalance_to_learn_protocols(turn: Turn, request: JoinGroup) -> None:
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
     """Process a JoinGroup of the current member ``member``. With unchanged protocols it counts as a repeated request in
     the sync phase, and in STABLE unless it is the leader's: the response with the current generation is sent again.
-    Every other JoinGroup is parked and starts or continues a rebalance."""
+    Every other JoinGroup is parked, that is, answered at the end of the join phase, and starts or continues a
+    rebalance."""
     group = turn.group
     phase = group.phase
     has_same_protocols = member.protocols == request.protocols
@@ -253,8 +255,9 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
 
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
-    """Reply with the member's assignment if the group is STABLE. In the sync phase park the request; the leader's
-    request ends the sync phase.
+    """Reply with the member's assignment if the group is STABLE. In the sync phase the request is parked: it gets its
+    response when the leader's request arrives, which ends the sync phase. An earlier request of the same member that is
+    parked gets REBALANCE_IN_PROGRESS.
 
     :raises KafkaRefusal: for an empty group id, an unknown or replaced member, another generation, another protocol, or
         during a join phase.
@@ -283,9 +286,9 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
 
 
 def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
-    """Write the leader's assignments, and reply to all parked SyncGroups. If the assignments exceed
-    ``generation_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and a rebalance
-    starts."""
+    """Write the leader's assignments, and reply to all parked SyncGroups, which have waited for them. If the
+    assignments exceed ``generation_size_max_bytes``, all parked SyncGroups get UNKNOWN_SERVER_ERROR, as from Kafka, and
+    a rebalance starts."""
     group = turn.group
     if sum(map(len, assignments.values())) > group.limits.generation_size_max_bytes:
         reply_to_parked_syncs(turn, ErrorCode.unknown_server_error)
@@ -296,8 +299,9 @@ def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
 
 
 def on_leave(turn: Turn, request: LeaveGroup) -> None:
-    """Remove the members that the request lists. Each member that cannot be removed has its own error code in the
-    response.
+    """Remove the members and the issued member ids that the request lists. An open join phase no longer waits for them;
+    otherwise a rebalance starts if the group now has fewer members than its generation. Each member that cannot be
+    removed has its own error code in the response.
 
     :raises KafkaRefusal: INVALID_GROUP_ID, when the group id is empty.
     """
@@ -399,7 +403,8 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def check_selected_protocol(group: Group, request: SyncGroup) -> None:
-    """Check that the protocol type and the protocol of the request, if it has them (KIP-559), are the group's.
+    """Check that the protocol type and the protocol of the request, if it has them (KIP-559), are the group's. The
+    protocol is not checked while the coordinator does not know the group's, after a load in the sync phase.
 
     :raises KafkaRefusal: INCONSISTENT_GROUP_PROTOCOL.
     """
@@ -412,9 +417,9 @@ def check_selected_protocol(group: Group, request: SyncGroup) -> None:
 
 
 def may_share_unloaded_protocol(group: Group, request: JoinGroup) -> bool:
-    """Whether this join and all members may have a protocol in common although the protocols that the coordinator knows
-    contain no such one: no join phase has ended since the last load, and a load restores only the selected protocol of
-    each member."""
+    """Whether the coordinator knows no protocol that both this join and all members offer, but the members may offer
+    further ones: no join phase has ended since the last load, and a load restores only the selected
+    protocol of each member. False if the request has no protocols or another protocol type than the group."""
     if not (group.is_unrebalanced_since_load and request.protocols and request.protocol_type == group.protocol_type):
         return False
     return not group.protocol_support.any_supported_by_all(request.protocols)

@@ -60,7 +60,7 @@ class MemberProtocol:
 class JoinGroup:
     reply_to: ReplyTo
     member_id: MemberId
-    """Empty for a client that is not a member yet, and for a static member that has restarted."""
+    """Empty for a client that has no member id yet, and for a static member that has restarted."""
     fresh_member_id: MemberId
     """``<client id>-<uuid>``, or ``<instance id>-<uuid>``: the member id that a new member gets, and that a static
     member gets when it rejoins without a member id."""
@@ -168,7 +168,9 @@ class GenerationWritten:
 
     protocol_type: str
     generation: Generation
+    """The number of the generation."""
     protocol: str | None
+    """The selected protocol; None until the leader has sent the assignments, and in a generation without members."""
     leader: MemberId | None
     """None in a generation without members."""
     written_at_ms: int
@@ -270,41 +272,44 @@ Response: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimer:
-    """The session timeout of the member has passed since its session was last renewed, by a request or by the response
-    to a parked request."""
+    """Key of the timer that fires when the member's session timeout has passed since its session was last renewed, by a
+    request or by the response to a parked request."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMemberTimer:
-    """A session timeout has passed since this member id was issued, and no client has joined with it."""
+    """Key of the timer that fires when a session timeout has passed since this member id was issued, and no client has
+    joined with it."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMemberTimer:
-    """A new member has waited for the response to its first JoinGroup for ``Limits.new_member_join_timeout_ms``."""
+    """Key of the timer that fires when a new member has waited for the response to its first JoinGroup for
+    ``Limits.new_member_join_timeout_ms``: the member is removed."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinPhaseTimer:
-    """The time of the join phase, or of the current part of its initial delay, has passed. If the join phase ends now,
-    members that have not rejoined are removed, except static members."""
+    """Key of the timer that fires when the time of the join phase, or of the current part of its initial delay, has
+    passed. If the join phase ends then, members that have not rejoined are removed, except static members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTimer:
-    """The time of the sync phase has passed: members that have not sent SyncGroup are removed."""
+    """Key of the timer that fires when the time of the sync phase has passed: members that have not sent SyncGroup are
+    removed, and a rebalance starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTimer:
-    """The time has come to remove the group's expired offsets, and the group itself if it is empty and has no offset
-    left."""
+    """Key of the timer that fires when it is time to remove the group's expired offsets, and the group itself if it is
+    empty and has no offset left."""
 
 
 TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer

@@ -25,10 +25,11 @@ def may_create_group(request: Request) -> bool:
 
 def has_room_for(group: Group, member_id: MemberId) -> bool:
     """Whether the group's size limit admits a JoinGroup of ``member_id`` (empty for a new member). Outside of a join
-    phase all members count against the limit; during a join phase those that have rejoined and absent static members.
-    Absent static members stay in the generation, so no other client gets their slots. Issued member ids that no client
-    has joined with do not count, as in Kafka: their clients may have stopped, and GROUP_MAX_SIZE_REACHED terminates a
-    client."""
+    phase a current member is always admitted, and another client if the group has fewer members than the limit. During
+    a join phase the members that have rejoined count against the limit; for a client that is no static member, also
+    the static members that have not rejoined: these stay in the generation, so no other client gets their slots.
+    Issued member ids that no client has joined with do not count, as in Kafka: their clients may have stopped, and
+    GROUP_MAX_SIZE_REACHED terminates a client."""
     size_max = group.limits.group_size_max
     if group.join_phase is None:
         return not group.members or member_id in group.members or len(group.members) < size_max
@@ -60,8 +61,9 @@ def check_metadata_size(group: Group, member_id: MemberId, offered_protocols: tu
 
 
 def on_group_full(turn: Turn, request: JoinGroup) -> None:
-    """Respond with GROUP_MAX_SIZE_REACHED, and remove the member or the issued member id of the request. If the size
-    limit was lowered below the number of members, this removes the members that rejoin last (KIP-389)."""
+    """Respond with GROUP_MAX_SIZE_REACHED, and remove the member or the issued member id of the request; an open join
+    phase no longer waits for it. If the size limit was lowered below the number of members, this removes the members
+    that rejoin last (KIP-389)."""
     group = turn.group
     if request.member_id in group.members:
         remove_member(turn, request.member_id)

@@ -39,7 +39,8 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOffset:
-    """One partition in an OffsetCommit. The broker has checked that its topic exists."""
+    """The offset of one partition in an OffsetCommit or a TxnOffsetCommit. The broker has checked that the topic
+    exists."""
 
     partition: TopicPartition
     topic_id: TopicId | None

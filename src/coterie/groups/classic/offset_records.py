@@ -82,7 +82,7 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     if not 0 <= version <= _VERSION_FLEXIBLE:
         raise WireError(
             f"the record of a committed offset has version {version}; the known versions are 0 to {_VERSION_FLEXIBLE}: "
-            "a newer version of Kafka or Coterie may have written it"
+            "a newer version of Coterie may have written it"
         )
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= _LEADER_EPOCH_VERSION_MIN else NO_LEADER_EPOCH
@@ -109,7 +109,8 @@ def _read_topic_id(reader: Reader) -> TopicId | None:
         if tag == _TOPIC_ID_TAG:
             if len(data) != _TOPIC_ID_SIZE:
                 raise WireError(
-                    f"the topic id in the record of a committed offset has {len(data)} bytes; 16 are required"
+                    f"the topic id in the record of a committed offset has {len(data)} bytes; 16 are required: the "
+                    "record is damaged"
                 )
             topic_id = TopicId(data)
     return topic_id

@@ -124,7 +124,7 @@ def valid_offsets_and_errors(
     turn: Turn, offsets: tuple[NewOffset, ...], retention_ms: int | None
 ) -> tuple[dict[TopicPartition, CommittedOffset], tuple[ErrorCode, ...]]:
     """The last valid offset of each partition in ``offsets``, and the error code of each of ``offsets``: an offset with
-    too long metadata is invalid."""
+    too long metadata is invalid (OFFSET_METADATA_TOO_LARGE), every other one is valid (NONE)."""
     errors: list[ErrorCode] = []
     valid: dict[TopicPartition, CommittedOffset] = {}
     for new_offset in offsets:
@@ -212,21 +212,23 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
-    """Remove the group's offsets of ``topic``."""
+    """Remove the group's committed and pending offsets of ``topic``."""
     for partition in partitions_with_offsets(turn.group):
         if partition.topic == topic:
             turn.write(OffsetRemoved(partition=partition))
 
 
 def on_transaction_ended(turn: Turn, event: TransactionEnded) -> None:
-    """Commit or drop the pending offsets of the transaction. No record is written: the marker is in the log."""
+    """Commit or drop the pending offsets of the transaction. No record is written: the marker is in the log. If the
+    group has no state left then, its `ExpiryTimer` is cancelled."""
     apply(turn.group, event)
     if turn.group.is_nonexistent:
         turn.cancel_timer(_EXPIRY_TIMER)
 
 
 def on_expiry_timer(turn: Turn) -> None:
-    """Remove expired offsets, then the group if it is empty and has no offset left; set the timer of the next check."""
+    """Remove expired offsets, then the group if it has no members, no issued member ids, and no committed or pending
+    offset left. If the group still exists, set the timer of the next check."""
     group = turn.group
     for partition in partitions_with_expired_offsets(group, turn.now_ms):
         turn.write(OffsetRemoved(partition=partition))
@@ -236,9 +238,9 @@ def on_expiry_timer(turn: Turn) -> None:
 
 
 def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
-    """Set the timer of the next removal of expired offsets, unless it is set or the group has no record. After a load
-    the time also depends on the group's id: if many groups that were loaded together were checked together, the broker
-    would be blocked for that long."""
+    """Set the timer of the next removal of expired offsets, unless it is set, or the group has neither a generation nor
+    offsets. Directly after a load (``is_loaded``) the time also depends on the group's id: if many groups that were
+    loaded together were checked together, the broker would be blocked for that long."""
     group = turn.group
     has_record = group.generation_record is not None or group.offsets or group.pending_offsets
     if has_record and _EXPIRY_TIMER not in group.deadlines:
@@ -247,8 +249,9 @@ def schedule_expiry_check(turn: Turn, *, is_loaded: bool = False) -> None:
 
 
 def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPartition]:
-    """The partitions whose offsets have expired at ``now_ms``, sorted; the rules are at the top of this module. A
-    partition with a pending offset, or with a topic that members read, does not expire."""
+    """The partitions whose offsets have expired at ``now_ms`` (`expires_at_ms`), sorted. In an EMPTY group all
+    partitions can expire; in a STABLE group of type `consumer` those of topics that no member reads; in any other group
+    none. A partition with a pending offset does not expire."""
     phase = group.phase
     topics_read = topics_in_use(group)
     emptied_at_ms: int | None = None
@@ -267,8 +270,8 @@ def partitions_with_expired_offsets(group: Group, now_ms: int) -> list[TopicPart
 
 
 def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retention_ms: int) -> int:
-    """When ``offset`` expires: ``retention_ms`` after its commit or, if later, after ``emptied_at_ms`` (None: this time
-    does not count); or at the time that the client requested."""
+    """When ``offset`` expires: at the time that the client requested with the commit; if the client requested none,
+    ``retention_ms`` after the commit or, if later, after ``emptied_at_ms`` (None: this time does not count)."""
     if offset.expires_at_ms is not None:
         return offset.expires_at_ms
     return max(offset.committed_at_ms, emptied_at_ms or 0) + retention_ms
@@ -294,10 +297,11 @@ def remove_group(turn: Turn) -> None:
 
 def check_committer(group: Group, request: OffsetCommit) -> None:
     """Check that the sender of ``request`` is a member of the current generation, outside of its sync phase; or that it
-    is no member (negative generation) and the group is empty.
+    sends a negative generation (it is no member) and the group is empty or does not exist.
 
-    :raises KafkaRefusal: GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or in the sync
-        phase REBALANCE_IN_PROGRESS.
+    :raises KafkaRefusal: GROUP_ID_NOT_FOUND, when the group does not exist and the generation is not negative;
+        UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID, see `check_member`; ILLEGAL_GENERATION, for another generation;
+        REBALANCE_IN_PROGRESS, in the sync phase.
     """
     if group.is_nonexistent and request.generation >= 0:
         raise KafkaRefusal(ErrorCode.group_id_not_found)
@@ -311,12 +315,12 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
 
 
 def check_transactional_committer(group: Group, request: TxnOffsetCommit) -> None:
-    """Check the sender of ``request``. Unlike in `check_committer`, a sender that sends neither member id nor
-    generation is accepted in every phase, because old versions have no such fields; and a member may commit in the
-    sync phase.
+    """Check that the sender of ``request`` is a member of the current generation, in any phase; or that it sends a
+    negative generation and the group is empty or does not exist; or that it sends no member id, no instance id and a
+    negative generation, because old versions lack these fields: such a sender is accepted in every phase.
 
-    :raises KafkaRefusal: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, or ILLEGAL_GENERATION, the latter
-        also for a group that does not exist.
+    :raises KafkaRefusal: INVALID_GROUP_ID, when the group id is empty; ILLEGAL_GENERATION, for another generation, or
+        for a generation of a group that does not exist; UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID, see `check_member`.
     """
     check_group_id(group)
     if request.generation < 0 and group.phase is Phase.EMPTY:
@@ -335,7 +339,8 @@ def partitions_with_offsets(group: Group) -> list[TopicPartition]:
 
 def topics_in_use(group: Group) -> frozenset[str] | None:
     """The topics that members read, whose offsets must stay; empty for a group without members or of another type than
-    `consumer`. None when the topics are unknown, so that all offsets must stay."""
+    `consumer`. None when the topics are unknown, because no protocol is selected or a member's metadata cannot be
+    decoded: then all offsets must stay."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.members:
         return frozenset()
     if group.protocol is None:

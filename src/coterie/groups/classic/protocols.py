@@ -19,7 +19,7 @@ class ProtocolSupport:
         """The size in bytes of the names and metadata that all members offer."""
 
     def count_member_protocols(self, offered: tuple[MemberProtocol, ...]) -> None:
-        """Count the protocols that a member offers. No protocols: they are unknown, and the member is not counted."""
+        """Count the protocols that a member offers. Empty: its protocols are unknown, and the member is not counted."""
         if offered:
             self._member_count += 1
             self._member_count_by_protocol.update(_protocol_names(offered))
@@ -39,7 +39,7 @@ class ProtocolSupport:
 
     def any_supported_by_all(self, offered: Iterable[MemberProtocol]) -> bool:
         """Whether at least one protocol of ``offered`` is offered by all members. Members whose protocols are unknown
-        are disregarded."""
+        are disregarded; without other members, every protocol counts as offered by all."""
         return any(self._member_count_by_protocol[protocol.name] == self._member_count for protocol in offered)
 
     def __eq__(self, other: object) -> bool:

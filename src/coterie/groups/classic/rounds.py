@@ -25,8 +25,9 @@ from coterie.wire.errors import ErrorCode
 
 
 def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
-    """Add the client of ``request`` as a new member ``member_id`` and park its JoinGroup. The first member of an empty
-    group opens the initial join phase; every other one starts or continues a rebalance."""
+    """Add the client of ``request`` as a new member ``member_id``, park its JoinGroup until the join phase ends, and
+    set its `NewMemberTimer`. The first member of an empty group opens the initial join phase; every other one starts or
+    continues a rebalance."""
     group = turn.group
     assert member_id not in group.members, "a new member id is unused"
     is_first = group.phase is Phase.EMPTY
@@ -79,8 +80,9 @@ def open_initial_join_phase(turn: Turn) -> None:
 
 
 def start_or_continue_rebalance(turn: Turn) -> None:
-    """Open a join phase unless one is open, and end it at once if all members have joined. The initial join phase is
-    ended by its timer only."""
+    """Open a join phase unless one is open; the SyncGroups that wait for assignments get REBALANCE_IN_PROGRESS then. If
+    all members have joined and every issued member id was used, end the join phase at once; the initial one is ended by
+    its timer only."""
     group = turn.group
     if group.join_phase is None:
         reply_to_parked_syncs(turn, ErrorCode.rebalance_in_progress)
@@ -107,8 +109,8 @@ def rebalance_after_removal(turn: Turn) -> None:
 
 def complete_join_phase(turn: Turn) -> None:
     """Remove the members that have not rejoined, except static members (`Member.stays_when_absent`); then write the
-    next generation, reply to all parked JoinGroups and begin the sync phase. If all remaining members are static and
-    absent, the join phase continues instead."""
+    next generation, reply to all parked JoinGroups and begin the sync phase. If no member is left, write a generation
+    without members. If all remaining members are static and absent, the join phase continues instead."""
     group = turn.group
     for member_id in sorted(group.members.keys() - group.parked_joins.keys()):
         if not group.members[member_id].stays_when_absent:
@@ -152,8 +154,8 @@ def select_protocol(group: Group) -> str:
 
 
 def remove_member(turn: Turn, member_id: MemberId) -> None:
-    """Remove a member, its timers and its parked requests, which get UNKNOWN_MEMBER_ID. The caller starts the
-    rebalance."""
+    """Remove a member, its timers and its requests that wait for a response, which get UNKNOWN_MEMBER_ID. If the member
+    was the leader, the group has no leader until the next join phase ends. The caller starts the rebalance."""
     group = turn.group
     group.remove_from_members(member_id)
     parked_join = group.parked_joins.pop(member_id, None)
@@ -170,7 +172,8 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_join_phase_timer(turn: Turn) -> None:
-    """End the join phase; or extend it, if it is the initial one and members have joined since its last extension."""
+    """End the join phase; or extend it, if it is the initial one, members have joined since its last extension, and
+    time for extensions is left."""
     join_phase = turn.group.join_phase
     assert join_phase is not None, "the timer of a join phase runs only during the join phase"
     if join_phase.is_initial and join_phase.has_new_member and join_phase.delay_extensions_left_ms > 0:
@@ -190,8 +193,8 @@ def on_join_phase_timer(turn: Turn) -> None:
 
 
 def reply_to_parked_syncs(turn: Turn, error: ErrorCode) -> None:
-    """Reply to all parked SyncGroups, with the member's assignment if ``error`` is NONE and with ``error`` otherwise,
-    and renew the sessions of their members."""
+    """Reply to all parked SyncGroups, which wait for the leader's assignments, with the member's assignment if
+    ``error`` is NONE and with ``error`` otherwise, and renew the sessions of their members."""
     group = turn.group
     for member_id, reply_to in group.parked_syncs.items():
         turn.reply(

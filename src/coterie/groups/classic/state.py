@@ -157,7 +157,7 @@ class Group:
         """Members of this generation that have not sent their SyncGroup; they are removed when `SyncTimer` fires.
         Without the static members that missed the join phase."""
         self.deadlines: dict[TimerKey, int] = {}
-        """The time, in ms, of each timer that is set."""
+        """For each timer that is set, the point of time in ms at which it fires."""
 
     def add_member(self, member_id: MemberId, member: Member) -> Member:
         """Add ``member`` with the id ``member_id``, and return it."""
@@ -213,8 +213,8 @@ class Group:
 
     @property
     def has_only_offsets(self) -> bool:
-        """Whether the group has offsets or pending offsets, but had no generation since it began, and has no members
-        now."""
+        """Whether the group has committed or pending offsets, but no generation in its log, no members, no issued
+        member ids and no join phase."""
         has_more = self.generation_record or self.members or self.pending_join_members or self.join_phase
         return bool(self.offsets or self.pending_offsets) and not has_more
 

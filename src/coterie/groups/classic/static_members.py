@@ -42,7 +42,8 @@ from coterie.wire.errors import ErrorCode
 def on_static_rejoin(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     """Process a JoinGroup without a member id, whose instance id belongs to the member ``former_id``. The client
     becomes a member under a new id in place of ``former_id``: requests with ``former_id`` get FENCED_INSTANCE_ID from
-    now on."""
+    now on. If the group is STABLE and the vote selects the same protocol, the client gets the current generation at
+    once; otherwise the JoinGroup is parked and a rebalance starts or continues."""
     group = turn.group
     new_id = request.fresh_member_id
     phase, former_leader = group.phase, group.leader
@@ -83,8 +84,9 @@ def write_new_member_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> No
 
 
 def replace_static_member(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
-    """Replace the member ``former_id`` by a new member with the request's ``fresh_member_id`` and values. Parked
-    requests of ``former_id`` get FENCED_INSTANCE_ID. If ``former_id`` was the leader, the new member is the leader."""
+    """Replace the member ``former_id`` by a new member with the request's ``fresh_member_id`` and values. Requests of
+    ``former_id`` that wait for a response get FENCED_INSTANCE_ID. If ``former_id`` was the leader, the new member is
+    the leader."""
     group = turn.group
     new_id = request.fresh_member_id
     assert new_id not in group.members, "a new member id is unused"

@@ -1,7 +1,7 @@
 """The summary of an event for a trace: the event's name, member and generation, and the number of its elements.
 
-It omits the elements themselves: the sender determines the size of an assignment, a subscription or an offset's
-metadata, and a trace keeps hundreds of events, those of refused requests too.
+The summary omits the elements themselves: the sender determines the size of an assignment, a subscription or an
+offset's metadata, and a trace keeps hundreds of events, those of refused requests too.
 """
 
 from coterie.groups.classic.messages import (

@@ -24,13 +24,14 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import Jobs
 
 WAITING_INTERVAL_MS = 200
-"""The interval of the heartbeats of a member that waits for a job or has one to give back, if they are not held."""
+"""The heartbeat interval that responses give to a member that waits for a job or has one to give back."""
 
 
 def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) -> None:
     """Finish a step: appoint a leader and begin a computation where that is due; move the sender of ``request`` towards
-    its target, and respond to it, or hold the response if it would contain no news and ``may_hold`` is True; and send
-    news to the members whose heartbeats are held. ``request`` is None if the step has no heartbeat to respond to."""
+    its target, and respond to it, or hold the response (send it later) if it would contain no news and ``may_hold`` is
+    True; and send news to the members whose heartbeats are held. ``request`` is None if the step has no heartbeat to
+    respond to."""
     group = turn.group
     # Most steps are heartbeats that change nothing. What is decided for a group that has its target stays as it is.
     if request is None or turn.changes_group or group.needs_target:
@@ -58,7 +59,8 @@ def end_step(turn: Turn, request: Heartbeat | None, *, may_hold: bool = True) ->
 
 
 def update_leader_and_computation(turn: Turn) -> None:
-    """Appoint a leader if there is none, write the group record, and begin a computation if one is due."""
+    """Appoint a leader if no present member is one, write the group record if it changes, choose another member to
+    compute if the chosen one has become unable, and begin a computation if one is due."""
     group = turn.group
     if group.metadata is not None or group.members:
         turn.appoint_leader()
@@ -96,7 +98,7 @@ def can_assigned_jobs_change(group: Group, member_id: MemberId) -> bool:
 def move_member_toward_target(turn: Turn, request: Heartbeat) -> None:
     """Change the assignment of the sender of ``request`` by the next step towards its target. The current assignment is
     written if it changes. It is also written if the response contains a job that the sender has not reported, so that
-    the number of this request is in the log."""
+    the number of this request is in the log. The timer for the jobs that the sender has to give back is updated."""
     group = turn.group
     member_id = request.member_id
     session = group.sessions[member_id]
@@ -149,7 +151,7 @@ def has_received_every_response(group: Group, request: Heartbeat) -> bool:
 
 
 def repeats_join(group: Group, request: Heartbeat) -> bool:
-    """Whether ``request`` is a join of a member that has joined and has received no target."""
+    """Whether ``request`` is a join of a member that has already joined, and has received no target since."""
     return request.member_epoch == JOIN == group.currents[request.member_id].member_epoch
 
 
@@ -168,7 +170,8 @@ def response_contents_for(group: Group, member_id: MemberId) -> ResponseContents
 
 def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseContents) -> None:
     """Send the response to ``request``, with these ``contents``. Fields whose values the member has received, or has
-    itself sent in ``request``, are left out, unless ``request`` is a join or has all fields."""
+    itself sent in ``request``, are left out, unless ``request`` is a join or has all fields. A longer session timeout
+    in the response applies to the member at once."""
     group = turn.group
     member_id = request.member_id
     session, current = group.sessions[member_id], group.currents[member_id]
@@ -269,8 +272,8 @@ def leader_in_response(group: Group) -> LeaderOfGroup:
 def renew_session(turn: Turn, member_id: MemberId) -> None:
     """Renew the member's session: it ends a session timeout from now.
 
-    The timer is set only if it would fire too late. A timer that fires before the session ends is set again then: once
-    for each session timeout, instead of once for each heartbeat.
+    The timer is set only if it is not set, or would fire too late. A timer that fires before the session ends is set
+    again then: once for each session timeout, instead of once for each heartbeat.
     """
     group = turn.group
     session, timer = group.sessions[member_id], SessionTimer(member_id=member_id)

@@ -13,8 +13,9 @@ DEFAULT_SERVER_ASSIGNOR = "cooperative"
 
 
 def common_assignor(members: Collection[MemberMetadata]) -> str | None:
-    """The client-side assignor that all ``members`` support; among several, the one with the best sum of the members'
-    preferences, then the first by name. None if there is no such assignor."""
+    """The client-side assignor that all ``members`` support. Among several, the one with the smallest sum of its
+    positions in the members' lists, which are ordered by preference; then the first by name. None if there is no such
+    assignor."""
     names = [[assignor.name for assignor in member.client_assignors] for member in members]
     if not names:
         return None

@@ -58,8 +58,10 @@ _LISTED_MEMBERS_MAX = 10
 
 
 def begin_computation_if_due(turn: Turn) -> None:
-    """Begin a computation if a new target is needed and none is being computed. If a pause or the interval since the
-    last computation has not ended yet, set the timer of its end instead."""
+    """Begin a computation if a new target is needed, none is being computed, and a member is present. If a pause or the
+    interval since the last computation has not ended yet, set the timer of its end instead. An assignor of the
+    coordinator computes if the members have no client-side assignor in common. If they have one, but no member can be
+    chosen, the coordinator's assignor of the same name computes; if it has none, computations pause."""
     group = turn.group
     if not (isinstance(group.computation, NoComputation) and group.needs_target and group.has_present_member()):
         return
@@ -86,8 +88,9 @@ def begin_computation_if_due(turn: Turn) -> None:
 
 
 def assignor_and_able_members(group: Group) -> tuple[str | None, list[MemberId]]:
-    """The client-side assignor of the group, and the present members that can compute with it: they read the metadata
-    versions of all members. None and no members if the members have no client-side assignor in common."""
+    """The client-side assignor of the group, and the members that can compute with it: they read the metadata versions
+    of all members, and are no static members that have left for a short time. None and no members if the members have
+    no client-side assignor in common."""
     members = group.members_in_joining_order()
     name = common_assignor(members)
     if name is None:
@@ -104,7 +107,7 @@ def no_able_member_error(group: Group, name: str) -> str:
     listed = ", ".join(ranges[:_LISTED_MEMBERS_MAX]) + (", …" if len(ranges) > _LISTED_MEMBERS_MAX else "")
     return (
         f"no present member's assignor {name} reads the metadata versions of all members ({listed}); restart the "
-        "workers with an older version of the assignor, or start one that reads all these versions"
+        "workers with an older version of the assignor, or start a worker whose assignor reads all these versions"
     )
 
 
@@ -130,24 +133,24 @@ def end_choice_of_unable_member(turn: Turn) -> None:
 
 
 def computation_limit_ms(group: Group, member_id: MemberId) -> int:
-    """How long the member may take to install a target, from when it was chosen."""
+    """The time in ms that the member has to install a target, counted from the choice of this member."""
     return min(group.settings.computation_timeout_ms, group.members[member_id].rebalance_timeout_ms)
 
 
 def next_computation_at_ms(group: Group, idle: NoComputation) -> int:
-    """The earliest time of the next computation: after the pause in ``idle``, and after the minimum interval since the
-    end of the last computation (``assignment_interval_ms``)."""
+    """The earliest point of time for the next computation: after the pause in ``idle``, and after the minimum interval
+    since the end of the last computation (``assignment_interval_ms``). 0 if neither applies."""
     earliest = 0 if idle.not_before_ms is None else idle.not_before_ms
     if group.computed_at_ms is None:
         return earliest
     return max(earliest, group.computed_at_ms + group.settings.assignment_interval_ms)
 
 
-def choose_computing_member(group: Group, covering: Sequence[MemberId]) -> MemberId | None:
-    """The member that is to compute: the leader, else the member that joined first. Only ``covering`` members, whose
+def choose_computing_member(group: Group, able_members: Sequence[MemberId]) -> MemberId | None:
+    """The member that is to compute: the leader, else the member that joined first. Only ``able_members``, whose
     assignor reads the metadata of all members, can be chosen; those whose computation failed are skipped. None if no
     member is left."""
-    left = [member_id for member_id in covering if member_id not in group.failed_members]
+    left = [member_id for member_id in able_members if member_id not in group.failed_members]
     if group.leader in left:
         return group.leader
     return left[0] if left else None
@@ -243,7 +246,8 @@ def make_snapshot_member(group: Group, metadata: MemberMetadata, name: str) -> S
 
 def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
     """Respond to ``request`` with the state of the group, if its sender is the member that was chosen to compute the
-    target assignment.
+    target assignment. If the sender has prepared before, and can no longer read the metadata of all members, it gets
+    the earlier state again.
 
     :raises ConnectRefusal: when the request is not valid, or its sender was not chosen.
     """
@@ -264,22 +268,25 @@ def on_prepare_assignment(turn: Turn, request: PrepareAssignment) -> None:
 
 
 def check_was_chosen_to_compute(group: Group, member_id: MemberId) -> None:
-    """Check that the member with this id was chosen to compute the target assignment.
+    """Check that the member with this id was chosen to compute the target assignment, and its computation has not
+    ended.
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when it was not, or has ended.
     """
     match group.computation:
         case MemberChosen(member_id=chosen) | MemberComputing(member_id=chosen) if chosen == member_id:
             return
         case _:
             raise ConnectRefusal(
-                ConnectErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} was not chosen to compute the assignment"
+                ConnectErrorCode.UNKNOWN_MEMBER_ID,
+                f"member {member_id} does not compute the assignment: it was not chosen, or its computation has ended",
             )
 
 
 def on_install_assignment(turn: Turn, request: InstallAssignment) -> None:
     """Install the target that the chosen member computed, if the request answers the last Prepare and the target is
-    valid. If the member's assignor has failed or the target is not valid, another member is chosen.
+    valid. If the member's assignor has failed or the target is not valid, another member is chosen; the response has
+    the error INVALID_ASSIGNMENT only for an invalid target.
 
     :raises ConnectRefusal: when the request is not valid, or answers no computation that is in progress.
     """
@@ -291,13 +298,16 @@ def on_install_assignment(turn: Turn, request: InstallAssignment) -> None:
     check_was_chosen_to_compute(group, request.member_id)
     computation = group.computation
     if not isinstance(computation, MemberComputing):
-        raise ConnectRefusal(ConnectErrorCode.UNKNOWN_MEMBER_ID, "ConnectGroupPrepareAssignment must be sent first")
+        raise ConnectRefusal(
+            ConnectErrorCode.UNKNOWN_MEMBER_ID,
+            f"member {request.member_id} must send ConnectGroupPrepareAssignment before ConnectGroupInstallAssignment",
+        )
     built = computation.snapshot
     if request.group_epoch != built.group_epoch:
         raise ConnectRefusal(
             ConnectErrorCode.INVALID_ASSIGNMENT,
             f"the assignment is for the group epoch {request.group_epoch}, and the last response to "
-            f"ConnectGroupPrepareAssignment had {built.group_epoch}",
+            f"ConnectGroupPrepareAssignment had {built.group_epoch}; it is not installed",
         )
     if request.assignor_error:
         fail_computation(
@@ -344,7 +354,8 @@ def on_target_computed(turn: Turn, event: TargetComputed) -> None:
 
 def install_target(turn: Turn, target: ComputedTarget, built: GroupSnapshot) -> None:
     """Write the target that was computed from the snapshot ``built``, defer jobs for departed members, and end the
-    computation. Members that have left since, and jobs that are no longer configured, are dropped."""
+    computation. Members that have left since, and jobs that are no longer configured, are dropped; members that have
+    joined since get an empty target. If the target orders a next computation, its timer is set."""
     group = turn.group
     epoch, configured = built.group_epoch, group.configured_jobs
     new_ids = new_static_id_by_former_id(group, built)

@@ -16,8 +16,9 @@ from coterie.nouns.ids import MemberId
 
 def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
     """Called when a client has closed a connection. Members that sent their last heartbeat on this connection must send
-    another one within their grace, unless that heartbeat announced the next process of the worker (``resumes``). A
-    heartbeat that is held on this connection is dropped, because no response can be sent."""
+    another one within their connection grace (a time of some seconds), or are removed, unless that heartbeat announced
+    the next process of the worker (``resumes``). A heartbeat that is held on this connection is dropped, because no
+    response can be sent."""
     group = turn.group
     for member_id in event.member_ids:
         session = group.sessions.get(member_id)
@@ -35,8 +36,8 @@ def on_connection_closed(turn: Turn, event: ConnectionClosed) -> None:
 
 
 def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
-    """Called when the member's connection has ended. If the member has a grace, store a `ConnectionClosure`, and set
-    the timer of the grace."""
+    """Called when the member's connection has ended. If the member has a connection grace, the time within which it
+    must send a request on another connection, store a `ConnectionClosure`, and set the timer of the grace."""
     group = turn.group
     grace_ms = group.settings.limited_connection_grace_ms(group.members[member_id].connection_grace_ms)
     if not grace_ms:
@@ -57,8 +58,9 @@ def begin_connection_grace(turn: Turn, member_id: MemberId) -> None:
 
 
 def on_connection_grace_over(turn: Turn, member_id: MemberId) -> None:
-    """Remove the member, which has sent no request since its connection was closed: its process has ended. The member
-    stays if the connections of several members were closed together, as described at the top of this module."""
+    """Called when the member has sent no request within its grace after its connection was closed. Remove the member:
+    its process has ended. The member stays if at least two members, and at least half of the group, lost their
+    connections within one grace: then a proxy may have ended."""
     group = turn.group
     closed = group.closures[member_id]
     together = sum(abs(one.closed_at_ms - closed.closed_at_ms) <= closed.grace_ms for one in group.closures.values())

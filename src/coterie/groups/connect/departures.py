@@ -11,8 +11,9 @@ from coterie.nouns.target_assignments import DeferredJobs
 
 
 def release_held_jobs(turn: Turn, member_id: MemberId) -> None:
-    """Called when the session of a departed member would have ended: its worker runs no job any more, so its held jobs
-    are free. The departed member is forgotten if no job is deferred for it."""
+    """Called when the session of a departed member would have ended, or its leave has arrived: its worker runs no job
+    any more, so the jobs that were held for it are free for other members. The departed member is forgotten if no job
+    is deferred for it."""
     departed = turn.group.departed[member_id]
     if departed.jobs:
         turn.write(replace(departed, held=NO_JOBS))
@@ -21,8 +22,9 @@ def release_held_jobs(turn: Turn, member_id: MemberId) -> None:
 
 
 def defer_jobs(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> None:
-    """Defer the jobs of ``deferred`` for the departed member. A delay that has begun never becomes longer. If the delay
-    is already over, a new target is needed: the group epoch rises."""
+    """Defer the jobs of ``deferred`` for the departed member: until the delay is over, no member gets them. The delay
+    counts from the departure, and a delay that has begun never becomes longer. If the delay is already over, a new
+    target is needed: the group epoch rises."""
     if departed.deadline_ms is None:
         deadline_ms = departed.left_at_ms + deferred.delay_ms
     else:
@@ -37,7 +39,7 @@ def defer_jobs(turn: Turn, departed: MemberDeparted, deferred: DeferredJobs) -> 
 
 
 def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
-    """End the deferral of the jobs of a departed member. If the departed member holds no jobs either, forget it."""
+    """End the deferral of the jobs of a departed member. If no job may still run on its worker either, forget it."""
     if not departed.held:
         forget_departed_member(turn, departed.member_id)
     elif departed.jobs:
@@ -46,7 +48,8 @@ def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
 
 
 def forget_departed_member(turn: Turn, member_id: MemberId) -> None:
-    """Remove a departed member: it has returned, or no job waits for it, and no job may still run on its worker."""
+    """Remove the record and the timers of a departed member. Called when it has returned or has left with LEAVE, when
+    no job is deferred for it and none may still run on its worker, and when the group is removed."""
     turn.write(DepartedRemoved(member_id=member_id))
     turn.cancel_timer(HeldJobsTimer(member_id=member_id))
     turn.cancel_timer(RebalanceDelayTimer(member_id=member_id))

@@ -51,7 +51,8 @@ def on_describe_group(turn: Turn, request: DescribeGroup) -> None:
 
 
 def computing_member(group: Group) -> MemberId:
-    """The member that computes the target assignment now; NO_MEMBER if none does."""
+    """The member that was chosen to compute the target assignment, and has not installed it yet; NO_MEMBER if there is
+    none, or the coordinator itself computes."""
     match group.computation:
         case MemberChosen(member_id=member_id) | MemberComputing(member_id=member_id):
             return member_id
@@ -60,8 +61,8 @@ def computing_member(group: Group) -> MemberId:
 
 
 def describe_member(group: Group, member_id: MemberId) -> DescribedMember:
-    """The member in a ConnectGroupDescribe response: its metadata, its state, its jobs, and which other members still
-    hold jobs of its target."""
+    """The member in a ConnectGroupDescribe response: its metadata, its state, its jobs, and on which other members,
+    also departed ones, jobs of its target may still run."""
     current, target = group.currents[member_id], group.targets[member_id].target.jobs
     awaited: dict[MemberId, list[Job]] = {}
     for job in target - current.assigned:

@@ -27,16 +27,18 @@ def schedule_expiry(turn: Turn) -> None:
 
 
 def delete_group(turn: Turn, request: DeleteGroup) -> None:
-    """Delete the group and its configs, if it has no members and no job may still run on a departed member.
+    """Delete the group and its configs.
 
-    :raises ConnectRefusal: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+    :raises ConnectRefusal: GROUP_ID_NOT_FOUND, when the group has neither a group record nor configs; NON_EMPTY_GROUP,
+        when it has members, or jobs may still run on a departed member.
     """
     group = turn.group
     if group.is_nonexistent:
         raise ConnectRefusal(ConnectErrorCode.GROUP_ID_NOT_FOUND, f"there is no connect group {group.group_id}")
     if group.members:
         raise ConnectRefusal(
-            ConnectErrorCode.NON_EMPTY_GROUP, f"group {group.group_id} has {len(group.members)} members"
+            ConnectErrorCode.NON_EMPTY_GROUP,
+            f"group {group.group_id} has {len(group.members)} members; only a group without members can be deleted",
         )
     held_until_ms = max((one.held_until_ms for one in group.departed.values() if one.held), default=0)
     if held_until_ms:

@@ -22,8 +22,9 @@ from coterie.nouns.target_assignments import TargetOfMember
 
 
 def on_loaded(turn: Turn) -> None:
-    """Remove the remains of an incomplete step, and set the timers. Each member gets a full session, and a full
-    rebalance timeout if it has jobs to give back."""
+    """If the log has only some records of the last step, remove or complete what they describe, and increase the group
+    epoch; then set the timers. Each member gets a full session, and a full rebalance timeout if it has jobs to give
+    back."""
     group = turn.group
     # A replayed log may contain targets that were written in part and restored by an earlier load.
     rebuild_target_owners(group)
@@ -76,8 +77,8 @@ def has_partial_target(group: Group) -> bool:
 
 
 def targets_differ_from_configured(group: Group) -> bool:
-    """Whether the target assignment belongs to the present group epoch and does not contain exactly the configured
-    jobs."""
+    """Whether the target assignment belongs to the present group epoch, and its jobs, with the deferred and the
+    unplaceable ones, are not exactly the configured jobs."""
     metadata = group.metadata
     if metadata is None or metadata.assignment_epoch < metadata.group_epoch:
         return False

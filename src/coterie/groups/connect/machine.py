@@ -130,7 +130,7 @@ def respond_or_refuse(turn: Turn, request: Request) -> None:
 
 
 def on_request(turn: Turn, request: Request) -> None:
-    """Pass ``request`` to the function for its kind.
+    """Pass ``request`` to the function for its kind, then finish the step if the request may have changed the group.
 
     :raises ConnectRefusal: when the request is refused; no record has been written in this case.
     """
@@ -166,9 +166,9 @@ def on_request(turn: Turn, request: Request) -> None:
 
 
 def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
-    """Process a heartbeat (K848C, "Request Handling").
+    """Process a heartbeat: a join, a leave, or a heartbeat of a member (K848C, "Request Handling").
 
-    :raises ConnectRefusal: when it is refused; a refused heartbeat does not renew the session.
+    :raises ConnectRefusal: when the heartbeat is refused; it does not renew the session then.
     """
     if repeat_response_if_nothing_changed(turn, request):
         return
@@ -278,7 +278,7 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
             turn.set_timer(key, group.sessions[member_id].ends_at_ms)  # heartbeats have renewed the session
         case SessionTimer(member_id=member_id):
             timeout_ms = group.members[member_id].session_timeout_ms
-            reason = f"it sent no request that was accepted for {timeout_ms} ms (its session timeout)"
+            reason = f"for {timeout_ms} ms (its session timeout) it sent no request that the coordinator accepted"
             remove_member(turn, member_id, may_run=False, waits=True, reason=reason)
         case RevocationTimer(member_id=member_id):
             remove_member(turn, member_id, may_run=True, waits=True, reason=late_revocation_reason(turn, member_id))

@@ -50,9 +50,12 @@ NO_TOPIC_ID = bytes(16)
 
 
 def on_join(turn: Turn, request: Heartbeat) -> None:
-    """Add the sender of ``request`` to the group, or let it join again.
+    """Add the sender of ``request`` to the group, or let it join again, or let it take the place of the static member
+    with its instance id, if that has left for a short time.
 
-    :raises ConnectRefusal: when the group cannot accept it, or the request is older than one that was processed.
+    :raises ConnectRefusal: UNRELEASED_INSTANCE_ID, when another member has the instance id and has not left;
+        STALE_REQUEST, when the request is older than one that was processed; another code when the group cannot accept
+        the sender.
     """
     group = turn.group
     member_id = request.member_id
@@ -70,14 +73,16 @@ def on_join(turn: Turn, request: Heartbeat) -> None:
     else:
         raise ConnectRefusal(
             ConnectErrorCode.UNRELEASED_INSTANCE_ID,
-            f"the instance id {request.instance_id} belongs to the member {holder}, which has not left; it is free at "
-            f"the end of its session ({group.members[holder].session_timeout_ms} ms after its last heartbeat)",
+            f"the instance id {request.instance_id} belongs to the member {holder}, which has not left; the instance "
+            f"id is free at the end of that member's session ({group.members[holder].session_timeout_ms} ms after its "
+            "last heartbeat)",
         )
 
 
 def join_as_new_member(turn: Turn, request: Heartbeat) -> None:
     """Add the sender of ``request`` as a new member; the group epoch rises. If the sender is a departed member that
-    returns, the new metadata contain the jobs that were deferred for it (``former``).
+    returns, the new metadata contain the jobs that were deferred for it (``former``), and the departed member is
+    forgotten. The first present member of the group begins the initial rebalance delay.
 
     :raises ConnectRefusal: when the group cannot accept it.
     """
@@ -138,7 +143,7 @@ def on_rejoin(turn: Turn, request: Heartbeat) -> None:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_INSTANCE_ID,
             f"member {member_id} joined with the instance id {before.instance_id}, and joins again with "
-            f"{request.instance_id}; another instance id needs another member id",
+            f"{request.instance_id}; restart the worker, so that it joins with another member id",
         )
     metadata = metadata_from_join(turn, request)
     check_assignors(group, metadata)
@@ -217,8 +222,8 @@ def returning_member(group: Group, request: Heartbeat) -> MemberDeparted | None:
 
 
 def metadata_from_join(turn: Turn, request: Heartbeat) -> MemberMetadata:
-    """The metadata in ``request``, a join. Both epochs are the group epoch before this step; the caller replaces
-    them."""
+    """The metadata in ``request``, a join, with the group's session timeout. ``group_epoch`` and ``joined_epoch`` are
+    the group epoch before this step; the caller replaces them."""
     group = turn.group
     assert request.rebalance_timeout_ms is not None
     return MemberMetadata(
@@ -244,8 +249,8 @@ def metadata_from_join(turn: Turn, request: Heartbeat) -> MemberMetadata:
 
 
 def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
-    """Take over the metadata that a heartbeat of a member changes. The group epoch rises if they affect the target, or
-    if an assignor gives a reason for a new one.
+    """Store the metadata that a heartbeat of a member changes. The group epoch rises if the changes affect the target,
+    or if an assignor gives a reason for a new target.
 
     :raises ConnectRefusal: UNSUPPORTED_ASSIGNOR, when the new assignors do not fit the group; FENCED_INSTANCE_ID, when
         the instance id is not the member's. All of the request is refused then.
@@ -328,8 +333,9 @@ def store_new_target_reasons(turn: Turn, request: Heartbeat) -> None:
 
 
 def store_configured_jobs(turn: Turn, request: Heartbeat) -> None:
-    """Store the configured jobs that the leader reports; the group epoch rises if the jobs have changed. A report of
-    another member is ignored, and so is a report with a lower config offset than the same leader's last report."""
+    """Store the configured jobs that the leader reports. The group epoch rises if the jobs differ from those of an
+    earlier report. A report of another member is ignored, and so is a report that equals the same leader's last one or
+    has a lower config offset. If the group has no leader, one is appointed first."""
     group = turn.group
     reported = request.configured
     if reported is None:
@@ -362,10 +368,12 @@ def store_configured_jobs(turn: Turn, request: Heartbeat) -> None:
 
 
 def on_leave(turn: Turn, request: Heartbeat) -> None:
-    """Let a member leave: its jobs have stopped. With LEAVE they are assigned to others at once; with LEAVE_BRIEFLY
-    they wait for the scheduled rebalance delay, and a static member even stays in the group until its session ends.
+    """Let a member leave: its jobs have stopped. With LEAVE the next target gives them to other members. With
+    LEAVE_BRIEFLY the jobs of a dynamic member are deferred by the scheduled rebalance delay, and a static member stays
+    in the group, with its target, until its session ends.
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, or STALE_REQUEST.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when the group has no such member and no such departed member;
+        STALE_REQUEST, when the request is older than one that was processed.
     """
     group = turn.group
     member_id = request.member_id
@@ -402,8 +410,8 @@ def on_leave(turn: Turn, request: Heartbeat) -> None:
 
 
 def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
-    """A member that the coordinator has removed leaves: its worker runs no job any more, so its held jobs are free.
-    With the epoch -1 it does not return, so no job waits for it either.
+    """Process the leave of a member that is no longer in the group: its worker runs no job any more, so the jobs that
+    were held for it are free. With LEAVE the member does not return, so its jobs are no longer deferred either.
 
     :raises ConnectRefusal: when the request is older than one that was processed.
     """
@@ -420,9 +428,9 @@ def on_leave_of_departed_member(turn: Turn, request: Heartbeat) -> None:
 
 
 def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool, reason: str) -> None:
-    """Remove a member; the group epoch rises. If its jobs may still run on its worker (``may_run``), they stay held
-    until its session would have ended. If the group ``waits`` for the member's return, its jobs are deferred.
-    ``reason`` is for its worker and for operators."""
+    """Remove a member; the group epoch rises. If its jobs may still run on its worker (``may_run``), no other member
+    gets them until its session would have ended. If the group ``waits`` for the member's return, its jobs are deferred.
+    A held heartbeat of the member gets UNKNOWN_MEMBER_ID. ``reason`` is for its worker and for operators."""
     group = turn.group
     metadata, current, session = group.members[member_id], group.currents[member_id], group.sessions[member_id]
     held = current.held_jobs if may_run else NO_JOBS
@@ -459,7 +467,8 @@ def member_to_remove(group: Group, request: RemoveMember) -> MemberId:
     """The member that ``request`` removes: if the request has an instance id, the static member with this instance id;
     otherwise the member with the request's member id.
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID, if another member has the instance id.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when there is no such member; FENCED_INSTANCE_ID, when the request has
+        both ids, and another member has the instance id.
     """
     if request.instance_id is None:
         check_member(group, request.member_id)
@@ -508,7 +517,7 @@ def check_request_number(request: Heartbeat, last: int) -> None:
     """Check that ``request`` is newer than the request with the number ``last``, the last one that was processed. A
     request without a number (0) passes.
 
-    :raises ConnectRefusal: STALE_REQUEST.
+    :raises ConnectRefusal: STALE_REQUEST, when it is not newer.
     """
     if request.request_number and request.request_number <= last:
         raise ConnectRefusal(
@@ -522,13 +531,13 @@ def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: Membe
     """Check that the group can work with the assignors in ``metadata``, those of a new member or of a member with new
     metadata. ``instead_of`` is the member that a new member replaces; its assignors do not count.
 
-    :raises ConnectRefusal: UNSUPPORTED_ASSIGNOR.
+    :raises ConnectRefusal: UNSUPPORTED_ASSIGNOR, when it cannot.
     """
     name = metadata.server_assignor
     if name is not None and name not in group.settings.server_assignors:
         known = ", ".join(group.settings.server_assignors) or "none"
         raise ConnectRefusal(
-            ConnectErrorCode.UNSUPPORTED_ASSIGNOR, f"the coordinator has no assignor {name}; it has: {known}"
+            ConnectErrorCode.UNSUPPORTED_ASSIGNOR, f"the coordinator has no assignor {name}; its assignors: {known}"
         )
     replaced = [group.members[one] for one in {metadata.member_id, instead_of} if one in group.members]
     others = group.offers - Counter(map(offered_assignor_versions, replaced))
@@ -538,9 +547,10 @@ def check_assignors(group: Group, metadata: MemberMetadata, *, instead_of: Membe
 
 
 def check_config_topic(group: Group, request: Heartbeat) -> None:
-    """Check that a member that joins reads the config topic of the group's leader.
+    """Check that a member that joins reads the config topic of the group's leader. Passes if one of the two topics is
+    unknown, or the member is the leader.
 
-    :raises ConnectRefusal: INVALID_REQUEST, when it reads another topic.
+    :raises ConnectRefusal: INVALID_REQUEST, when the member reads another topic.
     """
     known, topic_id = group.configured, request.config_topic_id
     if known is None or topic_id is None or group.leader in (None, request.member_id):

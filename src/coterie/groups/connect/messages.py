@@ -43,7 +43,8 @@ class GroupState(StrEnum):
     EMPTY = "Empty"
     """The group has no members."""
     ASSIGNING = "Assigning"
-    """The group epoch is greater than the assignment epoch: a target assignment has to be computed."""
+    """The group epoch is greater than the assignment epoch, and a leader has reported the configured jobs: a target
+    assignment has to be computed."""
     RECONCILING = "Reconciling"
     """A member has not reached its target assignment."""
     STABLE = "Stable"
@@ -79,17 +80,24 @@ class Heartbeat:
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
+    """The assignor of the coordinator that the member names instead of assignors of its own."""
     client_assignors: tuple[SupportedAssignor, ...] | None = None
+    """The member's own assignors, in its order of preference."""
     owned: Jobs | None = None
     """The jobs that the worker owns. A job that is not in it has stopped there."""
     url: WorkerUrl | None = None
     name: str | None = None
+    """The worker's name for operators."""
     config_offset: ConfigOffset | None = None
+    """How far the worker has read the config topic."""
     config_topic_id: bytes | None = None
     """The topic id of the worker's config topic, 16 bytes."""
     configured: ConfiguredJobs | None = None
+    """The configured jobs; only the leader sends them."""
     claims: Claims | None = None
+    """The only jobs that the worker may run, or that it may run any job."""
     draining: bool | None = None
+    """Whether the worker must give all its jobs to other members."""
     max_wait_ms: int = 0
     """How long the response may be held while there is no news."""
     connection_grace_ms: int | None = None
@@ -150,7 +158,7 @@ class InstallAssignment:
     group_epoch: GroupEpoch
     """The group epoch of the response to PrepareAssignment."""
     assignor_error: int = 0
-    """The assignor's error; 0 if it computed a target."""
+    """The assignor's error code; 0 if it computed a target."""
     target: ComputedTarget
     repeated_members: frozenset[MemberId] = frozenset()
     """Members that the request lists more than once."""
@@ -178,7 +186,8 @@ class DescribeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveMember:
-    """An operator removes a member. Its jobs stay held until its session would have ended."""
+    """An operator removes a member. Its jobs may still run, so no other member gets them until its session would have
+    ended."""
 
     reply_to: ReplyTo
     member_id: MemberId
@@ -272,6 +281,7 @@ class ConfiguredWritten:
     """The configured jobs, as the leader has reported them (key version 4)."""
 
     group_epoch: GroupEpoch
+    """The group epoch at the end of the step that wrote this record."""
     config_topic_id: bytes
     leader_epoch: LeaderEpoch
     """The leader epoch of the leader that sent them."""
@@ -320,6 +330,7 @@ class TargetWritten:
 
     member_id: MemberId
     assignment_epoch: GroupEpoch
+    """The group epoch for which the target was computed; `NO_EPOCH` before the member's first target."""
     target: TargetOfMember
 
 
@@ -333,7 +344,8 @@ class TargetRemoved:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
     """The current assignment of a member (key version 7): it may run the jobs in ``assigned``. The jobs in ``pending``
-    were revoked, and the member has not given them back. ``job_epochs`` has the job epoch of all these jobs."""
+    were revoked, and the member has not given them back. ``job_epochs`` has all these jobs, by the assignment epoch at
+    which each was assigned to the member (its job epoch)."""
 
     member_id: MemberId
     member_epoch: MemberEpoch
@@ -367,7 +379,8 @@ class ConfigsWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDeparted:
-    """A member that has left while jobs are deferred for it or may still run on it (key version 9)."""
+    """A member that has left, or was removed, while jobs are deferred for it (kept unassigned in case it returns) or
+    may still run on it (key version 9)."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -500,62 +513,64 @@ class ComputeTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimer:
-    """The member's session has ended: no request of it was accepted for a session timeout."""
+    """Key of the timer that fires when the member's session may have ended: no request of it was accepted for a session
+    timeout. Heartbeats do not move the timer; it is set again if the session has been renewed meanwhile."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationTimer:
-    """The member has not given back revoked jobs within its rebalance timeout."""
+    """Key of the timer that fires when the member has not given back revoked jobs within its rebalance timeout."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseHoldTimer:
-    """The longest time for which the response to the member may be held has passed."""
+    """Key of the timer that fires when the longest time for which the response to the member may be held has passed."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionGraceTimer:
-    """A member's connection was closed, and within the connection grace no request of the member has arrived on another
-    connection."""
+    """Key of the timer that fires when a member's connection was closed, and within the connection grace no request of
+    the member has arrived on another connection."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldJobsTimer:
-    """The session of a departed member would have ended now. So its worker runs no job any more: the jobs that are held
-    for it become free."""
+    """Key of the timer that fires when the session of a departed member would have ended. So its worker runs no job any
+    more: the jobs that are held for it become free."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceDelayTimer:
-    """The scheduled rebalance delay of a departed member has ended."""
+    """Key of the timer that fires when the scheduled rebalance delay of a departed member has ended."""
 
     member_id: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextComputationTimer:
-    """A target assignment may be computed now: the initial delay, the interval between two computations, or the pause
-    after failed ones has ended; or the next target is due (`ComputedTarget.next_in_ms`)."""
+    """Key of the timer that fires when a target assignment may be computed: the initial delay, the interval between two
+    computations, or the pause after failed ones has ended; or the next target is due (`ComputedTarget.next_in_ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationTimeoutTimer:
-    """The member that was chosen to compute the target assignment has not installed one in time."""
+    """Key of the timer that fires when the member that was chosen to compute the target assignment has not installed
+    one in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTimer:
-    """The group has had no members for the retention time."""
+    """Key of the timer that fires when the group has had no members for the retention time: the group is removed."""
 
 
 TimerKey: TypeAlias = (

@@ -180,5 +180,5 @@ def read_configs(reader: Reader) -> dict[str, str]:
     configs = dict(found)
     if len(configs) < len(found):
         name = next(name for name, count in Counter(name for name, _ in found).items() if count > 1)
-        raise WireError(f"the configs of a group contain the name {name!r} twice")
+        raise WireError(f"the configs of a group contain the name {name!r} twice: the record of the group is damaged")
     return configs

@@ -383,7 +383,7 @@ def _value_reader(data: bytes) -> Reader:
     if version != VALUE_VERSION:
         raise WireError(
             f"the record of a connect group has version {version}; the only known version is {VALUE_VERSION}: a newer"
-            " version of coterie may have written it"
+            " version of Coterie may have written it"
         )
     return reader
 

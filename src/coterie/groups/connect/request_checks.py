@@ -11,8 +11,8 @@ from coterie.nouns.jobs import Jobs
 ASSIGNORS_MAX = 16
 """The maximum number of assignors of one member: each is stored with the member."""
 METADATA_SIZE_MAX = 64 * 1024
-"""The maximum of one sum: the size in bytes of a member's metadata for all its assignors, plus the length of its ids,
-URL, name and assignor names."""
+"""The maximum size in bytes of a member's ids, URL and name, and of the names and metadata of all its assignors,
+together."""
 CLAIMS_MAX = 10_000
 """The maximum number of jobs that one member claims: they are stored with the member, and each computing member
 receives those of all members."""
@@ -23,7 +23,8 @@ CLAIMS_SIZE_MAX = 1024 * 1024
 def check_heartbeat(group: Group, request: Heartbeat) -> None:
     """Check the fields of a heartbeat.
 
-    :raises ConnectRefusal: INVALID_REQUEST, for a field with an invalid value, or a join without a required field.
+    :raises ConnectRefusal: INVALID_REQUEST, for a field with an invalid value or above its size limit, for assignors of
+        both kinds, or for a join without a required field or with owned jobs.
     """
     # A message is built only for a refusal: building all of them takes as long as all other checks together.
     if not group.group_id:
@@ -110,7 +111,8 @@ def _check_assignors(assignors: tuple[SupportedAssignor, ...]) -> None:
 def check_computing_request(group: Group, request: PrepareAssignment | InstallAssignment) -> None:
     """Check the group, the member and the epochs of a request that the computing member sends.
 
-    :raises ConnectRefusal: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
+    :raises ConnectRefusal: INVALID_REQUEST, for an empty id or a negative member epoch; GROUP_ID_NOT_FOUND;
+        UNKNOWN_MEMBER_ID, when the sender is not in the group; FENCED_MEMBER_EPOCH, when it has another member epoch.
     """
     _require(bool(group.group_id), "the request has an empty group id")
     _require(bool(request.member_id), "the request has an empty member id")
@@ -122,14 +124,15 @@ def check_computing_request(group: Group, request: PrepareAssignment | InstallAs
     if request.member_epoch != epoch:
         raise ConnectRefusal(
             ConnectErrorCode.FENCED_MEMBER_EPOCH,
-            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}",
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}; the "
+            "request must be sent again with the present member epoch",
         )
 
 
 def check_member(group: Group, member_id: MemberId) -> None:
     """Check that the member is in the group.
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when it is not.
     """
     if member_id not in group.members:
         departed = group.departed.get(member_id)
@@ -145,7 +148,8 @@ def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
     """Check that the sender may commit or fetch offsets: a member with its member epoch; or a client that is not a
     member, for a commit only while the group has no members (KIP-848).
 
-    :raises ConnectRefusal: UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH.
+    :raises ConnectRefusal: UNKNOWN_MEMBER_ID, when the sender is neither; STALE_MEMBER_EPOCH, when the member has
+        another member epoch.
     """
     if request.member_epoch < JOIN and not (group.members if request.is_commit else request.member_id):
         return
@@ -154,7 +158,8 @@ def check_offset_request(group: Group, request: CheckOffsetRequest) -> None:
     if request.member_epoch != epoch:
         raise ConnectRefusal(
             ConnectErrorCode.STALE_MEMBER_EPOCH,
-            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}",
+            f"the request has the member epoch {request.member_epoch}, and member {request.member_id} has {epoch}; the "
+            "request must be sent again with the present member epoch",
         )
 
 

@@ -37,9 +37,9 @@ def late_revocation_reason(turn: Turn, member_id: MemberId) -> str:
     """Why the member is removed: it has not given back jobs within its rebalance timeout. For the member's worker, and
     for the operator."""
     group = turn.group
-    oldest = group.sessions[member_id].revocations[0]
+    unreleased = group.sessions[member_id].revocations[0].unreleased_jobs
     return (
-        f"it has not given back {next(iter(oldest.unreleased_jobs))} ({len(oldest.unreleased_jobs)} such jobs) within "
+        f"it has not given back {next(iter(unreleased))} (one of {len(unreleased)} jobs) within "
         f"{group.members[member_id].rebalance_timeout_ms} ms; the worker's rebalance.timeout.ms must be longer than a "
         "stop of its jobs takes (task.shutdown.graceful.timeout.ms)"
     )

@@ -46,14 +46,16 @@ class ConnectGroupSettings:
         return {key: str(value) for key, value in values.items() if value is not None}
 
     def response_hold_ms(self, max_wait_ms: int, session_timeout_ms: int, member_grace_ms: int) -> int:
-        """How long the response to a heartbeat may be held, in ms: ``max_wait_ms``, which the heartbeat allows, but no
-        longer than a sixth of the session timeout and, if the member has a connection grace, than half of that."""
+        """How long the response to a heartbeat may be held while it has no news, in ms: ``max_wait_ms``, which the
+        heartbeat allows, but no longer than a sixth of the session timeout and, if the member has a connection grace,
+        than half of that."""
         wait_ms = min(max_wait_ms, session_timeout_ms // _HOLD_PARTS_OF_SESSION)
         grace_ms = self.limited_connection_grace_ms(member_grace_ms)
         return min(wait_ms, grace_ms // 2) if grace_ms else wait_ms
 
     def limited_connection_grace_ms(self, member_grace_ms: int) -> int:
-        """The grace after the end of a member's connection: the member's own setting, limited by the group's."""
+        """How long after the end of its connection a member may go without a request, in ms, before it is removed: the
+        member's own setting, limited by the group's. 0: the end of the connection has no effect."""
         return min(self.connection_grace_ms, member_grace_ms)
 
 

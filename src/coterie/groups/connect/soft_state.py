@@ -51,6 +51,7 @@ class NewTargetReason:
     """Why a member asks for a new target assignment."""
 
     reason: int
+    """The assignor's code for the reason; never `AssignorChangeReason.NONE`."""
     group_epoch: GroupEpoch
     """The group epoch that the request has caused: a computation for an older epoch has not received the reason."""
 
@@ -83,7 +84,7 @@ class ConnectionClosure:
 
     closed_at_ms: int
     grace_ms: int
-    """The member's grace by the configs at that time."""
+    """The member's connection grace, by the configs at that time: how long it had to send another request."""
     group_size: int
     """The number of members at that time."""
 
@@ -135,6 +136,7 @@ class Session:
     config_offset: ConfigOffset = ConfigOffset(-1)
     """How far the worker has read the config topic."""
     config_topic_id: bytes | None = None
+    """The topic id of the worker's config topic, 16 bytes; None if the member has not sent it."""
     connection: ConnectionState = NotConnected()
     held_heartbeat: Heartbeat | None = None
     """The heartbeat whose response is held."""

@@ -64,7 +64,7 @@ class Group:
         self._broker_settings = broker_settings
         # hard state: written to the log
         self.metadata: GroupMetadata | None = None
-        """None for a group that does not exist."""
+        """The last group record; None for a group that does not exist or has only configs."""
         self.configured: ConfiguredWritten | None = None
         """None before the first leader has reported the configured jobs."""
         self.members: dict[MemberId, MemberMetadata] = {}
@@ -108,7 +108,7 @@ class Group:
         self.reasons: dict[MemberId, dict[str, NewTargetReason]] = {}
         """Reasons that no computation with a result has received yet, by member and assignor."""
         self.deadlines: dict[TimerKey, int] = {}
-        """The time, in ms, of each timer that is set."""
+        """For each timer that is set, the point of time in ms at which it fires."""
 
     @property
     def group_epoch(self) -> GroupEpoch:
@@ -134,10 +134,12 @@ class Group:
 
     @property
     def configured_jobs(self) -> Jobs:
+        """The configured jobs in the last report of a leader; empty before the first one."""
         return self.configured.configured.jobs if self.configured is not None else NO_JOBS
 
     @property
     def config_offset(self) -> ConfigOffset:
+        """The config offset of the last report of a leader; -1 before the first one."""
         return self.configured.configured.config_offset if self.configured is not None else ConfigOffset(-1)
 
     @property

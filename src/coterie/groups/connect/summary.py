@@ -1,7 +1,7 @@
 """The summary of an event for a trace: the event's name, member and epoch, and the number of its elements.
 
-It omits the elements themselves: the sender determines the size of its metadata and of its jobs, and a trace keeps
-hundreds of events, those of refused requests too.
+The summary omits the elements themselves: the sender determines the size of its metadata and of its jobs, and a trace
+keeps hundreds of events, those of refused requests too.
 """
 
 from coterie.groups.connect.messages import (

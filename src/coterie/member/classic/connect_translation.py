@@ -38,8 +38,8 @@ def to_member_report(
 def to_worker_assignments(
     computed: ComputedAssignments, *, leader: MemberId, leader_url: WorkerUrl
 ) -> Mapping[MemberId, WorkerAssignment]:
-    """The assignments that this leader sends, by member id. With a config mismatch they contain Connect's error
-    CONFIG_MISMATCH."""
+    """The assignments that this leader sends, by member id. They contain Connect's error CONFIG_MISMATCH if this leader
+    has read less of the config log than another member (``computed.has_config_mismatch``)."""
     error = AssignmentErrorCode.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentErrorCode.NO_ERROR
     return {
         other: WorkerAssignment(

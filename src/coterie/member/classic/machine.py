@@ -183,7 +183,9 @@ def on_response(turn: Turn, event: ResponseReceived[Response]) -> None:
         case SyncSent() as syncs, SyncResponse() as response:
             on_sync_response(turn, syncs, response)
         case asked, response:
-            raise AssertionError(f"the response to {asked} has the wrong type {type(response).__name__}")
+            raise AssertionError(
+                f"the response to {asked} has the wrong type {type(response).__name__}: this is a bug in Coterie"
+            )
 
 
 def on_failed_request(turn: Turn, event: RequestFailed) -> None:
@@ -223,7 +225,8 @@ def take_request_in_flight(turn: Turn, id_: RequestId) -> AwaitingResponse | InF
 
 
 def on_timer(turn: Turn, timer: Timer) -> None:
-    """Process a timer. The deadline is checked, because the timer may have been moved or cancelled."""
+    """Process a timer. Its deadline is checked, because the timer may have been moved or cancelled; only a heartbeat is
+    sent without this check."""
     member, now_ms = turn.member, turn.now_ms
     match timer, member.round:
         case "heartbeat", _:

@@ -18,7 +18,7 @@ class JoinRequest:
 
     group_id: GroupId
     member_id: MemberId
-    """Empty for the first join: the coordinator then issues a member id."""
+    """Empty while this worker has no member id, or has none any more: the coordinator then issues one."""
     instance_id: InstanceId | None = None
     """The instance id of a static member, which stays a member after its process has ended until its session ends
     (KIP-345). None for a dynamic member, also in the other requests."""
@@ -43,7 +43,7 @@ class JoinResponse:
     leader: MemberId = MemberId("")
     member_id: MemberId = MemberId("")
     metadata_by_member: Mapping[MemberId, bytes] | None = None
-    """The metadata of all members, by member id; empty unless this member is the leader."""
+    """The metadata of all members, by member id; None or empty unless this member is the leader."""
     instance_id_by_member: Mapping[MemberId, InstanceId] = field(default_factory=dict)
     """The instance ids of those members in ``metadata_by_member`` that are static."""
     skip_assignment: bool = False
@@ -81,6 +81,7 @@ class HeartbeatRequest:
 
     group_id: GroupId
     member_id: MemberId
+    """Empty in the request that asks for a member of a previous process of this static worker."""
     instance_id: InstanceId | None = None
     generation: Generation
 

@@ -37,8 +37,8 @@ def permanent_error_reason(member: Member, error: ErrorCode) -> str | None:
             )
         case ErrorCode.fenced_instance_id:
             return (
-                f"Another worker of the group {settings.group_id} has started with this worker's "
-                f"group.instance.id={settings.instance_id} and has replaced it in the group: set another "
+                f"Another process has joined the group {settings.group_id} with this worker's "
+                f"group.instance.id={settings.instance_id} and has replaced this process in the group: set another "
                 "group.instance.id for each worker, and run only one process of each worker"
             )
         case _:

@@ -61,7 +61,7 @@ def expect_next_round(turn: Turn) -> None:
 
 
 def set_heartbeat_timer(turn: Turn) -> None:
-    """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further round is
+    """Set the timer of the next heartbeat, one interval from now: the shorter interval while a further rebalance is
     expected."""
     member, settings = turn.member, turn.member.settings
     interval_ms = settings.heartbeat_interval_ms
@@ -91,7 +91,8 @@ def send_heartbeat(turn: Turn) -> None:
 
 
 def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
-    """Process the response to a heartbeat: renew the lease, request a round, or end the membership."""
+    """Process the response to a heartbeat: renew the lease and confirm an ordered leadership check, request a round, or
+    end the membership. After an error that a retry may mend, only log the error."""
     member = turn.member
     assert isinstance(member.place, InGroup)
     match response.error:
@@ -114,7 +115,12 @@ def on_heartbeat_response(turn: Turn, in_flight: InFlight[HeartbeatRequest], res
         case error if (reason := permanent_error_reason(member, error)) is not None:
             lose_membership_permanently(turn, reason)
         case error:
-            turn.emit(WriteLogMessage(text=f"The group's coordinator responded to a heartbeat with {error.name}"))
+            turn.emit(
+                WriteLogMessage(
+                    text=f"The group's coordinator responded to a heartbeat with {error.name}; this worker sends the "
+                    "next heartbeat as usual"
+                )
+            )
 
 
 def on_confirm_leadership(turn: Turn, token: int) -> None:
@@ -128,7 +134,8 @@ def on_confirm_leadership(turn: Turn, token: int) -> None:
 
 def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> None:
     """Confirm that this worker is the leader, if the herder has asked for it and this heartbeat, which was accepted,
-    was sent after that, in the generation that this worker leads. If it was sent before, send the next one at once."""
+    was sent after that, in the generation that this worker leads. If the heartbeat was sent before the herder asked,
+    send the next one at once."""
     member, check = turn.member, turn.member.leadership_check
     assert isinstance(member.place, InGroup)
     if check is None or not member.is_leader or in_flight.request.generation != member.place.generation:
@@ -141,8 +148,8 @@ def _confirm_leadership(turn: Turn, in_flight: InFlight[HeartbeatRequest]) -> No
 
 
 def renew_lease(turn: Turn, in_flight: InFlight[Request]) -> None:
-    """Extend the lease: it ends ``Lease.duration_ms`` after the answered request was sent. The stored failures are
-    cleared."""
+    """Extend the lease, the time in which this worker may run its jobs: it ends ``Lease.duration_ms`` after the
+    answered request was sent. The stored failures are cleared."""
     member = turn.member
     member.failures.clear()
     place = member.place

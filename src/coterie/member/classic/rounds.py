@@ -75,8 +75,9 @@ def on_set_worker_state(member: Member, event: SetWorkerState) -> None:
 
 
 def join_if_due(turn: Turn) -> None:
-    """Begin a round if one is requested and nothing prevents it: no back-off, no running round, and no job that must
-    stop first. A static member without a member id first checks for a prior member."""
+    """Begin a round (JoinGroup, then SyncGroup) if one is requested and nothing prevents it: no back-off, no running
+    round, and no job that must stop first. In an eager group, the herder is first ordered to stop all jobs. A static
+    member without a member id first asks whether the group has a member of its previous process."""
     member = turn.member
     match member.round:
         case _ if member.ending is not None:
@@ -319,7 +320,10 @@ def decode_member_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMe
     try:
         return decode_metadata(data)[1]
     except WireError as error:
-        text = f"The metadata of member {other} cannot be decoded, so this rebalance assigns nothing to it: {error}"
+        text = (
+            f"The metadata of member {other} cannot be decoded, so this rebalance assigns nothing to that member; "
+            f"check that all workers run compatible versions: {error}"
+        )
         turn.emit(WriteLogMessage(text=text, warns=True))
         return None
 
@@ -378,7 +382,9 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
     decoded is discarded, and the member joins again."""
     if not data:
         lose_membership(
-            turn, "the leader assigned nothing to this worker, because it could not decode this worker's metadata"
+            turn,
+            "the leader assigned nothing to this worker, probably because the leader could not decode this worker's "
+            "metadata; check that all workers run compatible versions",
         )
         rejoin_after_backoff(turn)
         return

@@ -28,7 +28,8 @@ NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
 """The member id of a worker that has none."""
 NEXT_ROUND_MARGIN_MS = 1_000
-"""How long after the grace period of stops a further round is still expected."""
+"""How long a further round is still expected after the time in which revoked jobs must stop
+(``task.shutdown.graceful.timeout.ms``) has passed."""
 PARKED_TIMEOUT_MARGIN_MS = 5_000
 """How much longer than the rebalance timeout a member waits for the response to a join or sync, as in Kafka's
 clients."""
@@ -36,9 +37,9 @@ JOIN_HOLD_MAX_MS = 2_000
 """The longest time that a join waits for revoked jobs to stop. If stops take 0.1 to 2 s, waiting saves a round and
 stops no other job."""
 STATIC_JOIN_HOLD_MAX_MS = 500
-"""The same in a group with protocol static. Its leader revokes a job again that a member is still stopping, and no
-other job instead, so an early join stops no other job. Waiting only makes jobs that stop at about the same time share a
-round, while none of them runs."""
+"""The longest time that a join waits for revoked jobs to stop in a group with protocol static. Its leader revokes a job
+again that a member is still stopping, and no other job instead, so an early join stops no other job. Waiting only makes
+jobs that stop at about the same time share a round, while none of them runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class MemberSettings:
 
     @property
     def lease(self) -> Lease:
-        """How this worker's session timeout is divided."""
+        """The durations that follow from this worker's session timeout."""
         return Lease(self.session_timeout_ms)
 
     @property
@@ -264,8 +265,11 @@ class Member:
         self.request_ids = map(RequestId, count(1))
 
         self.place: Presence = NeverInGroup()
+        """Whether this worker is in the group, with its member id, generation, assignment and lease."""
         self.round: Round = AwaitingWorkerState()
+        """How far the current join and sync are."""
         self.ending: Ending | None = None
+        """None while this member may join and stay in the group."""
 
         self.worker_state = SetWorkerState(config_offset=ConfigOffset(-1), owned=NO_JOBS)
         """The worker state that the next join contains: the last ``SetWorkerState`` of the herder, with

@@ -88,7 +88,8 @@ def send_install(turn: Turn, group_epoch: GroupEpoch, error: int, target: Comput
 
 
 def on_prepare_response(turn: Turn, response: PrepareAssignmentResponse) -> None:
-    """Process the response to ConnectGroupPrepareAssignment: order the computation, try again, or give up."""
+    """Process the response to ConnectGroupPrepareAssignment: order the herder to compute; after FENCED_MEMBER_EPOCH,
+    send the request again after the next accepted heartbeat; after another error, end the computation."""
     member = turn.member
     match response:
         case PrepareAssignmentResponse(error=ConnectErrorCode.NONE, snapshot=snapshot) if snapshot is not None:
@@ -106,7 +107,8 @@ def on_prepare_response(turn: Turn, response: PrepareAssignmentResponse) -> None
 
 
 def on_install_target(turn: Turn, order: InstallTarget) -> None:
-    """Install the target that the herder has computed. The order is ignored when that computation has ended."""
+    """Send the target that the herder has computed, or the failure of its assignor, to the coordinator. If that
+    computation has ended, this is only logged."""
     match turn.member.computation:
         case Computing(token=token) if token == order.token:
             error = ASSIGNOR_FAILED if order.target is None else 0
@@ -115,8 +117,8 @@ def on_install_target(turn: Turn, order: InstallTarget) -> None:
             send_install(turn, token.group_epoch, error, order.target or ComputedTarget(members={}))
         case _:
             turn.log(
-                "The target assignment that this worker has computed is not used, because the coordinator no longer "
-                "waits for it"
+                "The target assignment that this worker has computed is not used, because the coordinator has ordered "
+                "another computation since, or this worker has lost its membership"
             )
 
 
@@ -133,7 +135,7 @@ def on_install_response(turn: Turn, in_flight_target: InstallSent, response: Ins
             member.computation = to_install_due(in_flight_target)
         case _:
             turn.log(
-                "The target assignment that this worker has computed was not installed: "
+                "The target assignment that this worker has computed was not installed, and is not sent again: "
                 f"{error_text(response.error, response.message)}"
             )
 

@@ -52,7 +52,9 @@ _NO_ASSIGNMENT = AssignmentToMember(
 
 
 def send_heartbeat_if_due(turn: Turn) -> None:
-    """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step.
+    """Send a heartbeat if one is due, or if something must be reported at once. Called at the end of each step. A
+    worker outside the group joins with it as soon as no job is owned; if the herder ordered it to leave and rejoin, the
+    request that leaves the group is sent first.
 
     A heartbeat whose response may be held is followed by another one on the same connection, which ends the hold. No
     third one is sent before the response to the first one has arrived: so jobs that stop within the time that a request
@@ -134,7 +136,8 @@ def on_heartbeat_response(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
         case _:
             # STALE_REQUEST among others: nothing is stopped, and the next heartbeat contains all fields.
             turn.log_failure(
-                f"The group's coordinator responded to a heartbeat with {error_text(response.error, response.message)}"
+                "The group's coordinator responded to a heartbeat with "
+                f"{error_text(response.error, response.message)}; this worker sends another one"
             )
             schedule_heartbeat_retry(turn, at_once=error is ConnectErrorCode.STALE_REQUEST)
 
@@ -148,8 +151,9 @@ def on_older_heartbeat_response(turn: Turn, sent_at_ms: int, response: Heartbeat
 
 def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatResponse) -> None:
     """Process the response to a heartbeat that the coordinator has accepted: renew the lease, report a changed
-    assignment to the herder, and set the time of the next heartbeat. If the response contains a
-    `invalid_response_error`, the membership is lost; a worker outside the group tries to join again."""
+    assignment to the herder, confirm an ordered leadership check, begin a computation if this member was chosen, and
+    set the time of the next heartbeat. If the response contradicts itself (`invalid_response_error`), the membership is
+    lost, or a worker outside the group tries to join again. If the lease has already ended, the membership is lost."""
     member = turn.member
     before = member.place
     reason = invalid_response_error(before, response)
@@ -157,7 +161,9 @@ def on_heartbeat_accepted(turn: Turn, sent: HeartbeatSent, response: HeartbeatRe
         lose_membership(turn, f"the coordinator sent an invalid response: {reason}")
         return
     if reason is not None:
-        turn.log_failure(f"The group's coordinator sent an invalid response to a join: {reason}")
+        turn.log_failure(
+            f"The group's coordinator sent an invalid response to a join; this worker joins again: {reason}"
+        )
         schedule_heartbeat_retry(turn, at_once=False)
         return
     if isinstance(before, NotInGroup):
@@ -305,8 +311,8 @@ def emit_assignment_if_changed(turn: Turn, before: NotInGroup | InGroup) -> bool
 
 
 def emit_state_change(turn: Turn) -> None:
-    """Emit the member state if it has changed. `MembershipLost` is the event for a member that is not in the group any
-    more."""
+    """Emit the member state if it differs from the last one that the herder received. `MembershipLost` is the event for
+    a member that is not in the group any more."""
     member = turn.member
     if member.rebalance_state is not member.reported_state:
         member.reported_state = member.rebalance_state

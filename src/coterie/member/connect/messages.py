@@ -37,20 +37,29 @@ class HeartbeatRequest:
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
+    """The assignor of the coordinator that this worker names instead of assignors of its own."""
     client_assignors: tuple[SupportedAssignor, ...] | None = None
+    """The worker's own assignors, the preferred one first."""
     owned: Jobs | None = None
     """The jobs that the worker owns. A job that is not in it has stopped there."""
     url: WorkerUrl | None = None
     name: str | None = None
+    """The worker's name for operators."""
     config_offset: ConfigOffset | None = None
+    """How far the worker has read the config topic."""
     config_topic_id: bytes | None = None
     """The topic id of the worker's config topic, 16 bytes."""
     configured: ConfiguredJobs | None = None
+    """The configured jobs; only the leader sends them."""
     claims: Claims | None = None
+    """The only jobs that the worker may run, or that it may run any job."""
     draining: bool | None = None
+    """Whether the worker must give all its jobs to other members."""
     max_wait_ms: int = 0
     """How long the coordinator may hold the response while it has no news; 0: it responds at once."""
     connection_grace_ms: int | None = None
+    """How long after the end of its connection the worker may still run; 0 if the end of the connection has no
+    effect."""
     resumes: bool = False
     """Whether this process is about to replace itself: the end of its connection then has no effect."""
     response_timeout_ms: int

@@ -43,7 +43,8 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "ending")
 
 
 def renew_lease(turn: Turn, sent_at_ms: int) -> None:
-    """Extend the lease: it ends ``Lease.duration_ms`` after the accepted heartbeat was sent."""
+    """Extend the lease, the time in which this worker may run its jobs: it ends ``Lease.duration_ms`` after the
+    accepted heartbeat was sent."""
     place = turn.member.place
     assert isinstance(place, InGroup)
     lease_ends_ms = sent_at_ms + place.lease.duration_ms
@@ -110,7 +111,8 @@ def lose_membership(
 
 
 def clear_membership_state(member: Member) -> None:
-    """Drop the state that belongs to the membership: no heartbeat is due, and this member computes nothing."""
+    """Drop the state that belongs to the membership: the member is not in the group, no heartbeat is due, and it
+    computes no target."""
     member.place = NotInGroup()
     member.heartbeat = NoHeartbeat()
     member.older_heartbeats.clear()

@@ -30,8 +30,8 @@ def permanent_error_reason(settings: MemberSettings, error: ConnectErrorCode, me
             return f"The coordinator of {group} does not accept the heartbeats of this worker{why}"
         case ConnectErrorCode.FENCED_INSTANCE_ID:
             return (
-                f"Another worker of {group} has this worker's group.instance.id={settings.instance_id}{why}; set "
-                "another group.instance.id for each worker, and run only one process of each worker"
+                f"The coordinator of {group} does not accept group.instance.id={settings.instance_id} of this "
+                f"worker{why}; stop this worker and start it again, and set another group.instance.id for each worker"
             )
         case ConnectErrorCode.GROUP_MAX_SIZE_REACHED:
             return (

@@ -140,7 +140,7 @@ def make_next_heartbeat(member: Member, *, resumes: bool = False) -> HeartbeatRe
 def may_hold_full_heartbeat(member: Member) -> bool:
     """Whether the coordinator may hold the response to the next heartbeat although it has all fields: no response was
     lost on the connection, and the heartbeat repeats a join, or follows another one that is unanswered. The coordinator
-    holds it if it has just sent nothing new on the connection."""
+    may still respond at once."""
     place = member.place
     return (
         isinstance(place, InGroup)

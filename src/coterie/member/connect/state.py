@@ -36,8 +36,8 @@ HOLD_PARTS_OF_SESSION = 6
 """A coordinator holds a response for at most the session timeout divided by this number. After the longest hold, the
 member waits the same time again for the response."""
 MAX_WAIT_MS = 5_000
-"""The default of the longest hold. The coordinator shortens it according to the session timeout and the connection
-grace."""
+"""The default of the time for which the coordinator may delay ("hold") a response while it has no news. The coordinator
+shortens it according to the session timeout and the connection grace."""
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
@@ -48,7 +48,9 @@ class OfferedAssignor:
 
     name: str
     minimum_version: int
+    """The lowest metadata version that the assignor can read."""
     maximum_version: int
+    """The highest metadata version that the assignor can read."""
     metadata_version: int
     """The version of ``metadata``."""
     metadata: bytes = b""
@@ -137,7 +139,7 @@ class ReportedData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredJobsReport:
-    """The configured jobs that a heartbeat has reported, and the appointment as leader under which it reported them."""
+    """The configured jobs that a heartbeat has reported, and the leader epoch at which this member was the leader."""
 
     leader_epoch: LeaderEpoch
     configured_jobs: SetConfiguredJobs
@@ -152,6 +154,7 @@ class InGroup:
     session_timeout_ms: int
     """The session timeout in the last response that had one."""
     lease_ends_ms: int
+    """The point of time at which the lease ends."""
     heartbeat_interval_ms: int
     """The time until the next heartbeat if responses are not held."""
     leader: LeaderOfGroup
@@ -170,7 +173,7 @@ class InGroup:
 
     @property
     def lease(self) -> Lease:
-        """How the group's session timeout is divided."""
+        """The durations that follow from the group's session timeout."""
         return Lease(self.session_timeout_ms)
 
 
@@ -328,6 +331,7 @@ class Member:
         """How many computations this member has begun: the number in the token of the last one."""
 
         self.place: Presence = NotInGroup()
+        """Whether this worker is in the group, with its epoch, assignment and lease."""
         self.heartbeat: Heartbeats = NoHeartbeat()
         self.computation: Computation = NotComputing()
         self.ending: Ending | None = None
