@@ -38,8 +38,8 @@ class ConfigProvider(Protocol):
     """Looks up the values of references. Its methods may be called on any thread."""
 
     def value_of(self, path: str, key: str) -> str:
-        """The value of the reference with ``path``, empty if the reference has none, and ``key``. It is read at
-        each call.
+        """The value of the reference with ``path`` and ``key``; ``path`` is empty if the reference has none. Each call
+        reads the value again.
 
         :raises WorldError: when there is no such value, or the provider may not read it.
         """

@@ -150,8 +150,10 @@ class OrderedWorker(BaseModel):
     """The worker that has accepted an operator's order: to drain, to cancel its drain, or to restart."""
 
     worker_id: str
+    """The worker's advertised ``host:port``."""
     name: str
     life: str
+    """The random id of the start of the worker's process: another one after a restart."""
 
 
 class Plugin(BaseModel):
