@@ -82,7 +82,8 @@ def print_jars(folder: Path | None) -> None:
 
 
 def archive_classes(folder: Path | None) -> None:
-    """Write the archive of classes for workers that use the jars in ``folder``, unless the archive exists.
+    """Write the class-data archive of the JVM for workers that use the jars in ``folder``, so that they start sooner;
+    do nothing if the archive exists. Starts Spark.
 
     ``folder`` None is the default folder of jars.
 

@@ -62,7 +62,7 @@ def list_users(data: DataFolder) -> None:
 
 
 def _check_broker_folder(data: Path) -> None:
-    """Check that ``data`` is a broker's folder, or empty.
+    """Check that the folder ``data`` exists, and is a broker's folder or empty.
 
     :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
     """

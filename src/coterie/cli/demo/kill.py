@@ -47,7 +47,8 @@ def kill_in_mid_batch(
 ) -> list[BatchInFlight]:
     """Kill ``child`` and its process group in the middle of a batch; return the interrupted batches of ``tasks``.
 
-    The list is empty if the child ended before, for another reason. ``between_checks`` is called between two checks.
+    The list is empty if the child ended before, for another reason. ``between_checks`` is called after each check that
+    has found no batch in flight.
 
     :raises WorldError: when no check found a batch in flight within ``timeout_s`` of this call, the processes have not
         stopped 10 s after SIGSTOP or still run 10 s after SIGKILL, or an interrupted batch was committed after the

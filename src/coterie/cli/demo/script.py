@@ -112,7 +112,7 @@ class WaitTimeoutError(WorldError):
 
 
 class DemoRun:
-    """One run of the demo."""
+    """Runs the demo once: its broker, workers, feed and comparison."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ _CONNECT_PREFIX = "connect."
 
 
 def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
-    """The client of the brokers that the options name.
+    """A client for requests about groups to the brokers that the options name.
 
     :raises ConfigError: when a setting in the file ``command_config`` is not valid.
     :raises WorldError: when the file cannot be read, or ``bootstrap_servers`` is not valid.
@@ -118,9 +118,10 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
 
 
 async def _describe_existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroup:
-    """The description of the group.
+    """The description of the group with the id ``group_id``.
 
-    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe_group`.
+    :raises WorldError: when there is no classic or connect group with this id; see also
+        :meth:`.GroupAdmin.describe_group`.
     """
     described = await admin.describe_group(group_id)
     if described is None:
