@@ -185,7 +185,7 @@ def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
     """Check that ``data``, which a producer sent for one partition, is exactly one batch with a valid header and CRC,
     and return the header. The records themselves are not read.
 
-    :raises WireError: when it is not; `DamagedBatchError` when the batch was damaged on its way.
+    :raises WireError: when ``data`` is not one valid batch; `DamagedBatchError` when the batch was damaged on its way.
     """
     header = read_batch_header(data)
     if header.size_bytes != len(data):
@@ -367,7 +367,8 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
     reader = Reader(data, position + BATCH_HEADER_SIZE, position + header.size_bytes)
     if header.record_count * _RECORD_SIZE_MIN > reader.remaining:
         raise WireError(
-            f"the header of a batch of {header.size_bytes} bytes states {header.record_count} records, which do not fit"
+            f"the header of a batch of {header.size_bytes} bytes states {header.record_count} records, which do not "
+            "fit: the batch is damaged"
         )
     for _ in range(header.record_count):
         size = reader.varint()
@@ -384,7 +385,9 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
             headers=_read_record_headers(reader),
         )
         if reader.position != end:
-            raise WireError(f"a record states a length of {size} bytes, but its fields have another length")
+            raise WireError(
+                f"a record states a length of {size} bytes, but its fields have another length: the batch is damaged"
+            )
     reader.expect_end()
 
 
