@@ -108,7 +108,9 @@ def _make_assign_function(assignor: ConnectAssignor) -> Assign:
     async def assign(group: GroupSnapshot) -> ComputedTarget:
         target = await thread.call(lambda: assignor.assign(group), timeout_ms=group.time_limit_ms)
         if not isinstance(target, ComputedTarget):
-            raise TypeError(f"assign returned {type(target).__name__} in place of ComputedTarget")
+            raise TypeError(
+                f"assign of the assignor {assignor.name} returned {type(target).__name__} in place of ComputedTarget"
+            )
         return target
 
     return assign

@@ -259,7 +259,7 @@ def _log_unknown_references(references: Sequence[str]) -> None:
     if (others := len(references) - UNKNOWN_REFERENCES_LOGGED) > 0:
         named += f" and {others} more"
     log.warning(
-        "References of a config stay as they are, because the worker's %s lacks their providers: %s",
+        "References of a config are not replaced by values, because the worker's %s lacks their providers: %s",
         PROVIDERS_KEY,
         named,
     )

@@ -149,7 +149,7 @@ def read_batch_header(data: bytes | memoryview, position: int = 0) -> BatchHeade
     if magic > 2 or size_bytes < BATCH_HEADER_SIZE:
         raise DamagedBatchError(f"the header of a batch states magic {magic} and {size_bytes} bytes: it is damaged")
     if magic < 2:
-        raise WireError(f"a batch has magic {magic}, not 2")
+        raise WireError(f"a batch has magic {magic}, not 2; only batches of Kafka 0.11 and newer are supported")
     if size_bytes > available_bytes:
         raise WireError(f"the header of a batch states {size_bytes} bytes, but {available_bytes} bytes are left")
     if last_offset_delta < 0 or record_count < 0:
@@ -189,10 +189,13 @@ def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
     """
     header = read_batch_header(data)
     if header.size_bytes != len(data):
-        raise WireError(f"{len(data) - header.size_bytes} bytes follow the one batch that a producer may send")
+        raise WireError(
+            f"{len(data) - header.size_bytes} bytes follow the one batch that a producer may send for a partition"
+        )
     if header.record_count != header.last_offset_delta + 1:
         raise WireError(
-            f"the last offset delta of a batch of {header.record_count} records is {header.last_offset_delta}"
+            f"the last offset delta of a batch of {header.record_count} records is {header.last_offset_delta}; it must "
+            f"be {header.record_count - 1}"
         )
     if not header.is_compressed and header.record_count * _RECORD_SIZE_MIN > header.size_bytes - BATCH_HEADER_SIZE:
         raise WireError(

@@ -226,7 +226,8 @@ def _make_primitive_walk(kafka_type: str, *, is_flexible: bool) -> _TypeWalk:
         return _make_fixed_size_walk(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
         raise NotImplementedError(
-            f"coterie.wire.message_check cannot check kio's type {kafka_type}: add the type there"
+            f"coterie.wire.message_check cannot check kio's type {kafka_type}, which is a bug in Coterie: add the type "
+            "there"
         )
     is_string = kafka_type == "string"
     return (

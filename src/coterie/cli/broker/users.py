@@ -46,7 +46,7 @@ def remove_user(data: DataFolder, name: UserName) -> None:
 
     _check_broker_folder(data)
     if not Users(BrokerSettings(data_path=data).users_path).remove(name):
-        raise WorldError(f"there is no user {name} in {data}")
+        raise WorldError(f"there is no user {name} in {data}; `coterie broker user list {data}` lists the users")
     typer.echo(f"Removed user {name}.")
 
 

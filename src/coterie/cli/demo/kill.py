@@ -126,7 +126,7 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     if (offsets / str(interrupted.batch_id)).read_bytes() != interrupted.planned_offsets:
         raise WorldError(
             f"The new owner of {interrupted.task} planned batch {interrupted.batch_id} again instead of repeating "
-            "the old plan."
+            "the old plan: this is a bug in Coterie."
         )
     later_commits = [
         path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > interrupted.batch_id
@@ -134,7 +134,8 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     committed_at_ns = (commits / str(interrupted.batch_id)).stat().st_mtime_ns
     if any(path.stat().st_mtime_ns < committed_at_ns for path in later_commits):
         raise WorldError(
-            f"Batch {interrupted.batch_id} was not the first batch that the new owner of {interrupted.task} committed."
+            f"Batch {interrupted.batch_id} was interrupted, but the new owner of {interrupted.task} first committed a "
+            "later batch: this is a bug in Coterie."
         )
     return True
 
