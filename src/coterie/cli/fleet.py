@@ -36,7 +36,7 @@ _DESCRIBE_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """The data folder and ports of a fleet, and the worker settings that differ between fleets."""
+    """The settings in which fleets differ: data folder, ports, protocol, and some settings of workers and broker."""
 
     data_folder: Path
     broker_port: int
@@ -86,8 +86,8 @@ class FleetSettings:
 
 
 class Fleet:
-    """The broker and the numbered workers. :meth:`handle_ended_children` restarts a broker that has ended, but no
-    worker."""
+    """Starts, checks and ends a broker and numbered workers on this machine. :meth:`handle_ended_children` restarts a
+    broker that has ended, but no worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, print_line: Callable[[str], None]) -> None:
         """``print_line`` prints its argument as a line for the operator."""

@@ -206,7 +206,8 @@ class ListenerThread:
                     self._running = None
 
     def _calls_for_news(self, news: RebalanceNews) -> Iterator[_Call]:
-        """The calls for ``news``, in their order."""
+        """The calls of plug-ins for ``news``, in their order: of the assignors, if ``news`` is an assignment, then of
+        the listeners."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
                 function = partial(self._notify_assignor, name, assignor, news.assignment)

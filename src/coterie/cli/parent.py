@@ -32,10 +32,10 @@ def exit_with_parent() -> None:
 
 
 def environment_for_exec() -> dict[str, str]:
-    """The environment variables with which this process must replace itself (``exec``), so that the new process watches
+    """The environment variables to add when this process replaces itself (``exec``), so that the new process watches
     the parent's pipe too. Empty if this process watches no pipe.
 
-    This makes the pipe's descriptor inheritable.
+    Also makes the pipe's descriptor inheritable.
     """
     if not _watched_pipe_descriptor:
         return {}

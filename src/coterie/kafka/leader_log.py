@@ -214,7 +214,7 @@ class LeaderTopicLog:
         )
 
     def _repeat_until_success(self, call: Callable[[float], object]) -> None:
-        """Call ``call`` with a short timeout until it returns.
+        """Call ``call`` with the timeout :data:`CALL_STEP_S`, again and again until it returns without an error.
 
         :raises KafkaException: the last error, when ``call`` has not succeeded within ``CALL_TIMEOUT_S``, when the log
             is being closed, and when another attempt cannot succeed.

@@ -70,7 +70,8 @@ class AccessGate:
     async def serve(
         self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """The response of ``handler``, which is that of ``endpoint``. Writes the audit line of a mutation.
+        """Check the access of the request, and return the response of ``handler``, the handler of ``endpoint``. Writes
+        the audit line of a mutation, also of a refused one.
 
         :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
             exceptions of ``handler``.
@@ -96,8 +97,8 @@ class AccessGate:
         return audit.set_audited_header(request, response)
 
     async def _check_access(self, request: Request, endpoint: Endpoint) -> None:
-        """Check that the request may be served, and keep its caller in the request's context. For ``GET /health``
-        without a log-in, the context has no caller.
+        """Check that the request may be served, and keep its caller in the request's context. If the rules require no
+        log-in for ``GET /health``, the caller of this endpoint is not identified.
 
         :raises ForeignOriginError: when the request would change something and comes from a page of another address,
             which the CORS rules do not allow.

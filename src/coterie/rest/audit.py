@@ -149,5 +149,5 @@ def _int_or_text(text: str) -> int | str:
 
 
 def _mask_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The ``fields`` of one JSON object without its secret values."""
+    """The ``fields`` of one JSON object with :data:`.MASK` in place of each secret string value."""
     return {**fields, **masked_config({key: value for key, value in fields.items() if isinstance(value, str)})}

@@ -20,7 +20,7 @@ JsonObject: TypeAlias = dict[str, object]
 
 
 class Logger(BaseModel):
-    """The level of a logger."""
+    """The level of a logger, and when it was last changed."""
 
     level: LoggerLevel
     last_modified: int | None
@@ -116,7 +116,7 @@ class ActiveTopics(BaseModel):
 
 
 class JobStatus(BaseModel):
-    """The status of a connector itself."""
+    """The status of a connector itself, or of a task."""
 
     state: Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "RESTARTING", "STOPPED"]
     worker_id: str

@@ -12,7 +12,7 @@ _SCOPE_KEY = "coterie.request_context"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request."""
+    """The sender of a request to the REST API; for a request that another worker forwards, the client that sent it."""
 
     user: str | None
     """The user's name; None when users need not log in, and for another worker's own signed request."""

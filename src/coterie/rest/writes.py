@@ -160,6 +160,6 @@ def _first_attempt(request: Request, time_limit_ms: int) -> WriteAttempt:
 
 
 def _attempt_headers(attempt: WriteAttempt) -> dict[str, str]:
-    """The headers that describe ``attempt`` to the leader."""
+    """The headers that describe ``attempt`` to the other worker, to which the write is sent."""
     headers = {_REQUEST_ID: attempt.id, _TIME_LEFT: str(attempt.time_left_ms)}
     return {**headers, _REPEATED: "true"} if attempt.is_repeat else headers

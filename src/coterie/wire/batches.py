@@ -347,7 +347,7 @@ def is_commit_marker(marker: BatchRecord) -> bool:
 
 
 def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
-    """Write one record with timestamp delta 0."""
+    """Write ``record`` in the format of a batch, with timestamp delta 0 and without attributes."""
     body = Writer()
     body.int8(0)
     body.varint(0)

@@ -145,7 +145,7 @@ class Reader:
         return self._read_sized_bytes(self.varint())
 
     def skip_tagged_fields(self) -> None:
-        """Read a number of tagged fields, and skip them."""
+        """Skip the tagged fields of a struct: reads their number, and passes over each of them."""
         for _ in range(self.tagged_field_count()):
             self.tagged_field()
 

@@ -23,7 +23,7 @@ _STYLE_BY_STATE = {"STABLE": "green", "UNJOINED": "red"}
 
 
 def print_group(group_id: GroupId, group: GroupDescription | ClassicGroup, console: Console) -> None:
-    """Print the group to ``console``."""
+    """Print ``group``, with the id ``group_id``, to ``console``: tables, and sentences for a connect group."""
     match group:
         case GroupDescription():
             _print_connect_group(group_id, group, console)

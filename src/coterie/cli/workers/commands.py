@@ -361,7 +361,7 @@ def _is_same_worker(member: MemberDescription, other_member: MemberDescription) 
 
 
 def _started_task_count(member: MemberDescription) -> int:
-    """How many tasks of ``member`` are in ``_STARTED_PHASES``."""
+    """How many tasks of ``member`` are in a phase that counts as started (``_STARTED_PHASES``): also failed tasks."""
     return sum((member.phases or {}).get(phase, 0) for phase in _STARTED_PHASES)
 
 
