@@ -194,7 +194,7 @@ async def test_a_later_failure_is_logged_once_and_changes_nothing(
         assert await watched.look() == []
         (line,) = [record.getMessage() for record in caplog.records]
         assert line.startswith(
-            "Assignor changing has returned no valid metadata, so the coordinator keeps those reported before: "
+            "Assignor changing has returned no valid metadata, so the coordinator keeps those reported before, and "
         )
         assignor.minimum_version = 0
         assignor.offers(b"second")

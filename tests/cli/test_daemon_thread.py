@@ -32,7 +32,7 @@ async def test_a_call_that_never_returns_is_given_up_and_blocks_only_its_own_plu
     thread, returns = PluginCaller("plug-in"), threading.Event()
     with pytest.raises(WorldError, match=r"plug-in did not return within 0\.01 s"):
         await thread.call(returns.wait, timeout_ms=10)
-    with pytest.raises(WorldError, match="has not returned from an earlier call"):
+    with pytest.raises(WorldError, match="is not called, because it has not returned from an earlier call"):
         await thread.call(lambda: None, timeout_ms=LONG_MS)
     assert await PluginCaller("other").call(lambda: 1, timeout_ms=LONG_MS) == 1
     blocked = [one for one in threading.enumerate() if one.name == "plug-in"]

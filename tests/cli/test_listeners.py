@@ -151,7 +151,7 @@ def test_listeners_are_created_in_the_order_of_their_names(register: Callable[..
             "Invalid value mine for configuration rebalance.listeners: no listener has this name",
         ),
         ([("mine", "CannotBeCreated")], "cannot be created: OSError: no file"),
-        ([("mine", "LacksMethods")], "cannot be created: TypeError: it has no method on_assigned"),
+        ([("mine", "LacksMethods")], "cannot be created: TypeError: the listener has no method on_assigned"),
         ([("mine", "Absent")], "cannot be created: AttributeError"),
         ([("mine", "Recording"), ("mine", "Raising")], "several packages register it"),
     ],
@@ -274,5 +274,5 @@ async def test_the_end_of_a_worker_does_not_wait_for_a_plugin_that_blocks(caplog
     thread = ListenerThread([NamedListener(name="slow", listener=blocking)], [], close_timeout_ms=20)
     thread.notify(JobsRevoked(jobs=ORDERS))
     await thread.close()
-    assert "on_revoked of listener slow has not returned; this worker ends" in caplog.text
+    assert "on_revoked of listener slow has not returned; this worker ends now" in caplog.text
     blocking.returns.set()

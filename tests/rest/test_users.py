@@ -50,7 +50,7 @@ def test_another_file_is_refused_with_advice(tmp_path: Path, text: str) -> None:
 def test_a_file_of_a_later_version_is_named(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
     path.write_text(json.dumps({"version": 2, "users": {}}))
-    with pytest.raises(WorldError, match="have version 2; this Coterie reads version 1"):
+    with pytest.raises(WorldError, match="have version 2; this Coterie reads version 1: use the version"):
         read_users(path)
 
 

@@ -28,10 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class AssignorMetadataWatch:
-    """Calls `ConnectAssignor.metadata` of each assignor of a worker, and reports the changes.
+    """Calls `ConnectAssignor.metadata` of each assignor of a worker, and reports the changes: when the worker starts,
+    when :meth:`read_metadata_soon` requests it, and at intervals.
 
-    A call that fails, blocks or returns invalid metadata at the start of the worker is an error. Later it changes
-    nothing: the coordinator keeps the metadata that it has, and a warning is logged once, until a call succeeds."""
+    A call that fails, blocks or returns invalid metadata at the start of the worker is an error. Later such a call
+    changes nothing: the coordinator keeps the metadata that it has. The first of several such calls in succession is
+    logged as a warning."""
 
     def __init__(
         self,
@@ -51,8 +53,8 @@ class AssignorMetadataWatch:
         """The name, versions and metadata of each assignor, which the worker sends when it joins its group; in the
         order of the assignors.
 
-        :raises ConfigError: when the versions or the metadata of an assignor cannot be used, or it does not return them
-            in time.
+        :raises ConfigError: when the versions or the metadata of an assignor cannot be used, or the assignor does not
+            return the metadata in time.
         """
         self._loop = asyncio.get_running_loop()
         for watched in self._assignors:
@@ -63,15 +65,16 @@ class AssignorMetadataWatch:
         return tuple(watched.offered for watched in self._assignors if watched.offered is not None)
 
     async def run(self, report: Callable[[UpdateAssignor], None]) -> None:
-        """Call ``report`` with each change of an assignor's metadata since `read_offered_assignors`. Runs until it is
-        cancelled, or returns at once if the worker has no assignors."""
+        """Call ``report`` with each change of an assignor's metadata since `read_offered_assignors`, and with each new
+        reason for which an assignor wants a new computation. Runs until it is cancelled, or returns at once if the
+        worker has no assignors."""
         async with asyncio.TaskGroup() as tasks:
             for watched in self._assignors:
                 tasks.create_task(self._watch_assignor(watched, report))
 
     def read_metadata_soon(self, name: str) -> None:
-        """Let the metadata of the assignor ``name`` be read now instead of at the end of the interval. Never waits; for
-        any thread."""
+        """Let :meth:`run` read the metadata of the assignor ``name`` now instead of at the end of the interval. Does
+        not wait for that. May be called on any thread."""
         for watched in self._assignors:
             if watched.name == name and self._loop is not None:
                 with suppress(RuntimeError):  # the event loop is closed: the worker has ended
@@ -131,8 +134,9 @@ class _WatchedAssignor:
         """Whether the last call has failed, which was logged."""
 
     def store_offer(self, offered: OfferedAssignor) -> UpdateAssignor | None:
-        """Store ``offered``, the result of a call that succeeded. Returns the order that reports it to the coordinator;
-        None if the metadata and their version are unchanged and ``reason`` is 0 or the reason of the call before."""
+        """Store ``offered``, the result of a call that succeeded. Returns the order to the worker's membership to
+        report ``offered`` to the coordinator. None if there is nothing to report: the metadata and their version are
+        unchanged, and ``offered.reason`` is 0 or the reason of the call before."""
         before = self.offered
         assert before is not None, "the first offers were read"
         self.offered, self._has_failed = offered, False
@@ -144,12 +148,12 @@ class _WatchedAssignor:
         )
 
     def log_failure(self, error: Exception) -> None:
-        """Log that a call has failed, so the coordinator keeps the earlier metadata. Not logged again until a call has
-        succeeded."""
+        """Log that a call has failed with ``error``, unless the call before has failed too."""
         if not self._has_failed:
             self._has_failed = True
             logger.warning(
-                "Assignor %s has returned no valid metadata, so the coordinator keeps those reported before: %s",
+                "Assignor %s has returned no valid metadata, so the coordinator keeps those reported before, and the "
+                "assignor is called again at intervals (further failures are logged only after a success): %s",
                 self.name,
                 error,
             )

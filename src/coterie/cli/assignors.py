@@ -64,7 +64,8 @@ def read_offered_assignor(assignor: ConnectAssignor) -> OfferedAssignor:
     """The name, versions and metadata of ``assignor``, as a worker reports them to the coordinator. Calls the code of
     the plug-in, which may block.
 
-    :raises WorldError: when the assignor's versions are not valid, or its metadata cannot be read.
+    :raises WorldError: when the assignor's versions or the reason of its metadata are not valid, or its metadata cannot
+        be read.
     """
     try:
         metadata = assignor.metadata()
@@ -94,9 +95,10 @@ def make_unusable_assignor_error(name: str, why: str) -> ConfigError:
 
 
 def assign_functions_by_name(assignors: Sequence[ConnectAssignor]) -> Mapping[str, Assign]:
-    """Functions that run the assignors, by the assignor's name. Each calls its assignor on a separate thread. It raises
-    WorldError when the snapshot's time limit is over, or an earlier call of the same assignor has not returned; also
-    the exceptions of the assignor, and TypeError when the assignor returns no target."""
+    """The functions that compute a target assignment with an assignor, by the assignor's name. Each function calls its
+    assignor on a separate thread. It raises WorldError when the snapshot's time limit is over, or an earlier call of
+    the same assignor has not returned; TypeError when the assignor returns no target; and the exceptions of the
+    assignor."""
     return {assignor.name: _make_assign_function(assignor) for assignor in assignors}
 
 
@@ -106,7 +108,9 @@ def _make_assign_function(assignor: ConnectAssignor) -> Assign:
     async def assign(group: GroupSnapshot) -> ComputedTarget:
         target = await thread.call(lambda: assignor.assign(group), timeout_ms=group.time_limit_ms)
         if not isinstance(target, ComputedTarget):
-            raise TypeError(f"assign returned {type(target).__name__} in place of ComputedTarget")
+            raise TypeError(
+                f"assign of the assignor {assignor.name} returned {type(target).__name__} in place of ComputedTarget"
+            )
         return target
 
     return assign
@@ -115,5 +119,5 @@ def _make_assign_function(assignor: ConnectAssignor) -> Assign:
 def _create_assignor(assignor_class: Any, name: str, policy: RebalancePolicy) -> ConnectAssignor:
     assignor: ConnectAssignor = assignor_class(policy)
     if assignor.name != name:
-        raise ValueError(f"it has the name {assignor.name}")
+        raise ValueError(f"the assignor has the name {assignor.name}, but its entry point has the name {name}")
     return assignor

@@ -20,7 +20,7 @@ _STYLE_BY_STATE = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STO
 
 
 def show_connectors(url: str) -> None:
-    """Print all connectors with their states, workers and numbers of tasks.
+    """Print all connectors, each with its type, state and worker, and the number of its tasks in each state.
 
     :raises WorldError: see :func:`.send_request`.
     """

@@ -25,16 +25,21 @@ class PluginCaller:
         """Held while a call runs, also after its time limit."""
 
     async def call(self, function: Callable[[], ResultT], *, timeout_ms: int) -> ResultT:
-        """Call ``function`` on a new thread, and return its result. Its exception is raised here. ``timeout_ms`` is the
-        time limit.
+        """Call ``function`` on a new thread, and return its result. An exception of ``function`` is raised here.
+        ``timeout_ms`` is the time limit.
 
         After the time limit, the thread continues: Python cannot stop a thread. Until it has ended, further calls are
         refused.
 
         :raises WorldError: when the time limit is over, or an earlier call has not ended.
+        :raises RuntimeError: when ``function`` raises StopIteration, or an exception that is no :class:`Exception`,
+            such as SystemExit.
         """
         if not self._is_busy.acquire(blocking=False):
-            raise WorldError(f"{self._name} has not returned from an earlier call")
+            raise WorldError(
+                f"{self._name} is not called, because it has not returned from an earlier call. If it never returns, "
+                "restart this process"
+            )
         outcome: Future[ResultT] = Future()
 
         def run() -> None:

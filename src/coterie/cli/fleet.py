@@ -36,7 +36,7 @@ _DESCRIBE_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """The data folder and ports of a fleet, and the worker settings that differ between fleets."""
+    """The settings in which fleets differ: data folder, ports, protocol, and some settings of workers and broker."""
 
     data_folder: Path
     broker_port: int
@@ -86,8 +86,8 @@ class FleetSettings:
 
 
 class Fleet:
-    """The broker and the numbered workers. :meth:`handle_ended_children` restarts a broker that has ended, but no
-    worker."""
+    """Starts, checks and ends a broker and numbered workers on this machine. :meth:`handle_ended_children` restarts a
+    broker that has ended, but no worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, print_line: Callable[[str], None]) -> None:
         """``print_line`` prints its argument as a line for the operator."""
@@ -127,8 +127,8 @@ class Fleet:
                 raise WorldError(f"Port {port}, which {port_user} needs, is in use: choose another with {option}.")
 
     def check_data_folder_is_unused(self) -> None:
-        """Check that no other broker uses the data folder. Without this check, this broker's failed start would be
-        written to the logs of the other cluster.
+        """Check that no running broker uses the data folder. Without this check, the failed start of this fleet's
+        broker would be written to the logs of the other cluster.
 
         :raises WorldError: when another broker uses the data folder.
         :raises OSError: when the broker's lock file cannot be opened.
@@ -178,11 +178,12 @@ class Fleet:
         return self.workers[number]
 
     def is_worker_ready(self, number: int) -> bool:
-        """Whether worker ``number`` has started and can run tasks."""
+        """Whether worker ``number`` has started and is healthy (``GET /health``)."""
         return not self.worker_startup_status(number)
 
     def worker_startup_status(self, number: int) -> str:
-        """The current step of the startup of worker ``number``, as text; empty when the worker has started.
+        """What worker ``number`` is doing until it has started, or why it is unhealthy, as text; empty when the worker
+        is healthy. The text comes from the worker's ``GET /health``.
 
         A worker that does not respond counts as one whose process is starting, unless the process has ended.
         """
@@ -218,7 +219,10 @@ class Fleet:
                 self._consecutive_broker_ends + 1 if self._broker.age_s < _START_FAILURE_WITHIN_S else 1
             )
             if self._consecutive_broker_ends >= _CONSECUTIVE_BROKER_ENDS_MAX:
-                raise WorldError(f"The broker repeatedly ended right after its start.{self._broker_log_tail()}")
+                raise WorldError(
+                    "The broker repeatedly ended right after its start, and is not started again."
+                    f"{self._broker_log_tail()}"
+                )
             self._broker = self._start_broker_process()
         ended_children = {number: child for number, child in sorted(self.workers.items()) if not child.is_running}
         for number in ended_children:
@@ -300,7 +304,7 @@ class Fleet:
 
     @property
     def _rebalance_delay_s(self) -> float:
-        """The workers' scheduled rebalance delay."""
+        """The workers' scheduled rebalance delay, in seconds."""
         return int(self.settings.extra_worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
 
     def _settings_file(self, name: str) -> Path:

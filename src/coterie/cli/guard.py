@@ -13,7 +13,8 @@ import sys
 
 
 def kill_groups_when_input_ends() -> None:
-    """Read lines until the standard input ends, then kill the remaining groups. Ignore SIGINT, SIGTERM and SIGHUP."""
+    """Read lines ``+<process group>`` and ``-<process group>`` until the standard input ends. Then kill the process
+    groups that were added and not removed. Ignore SIGINT, SIGTERM and SIGHUP."""
     for ignored_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored_signal, signal.SIG_IGN)
     process_groups: set[int] = set()

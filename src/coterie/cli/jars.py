@@ -57,7 +57,8 @@ def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None,
 
 
 def print_jars(folder: Path | None) -> None:
-    """Print each pinned jar's state in ``folder`` (None: the default folder) and its coordinates; then the other jars.
+    """Print the state in ``folder`` (None: the default folder) and the coordinates of each jar that Coterie was tested
+    with; then the other jars in the folder.
 
     A folder that does not exist counts as empty.
 
@@ -82,7 +83,8 @@ def print_jars(folder: Path | None) -> None:
 
 
 def archive_classes(folder: Path | None) -> None:
-    """Write the archive of classes for workers that use the jars in ``folder``, unless the archive exists.
+    """Write the class-data archive of the JVM for workers that use the jars in ``folder``, so that they start sooner;
+    do nothing if the archive exists. Starts Spark.
 
     ``folder`` None is the default folder of jars.
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedListener:
-    """A listener, with the name of its entry point."""
+    """A listener of a worker's rebalances, with the name of its entry point."""
 
     name: str
     listener: WorkerRebalanceListener
@@ -68,7 +68,7 @@ def _create_listener(listener_class: Any) -> WorkerRebalanceListener:
     listener: WorkerRebalanceListener = listener_class()
     for method in ("on_revoked", "on_assigned", "on_lost"):
         if not callable(getattr(listener, method, None)):
-            raise TypeError(f"it has no method {method}")
+            raise TypeError(f"the listener has no method {method}")
     return listener
 
 
@@ -77,8 +77,10 @@ class _Call:
     """One call of a plug-in, for the thread and for log messages."""
 
     plugin_text: str
+    """The kind and the name of the plug-in, such as "listener audit"."""
     method_name: str
     function: Callable[[], object]
+    """Calls the method, with its arguments."""
 
     def __str__(self) -> str:
         return f"{self.method_name} of {self.plugin_text}"
@@ -90,12 +92,13 @@ class _RunningCall:
 
     call: _Call
     begun_ms: float
+    """When the call began, in milliseconds of the monotonic clock."""
 
 
 class ListenerThread:
-    """Implements `herder.seams.RebalanceListeners` for these listeners, and for the assignors of the same worker: each
-    `ConnectAssignor.on_assignment` is called before the listeners. All methods are called on the event loop's
-    thread."""
+    """Calls, on one thread, the listeners of a worker's rebalances and the `ConnectAssignor.on_assignment` of the
+    worker's assignors (`herder.seams.RebalanceListeners`). For one assignment, the assignors are called before the
+    listeners. The methods of this object are called on the event loop's thread."""
 
     def __init__(
         self,
@@ -125,8 +128,8 @@ class ListenerThread:
         """Looks for a slow call; None if all calls were done when it last fired."""
 
     def notify(self, news: RebalanceNews) -> None:
-        """Let the thread call the plug-ins for ``news``; does not wait for the calls. If too many news wait already,
-        ``news`` is dropped, with an error in the log."""
+        """Let the thread call the plug-ins for ``news``, which are assigned, revoked or lost jobs; does not wait for
+        the calls. If :data:`NEWS_MAX` news wait already, ``news`` is dropped, with an error in the log."""
         if not self._listeners and not self._assignor_by_name:
             return
         if self._news.qsize() >= NEWS_MAX:
@@ -147,8 +150,9 @@ class ListenerThread:
             self._set_slow_call_timer()
 
     async def close(self) -> None:
-        """Let the thread end when all calls are done, and wait for that, but not longer than the time limit. A call
-        that has not returned then ends with the process, and the calls after it are dropped, with a warning."""
+        """Let the thread end when all calls are done, and wait for that, but not longer than ``close_timeout_ms``. If
+        the thread has not ended then, a warning is logged: the call that has not returned, and those after it, are cut
+        off when the process ends."""
         if self._timer is not None:
             self._timer.cancel()
         if self._thread is None:
@@ -157,7 +161,7 @@ class ListenerThread:
         await asyncio.to_thread(self._thread.join, self._close_timeout_ms / 1000)
         if self._thread.is_alive():
             logger.warning(
-                "%s has not returned; this worker ends without further calls of its listeners",
+                "%s has not returned; this worker ends now, and its listeners are not called any more",
                 self._running_call_text(),
             )
 
@@ -172,7 +176,8 @@ class ListenerThread:
         self._timer = loop.call_later(self._slow_call_ms / 1000, self._on_slow_call_timer)
 
     def _on_slow_call_timer(self) -> None:
-        """Log a call that has not returned in time, once. The timer is set again while calls are not done."""
+        """Log the running call if it has not returned within ``slow_call_ms``, but no call twice. Set the timer again
+        while calls are not done."""
         running = self._running
         if running is None and self._news.empty():
             self._timer = None
@@ -180,7 +185,8 @@ class ListenerThread:
         if running is not None and running is not self._logged and _now_ms() >= running.begun_ms + self._slow_call_ms:
             self._logged = running
             logger.warning(
-                "%s has not returned within %g s: the later calls of the listeners of rebalances wait for it",
+                "%s has not returned within %g s: the later calls of the listeners of rebalances wait for it. If it "
+                "never returns, restart this worker",
                 running.call,
                 self._slow_call_ms / 1000,
             )
@@ -200,7 +206,8 @@ class ListenerThread:
                     self._running = None
 
     def _calls_for_news(self, news: RebalanceNews) -> Iterator[_Call]:
-        """The calls for ``news``, in their order."""
+        """The calls of plug-ins for ``news``, in their order: of the assignors, if ``news`` is an assignment, then of
+        the listeners."""
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
                 function = partial(self._notify_assignor, name, assignor, news.assignment)

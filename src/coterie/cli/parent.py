@@ -18,9 +18,10 @@ _watched_pipe_descriptor: list[str] = []
 
 
 def exit_with_parent() -> None:
-    """Begin to watch the parent's pipe from a thread, if the environment names a pipe; otherwise do nothing.
+    """Begin to watch the parent's pipe from a thread, if the environment names a pipe; otherwise do nothing. When the
+    parent has ended, this process is killed.
 
-    Call this before anything slow is imported.
+    Call this function before anything slow is imported.
     """
     descriptor = os.environ.pop(PIPE_DESCRIPTOR_VARIABLE, None)
     if descriptor is not None:
@@ -31,10 +32,10 @@ def exit_with_parent() -> None:
 
 
 def environment_for_exec() -> dict[str, str]:
-    """The environment variables with which this process must replace itself (``exec``), so that the new process watches
+    """The environment variables to add when this process replaces itself (``exec``), so that the new process watches
     the parent's pipe too. Empty if this process watches no pipe.
 
-    This makes the pipe's descriptor inheritable.
+    Also makes the pipe's descriptor inheritable.
     """
     if not _watched_pipe_descriptor:
         return {}
@@ -43,7 +44,8 @@ def environment_for_exec() -> dict[str, str]:
 
 
 def _kill_group_when_pipe_closes(descriptor: int) -> None:
-    """Wait until the pipe closes, then kill this process's group with SIGKILL; does not return."""
+    """Wait until the pipe closes. Then kill this process with SIGKILL, and with it all processes of its process group
+    if it leads the group. Does not return."""
     os.set_inheritable(descriptor, False)
     while os.read(descriptor, 1):
         pass

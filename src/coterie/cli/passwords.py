@@ -8,9 +8,9 @@ from coterie.nouns.errors import WorldError
 
 
 def check_user_name(name: str) -> None:
-    """Check that ``name`` is a valid name of a user: printable and not blank.
+    """Check that ``name`` is printable and not blank, as the name of a user must be.
 
-    :raises WorldError: when it is not.
+    :raises WorldError: when ``name`` is blank or not printable.
     """
     if not name.isprintable() or not name.strip():
         raise WorldError(f"{name!r} is not a valid user name: it must be printable and not blank")

@@ -67,7 +67,8 @@ class Child:
         return time.monotonic() - self._started_at_s
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process itself, which then ends the other processes of its group."""
+        """Send SIGTERM to the process itself, if it runs; the process then ends the other processes of its group. Does
+        not wait for that."""
         if self.is_running:
             os.kill(self.pid, signal.SIGTERM)
 
@@ -99,7 +100,7 @@ class Child:
         return True
 
     def log_tail(self) -> str:
-        """The last lines of the log; empty if there is no log."""
+        """The last lines of the log, at most :data:`_TAIL_LINES`; empty if there is no log."""
         if not self.log_path.exists():
             return ""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
@@ -116,7 +117,8 @@ class Child:
 
 
 class Children:
-    """All children of this process, and the guard; as a context manager this ends the children on exit."""
+    """Starts and ends the children of this process. As a context manager, it kills the remaining children on exit. The
+    guard, a further process, kills them if this process is killed itself."""
 
     def __init__(self, log_folder: Path) -> None:
         """``log_folder`` is the folder of the children's log files."""

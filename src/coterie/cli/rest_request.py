@@ -10,7 +10,8 @@ from coterie.rest import error_body
 
 
 def open_http_client() -> httpx.Client:
-    """Open a client for requests to any worker, with the log-in of the running command; the caller closes the client.
+    """Open an HTTP client for requests to any worker, with the log-in of the running command; the caller closes the
+    client.
 
     :raises WorldError: when the CA certificates cannot be read.
     """
@@ -59,8 +60,8 @@ def unreachable_message(url: str, error: Exception) -> str:
 
 
 def error_message(response: httpx.Response) -> str:
-    """The error message in a worker's response; else the beginning of its text, or the name of its status. For status
-    401, an advice to log in."""
+    """The error message in a worker's error response; without one the beginning of the response's text, or, if that is
+    empty, the name of the HTTP status. For status 401, always an advice to log in."""
     if response.status_code == 401:
         return "The worker needs a log-in: use --user NAME with the right password"
     return error_body.error_message(response) or response.text[:500] or response.reason_phrase

@@ -14,7 +14,7 @@ def print_errors(*messages: str) -> None:
 
 
 class _SecretHidingFormatter(logging.Formatter):
-    """Formats log lines, and replaces the secret values in them, which config providers have returned."""
+    """Formats log lines, and replaces in them the secret values that config providers have returned."""
 
     def format(self, record: logging.LogRecord) -> str:
         return hide_secrets(super().format(record))

@@ -105,7 +105,8 @@ class ConfigKey:
 
     @property
     def recommended_values(self) -> tuple[str, ...]:
-        """The only valid values, sorted; empty when the key has no such list."""
+        """The values among which a form lets the user choose, sorted; empty when the key has no list of valid values.
+        No others are valid, except further names of the same plug-ins (:attr:`ClassNames.other_names`)."""
         return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf) else ()
 
     def normalized_value(self, value: str) -> str:

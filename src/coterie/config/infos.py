@@ -77,7 +77,8 @@ class ConfigInfos:
         return replace(self, configs=(*changed, *_infos_of_unknown_keys(errors_by_key, known_keys)))
 
     def with_nulls(self, keys: Iterable[str]) -> "ConfigInfos":
-        """A copy in which each of ``keys`` has the value null in the config, which is an error."""
+        """A copy for a config in which each of ``keys`` has the value null, which is an error: these keys have no
+        value, and the error of a null in place of their own errors."""
         null_keys = list(keys)
         without_values = replace(
             self,

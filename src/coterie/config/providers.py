@@ -38,8 +38,8 @@ class ConfigProvider(Protocol):
     """Looks up the values of references. Its methods may be called on any thread."""
 
     def value_of(self, path: str, key: str) -> str:
-        """The value of the reference with ``path``, empty if the reference has none, and ``key``. It is read at
-        each call.
+        """The value of the reference with ``path`` and ``key``; ``path`` is empty if the reference has none. Each call
+        reads the value again.
 
         :raises WorldError: when there is no such value, or the provider may not read it.
         """
@@ -259,7 +259,7 @@ def _log_unknown_references(references: Sequence[str]) -> None:
     if (others := len(references) - UNKNOWN_REFERENCES_LOGGED) > 0:
         named += f" and {others} more"
     log.warning(
-        "References of a config stay as they are, because the worker's %s lacks their providers: %s",
+        "References of a config are not replaced by values, because the worker's %s lacks their providers: %s",
         PROVIDERS_KEY,
         named,
     )

@@ -17,8 +17,8 @@ CHECK_INTERVAL_S = 1.0
 
 
 class ReloadedFiles(Generic[T]):
-    """A value read from files, and read again when one of them changes; no signal is needed. ``description`` is the
-    plural noun for the files in log messages."""
+    """A value that is read from files when the object is created, and by :meth:`run` again whenever one of the files
+    changes. ``description`` is the plural noun for the files in log messages."""
 
     def __init__(self, description: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read the value. Changes are only noticed by :meth:`run`.
@@ -46,7 +46,11 @@ class ReloadedFiles(Generic[T]):
                 self.value = self._read()
                 logger.info("Reloaded the %s", self._description)
             except WorldError as error:
-                logger.error("Cannot reload the %s, the previous ones stay in use: %s", self._description, error)
+                logger.error(
+                    "Cannot reload the %s, the previous ones stay in use until the files are changed again: %s",
+                    self._description,
+                    error,
+                )
 
     def _file_stamps(self) -> list[tuple[int, int, int] | None]:
         """The present stamp of each file, in the order of the paths; None for a missing file. A file has changed if its

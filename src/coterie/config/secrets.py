@@ -65,7 +65,8 @@ class SecretNotHiddenError(WorldError):
 
 
 class _KnownSecrets:
-    """The values of references that this process has resolved. Safe on any thread."""
+    """Hides in texts the values of references that this process has resolved, and passes these values to followers.
+    Safe on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,9 +100,10 @@ class _KnownSecrets:
             self._followers = tuple(other for other in self._followers if other != follower)
 
     def add(self, texts: Iterable[str]) -> None:
-        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`. If a follower raises
-        an exception, it is raised, and later followers are not called; the next call with ``texts`` calls all again.
-        :meth:`hide` hides ``texts`` in any case."""
+        """Hide ``texts`` from now on, except those that are shorter than :data:`HIDDEN_SIZE_MIN`, and call the
+        followers with all known secrets if one of ``texts`` is new. If a follower raises an exception, this exception
+        is raised here, and the remaining followers are not called; the next call with ``texts`` calls all of them
+        again. :meth:`hide` hides ``texts`` in any case."""
         long_texts = {text for text in texts if len(text) >= HIDDEN_SIZE_MIN}
         with self._lock:
             if not long_texts <= self._texts:
@@ -133,7 +135,8 @@ _known_secrets = _KnownSecrets()
 
 def remember_secret(value: str) -> None:
     """Hide ``value`` in all texts from now on (:func:`hide_secrets`): also without the white space around it, each of
-    its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL.
+    its lines if there are several, and its forms in JSON, in Python's ``repr`` and in a URL. A text that is shorter
+    than :data:`HIDDEN_SIZE_MIN` is not hidden.
 
     :raises SecretNotHiddenError: when a follower (:func:`add_secrets_follower`) cannot hide ``value``: do not use it.
     """
@@ -147,8 +150,9 @@ def remember_secret(value: str) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    """``text`` with :data:`MASK` for each value of a reference that this process has resolved. Apply it before a text
-    is cut off: a part of a secret is not found."""
+    """``text`` with :data:`MASK` for each value of a reference that this process has resolved, except values that are
+    shorter than :data:`HIDDEN_SIZE_MIN`. Hide the secrets before you shorten a text: a part of a secret is not
+    found."""
     return _known_secrets.hide(text)
 
 

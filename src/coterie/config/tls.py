@@ -32,10 +32,10 @@ def server_context(
 
     ``certificate``: the server's certificate, followed by its intermediate CA certificates. ``key``: the key of that
     certificate, possibly the same file. ``client_ca``: CA certificates; a client's certificate must be issued by one of
-    these CAs. None: clients are not asked for certificates. A client without a certificate is refused only with
-    ``requires_client_certificate``.
+    these CAs. None: clients are not asked for certificates. With ``client_ca``, a client without a certificate is
+    refused if ``requires_client_certificate`` is True.
 
-    :raises WorldError: a file is missing or invalid; the message names the file.
+    :raises WorldError: when a file is missing or invalid; the message names the file.
     """
     for path in (certificate, key):
         try:
@@ -64,7 +64,7 @@ def server_context(
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """The TLS context for requests to servers: the trusted certificates, and this client's own, if there is one.
 
-    :raises WorldError: a file is missing or invalid; the message names the file.
+    :raises WorldError: when a file is missing or invalid; the message names the file.
     """
     try:
         context = ssl.create_default_context(cafile=files.ca_location)
@@ -81,10 +81,10 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def reloaded_client_context(files: TlsFiles) -> ReloadedFiles[ssl.SSLContext]:
-    """The context of :func:`client_context` for a worker's requests to other workers. It is created again when one of
-    ``files`` changes.
+    """The context of :func:`client_context` for a worker's requests to other workers. While
+    :meth:`ReloadedFiles.run` runs, the context is created again when one of ``files`` changes.
 
-    :raises WorldError: a file is missing or invalid; the message names the file.
+    :raises WorldError: when a file is missing or invalid; the message names the file.
     """
     paths = [Path(path) for path in (files.ca_location, files.certificate_location, files.key_location) if path]
     return ReloadedFiles("certificates for requests to other workers", paths, lambda: client_context(files))
@@ -92,8 +92,8 @@ def reloaded_client_context(files: TlsFiles) -> ReloadedFiles[ssl.SSLContext]:
 
 class DeferredClientContext(ssl.SSLContext):
     """A TLS context for a client that keeps its context for its whole life, such as an HTTP client: each new connection
-    uses the context that ``get_context`` returns then. A connection without TLS needs none: reading the certificates
-    that the system trusts takes 50 ms of CPU."""
+    with TLS uses the context that ``get_context`` returns then. Without TLS ``get_context`` is not called: to read the
+    certificates that the system trusts takes 50 ms of CPU."""
 
     def __new__(cls, get_context: Callable[[], ssl.SSLContext]) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)

@@ -8,8 +8,8 @@ from coterie.nouns.errors import invalid_value_message
 
 def messages_by_key(error: ValidationError, settings_class: type[BaseModel]) -> dict[str, list[str]]:
     """One sentence for each error, by config key; the sentence for a missing key contains the description of the key's
-    field. ``settings_class`` is the class of the settings. Values of fields that are not part of its ``repr`` are
-    hidden."""
+    field. ``settings_class`` is the class of the settings; a value is hidden if its field in that class has
+    ``repr=False``."""
     descriptions = {str(field.alias): field.description for field in settings_class.model_fields.values()}
     secret_keys = {str(field.alias) for field in settings_class.model_fields.values() if not field.repr}
     messages: dict[str, list[str]] = {}

@@ -54,7 +54,8 @@ async def check_broker_access(
             raise
         except (WorldError, TimeoutError) as error:
             logger.info(
-                "cannot check yet whether the broker at %s accepts this client: %s",
+                "cannot check whether the broker at %s accepts this client: %s; the next of bootstrap.servers is "
+                "asked; if there is none, the worker starts without this check, and waits for a broker",
                 server,
                 str(error) or "no response in time",
             )

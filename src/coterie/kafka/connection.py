@@ -93,7 +93,7 @@ class UnsupportedApiError(WorldError):
 
 
 class BrokerConnection:
-    """A connection to one broker; created by :meth:`open`. After a `WorldError` it must be closed."""
+    """A connection to one broker; created by :meth:`open`. After a `WorldError` the caller must close it."""
 
     def __init__(
         self, address: Address, client_id: str, transport: asyncio.Transport, router: "_ResponseRouter"

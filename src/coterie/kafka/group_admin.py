@@ -85,7 +85,7 @@ class GroupConfig:
     name: str
     value: str
     is_set: bool
-    """Whether the config is set on the group. Else the value is the broker's."""
+    """Whether the config is set on the group itself; else ``value`` is the broker's value."""
     documentation: str
 
 
@@ -101,7 +101,7 @@ class GroupAdmin:
         timeout_ms: int = 10_000,
     ) -> None:
         """``timeout_ms`` is the time limit of each request. While a group has no coordinator, or the coordinator loads
-        the group, its requests are repeated for this time."""
+        the group, requests for this group are repeated within this limit."""
         self._servers = BootstrapServers(bootstrap_servers, client_id, security)
         self._finder = CoordinatorFinder(bootstrap_servers, client_id, security)
         self._timeout_s = timeout_ms / 1000
@@ -274,7 +274,7 @@ class GroupAdmin:
             ) from None
 
     async def _find_coordinator(self, group_id: GroupId) -> Address:
-        """The address of the group's coordinator; waits while there is none.
+        """The address of the group's coordinator; while there is none, asks again, without a time limit.
 
         :raises WorldError: when no broker responds, or this client may not use the group.
         """

@@ -49,8 +49,8 @@ def missing_right_message(transactional_id: str) -> str:
 
 
 class LeaderTopicLog:
-    """One topic as the leader's log (the seam `LeaderLog`). Created by `Topics.open_leader_log`, closed by
-    `Topics.close`."""
+    """Writes one topic as the leader of the group (the seam `LeaderLog`): each append is one transaction. Created by
+    `Topics.open_leader_log`, closed by `Topics.close`."""
 
     def __init__(
         self,
@@ -108,7 +108,11 @@ class LeaderTopicLog:
     # -- on the thread ------------------------------------------------------------------------------------------------
 
     def open_blocking(self, transaction_timeout_ms: int) -> None:
-        """Replace the producer by a new one, and initialise it; as :meth:`open`, but on the log's thread."""
+        """Replace the producer by a new one, and initialise it. :meth:`open` calls this method on the log's thread,
+        which it blocks.
+
+        :raises WorldError: as :meth:`open`.
+        """
         self._drop_producer()
         producer = Producer(
             {
@@ -133,8 +137,8 @@ class LeaderTopicLog:
         self._producer = producer
 
     def append_blocking(self, records: Sequence[NewTopicRecord]) -> int:
-        """Write ``records`` in one transaction; returns the offset of the last one. After an error the producer is
-        dropped, and the log must be opened again.
+        """Write ``records`` in one transaction; returns the offset of the last one. :meth:`append` calls this method on
+        the log's thread, which it blocks. After an error the producer is dropped, and the log must be opened again.
 
         :raises WriterFencedError: as :meth:`append`.
         :raises WorldError: as :meth:`append`, and when the log is not open.
@@ -188,7 +192,7 @@ class LeaderTopicLog:
         raise WorldError(f"cannot write to topic {self._topic}: {errors[0].str()}; check that the brokers run")
 
     def commit_blocking(self, producer: Producer) -> None:
-        """Commit the transaction.
+        """Commit the open transaction of ``producer``; blocks the log's thread until it is committed.
 
         :raises WorldError: when the commit has failed, or its result is unknown.
         """
@@ -210,7 +214,7 @@ class LeaderTopicLog:
         )
 
     def _repeat_until_success(self, call: Callable[[float], object]) -> None:
-        """Call ``call`` with a short timeout until it returns.
+        """Call ``call`` with the timeout :data:`CALL_STEP_S`, again and again until it returns without an error.
 
         :raises KafkaException: the last error, when ``call`` has not succeeded within ``CALL_TIMEOUT_S``, when the log
             is being closed, and when another attempt cannot succeed.

@@ -51,8 +51,8 @@ PRODUCER_POLL_S = 0.2
 
 
 class Topics:
-    """The topics of a worker in one Kafka cluster, each as a log. Must be closed after use, which also closes the
-    logs."""
+    """A worker's client of the topics in one Kafka cluster: creates topics, and opens them as logs. Must be closed
+    after use, which also closes the logs."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Topics:
         one.
 
         :raises WorldError: when the topic cannot be created or described, has another cleanup.policy, has no leader for
-            a partition within ``request_timeout_ms``, or is ordered and has more than one partition.
+            a partition within ``request_timeout_ms``, or has more than one partition although ``is_ordered``.
         """
         await self._create_topic(topic, partitions, replication_factor, setting_key)
         partition_count = await self._partition_count(topic)
@@ -244,7 +244,7 @@ class Topics:
         del self._admin
 
     async def _run_on_admin_thread(self, call: Callable[[], ResultT]) -> ResultT:
-        """Run a blocking call of the admin client on its thread; return the result."""
+        """Run ``call``, a blocking call of the admin client, on the thread for such calls; return the result."""
         return await asyncio.get_running_loop().run_in_executor(self._admin_thread, call)
 
     async def _create_topic(self, topic: str, partitions: int, replication_factor: int, setting_key: str) -> None:
@@ -329,7 +329,7 @@ _UNSUPPORTED_ERRORS = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_V
 
 
 class TopicLog:
-    """One topic as a log (the seam `Log`). Created by :meth:`Topics.open_log`."""
+    """Appends records to one topic and reads them (the seam `Log`). Created by :meth:`Topics.open_log`."""
 
     def __init__(self, topics: Topics, topic: str, partition_count: int) -> None:
         self.topic = topic
@@ -436,7 +436,7 @@ class TopicLog:
     async def _end_offsets_with_retries(self, reader: TopicReader) -> Mapping[int, int]:
         """The current end offsets, by partition; retries every second until the brokers respond.
 
-        :raises WorldError: when the brokers do not respond, or the topics are closed, and ``reader`` is closed.
+        :raises WorldError: when ``reader`` is closed while the brokers do not respond.
         """
         while True:
             try:

@@ -39,7 +39,8 @@ client tries many passwords."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """Who may use the REST API of one worker; by default every client may do everything."""
+    """Who may use the REST API of one worker (by default every client may do everything), and the headers that are
+    added to its responses."""
 
     users: ReloadedFiles[Users] | None = None
     """The users that may log in; None: users need not log in."""
@@ -61,7 +62,7 @@ class AccessGate:
     async def serve_options_request(self, request: Request, allowed_methods: Sequence[str]) -> Response:
         """The response to OPTIONS: the methods of a path, ``allowed_methods``. Any user may ask for them.
 
-        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
+        :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
         """
         await self._identify_caller(request)
         return PlainTextResponse(", ".join(allowed_methods), headers={"Allow": ",".join(allowed_methods)})
@@ -69,7 +70,8 @@ class AccessGate:
     async def serve(
         self, request: Request, endpoint: Endpoint, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """The response of ``handler``, which is that of ``endpoint``. Writes the audit line of a mutation.
+        """Check the access of the request, and return the response of ``handler``, the handler of ``endpoint``. Writes
+        the audit line of a mutation, also of a refused one.
 
         :raises HttpRefusal: when the request's media type is not JSON, or the caller may not use the endpoint; and the
             exceptions of ``handler``.
@@ -95,11 +97,12 @@ class AccessGate:
         return audit.set_audited_header(request, response)
 
     async def _check_access(self, request: Request, endpoint: Endpoint) -> None:
-        """Check that the request may be served, and keep its caller in the request's context.
+        """Check that the request may be served, and keep its caller in the request's context. If the rules require no
+        log-in for ``GET /health``, the caller of this endpoint is not identified.
 
         :raises ForeignOriginError: when the request would change something and comes from a page of another address,
             which the CORS rules do not allow.
-        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
+        :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
         :raises RoleMissingError: when the user may not use the endpoint.
         """
         if endpoint.method != "GET":
@@ -118,9 +121,12 @@ class AccessGate:
             )
 
     async def _identify_caller(self, request: Request) -> Caller:
-        """The caller of the request, which is kept in the request's context.
+        """Find out the caller of the request, keep the caller in the request's context, and return it.
 
-        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
+        :raises NotLoggedInError: when users must log in, and the request has no valid log-in.
+        :raises BodyTooLargeError: when another worker has forwarded the request, and its body is too large.
+        :raises UnreadableBodyError: when another worker has forwarded the request, and its body was not received
+            completely.
         """
         caller = await self._verified_forwarded_caller(request) or await self._identify_direct_caller(request)
         context_of(request).caller = caller
@@ -128,7 +134,11 @@ class AccessGate:
 
     async def _verified_forwarded_caller(self, request: Request) -> Caller | None:
         """The caller that another worker names in the headers of a request that it forwards; None when the headers name
-        no caller, or their signature is not valid."""
+        no caller, or their signature is not valid.
+
+        :raises BodyTooLargeError: when the body of the forwarded request is too large.
+        :raises UnreadableBodyError: when the body of the forwarded request was not received completely.
+        """
         forwarded = await parse_forwarded_caller(request)
         if forwarded is None:
             return None
@@ -137,10 +147,11 @@ class AccessGate:
 
     async def _identify_direct_caller(self, request: Request) -> Caller:
         """The caller of a request that a client has sent to this worker itself. If users need not log in, the caller
-        has no name and the role ADMIN. Otherwise it is the user whose name and password the request contains, or
-        without these the user in the client certificate.
+        has no name and the role ADMIN. Otherwise it is the user whose name and password the header ``Authorization``
+        contains, or for a request without this header the user in the client certificate.
 
-        :raises NotLoggedInError: when users must log in, and the request names no user, or a wrong password.
+        :raises NotLoggedInError: when users must log in, and the header contains no user's name with the right
+            password, or there is neither the header nor the certificate of a user.
         """
         address = client_address(request)
         if self._rules.users is None:
@@ -175,8 +186,8 @@ class _PasswordChecks:
         self._hash_of_unknown_user = PasswordHash(salt=bytes(16), digest=bytes(64))
 
     async def is_right_password(self, user: RestUser | None, password: str) -> bool:
-        """Whether ``password`` is the password of ``user``. Takes as long for an unknown user (None) as for a wrong
-        password, so that a client cannot find out which users exist."""
+        """Whether ``password`` is the password of ``user``; False for an unknown user (None) and for a user without a
+        password. These take as long as a wrong password, so that a client cannot find out which users exist."""
         stored = self._hash_of_unknown_user if user is None or user.password_hash is None else user.password_hash
         digest = hmac.digest(self._secret, password.encode(), "sha256")
         right = self._digest_by_hash.get(stored)

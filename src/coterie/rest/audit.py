@@ -76,7 +76,8 @@ class Entry:
 
     def write(self, request: Request, response: Response) -> None:
         """Write the audit line of ``request``, to which ``response`` is sent. Writes no line if ``response`` is that of
-        another worker, to which this worker has forwarded the request, and that worker has written the line."""
+        another worker, to which this worker has forwarded the request, and that worker has written the line. In both
+        cases, note in the request's context that the line exists."""
         context = context_of(request)
         context.is_audited = True
         if AUDITED_HEADER in response.headers:
@@ -123,7 +124,8 @@ def set_audited_header(request: Request, response: Response) -> Response:
 
 
 def keep_replaced_config(request: Request, answer: Answer) -> None:
-    """Keep the config that the write of ``request`` has replaced, by the herder's ``answer``, for its audit line."""
+    """Keep the config that the write of ``request`` has replaced, for the audit line. The herder's ``answer`` contains
+    the config if the write has changed or deleted a connector; for every other answer, nothing is kept."""
     if isinstance(answer, WrittenConnector | DeletedConnector):
         context_of(request).replaced_config = answer.replaced_config
 
@@ -147,5 +149,5 @@ def _int_or_text(text: str) -> int | str:
 
 
 def _mask_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The ``fields`` of one JSON object without its secret values."""
+    """The ``fields`` of one JSON object with :data:`.MASK` in place of each secret string value."""
     return {**fields, **masked_config({key: value for key, value in fields.items() if isinstance(value, str)})}

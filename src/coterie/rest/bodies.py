@@ -57,7 +57,7 @@ class NewConnector:
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body of ``request``; it may be read several times.
+    """The whole body of ``request``. A repeated call for the same HTTP request returns the same bytes.
 
     :raises BodyTooLargeError: as soon as more than :data:`BODY_SIZE_MAX_BYTES` were received.
     :raises UnreadableBodyError: when the connection was closed before the whole body was received.
@@ -80,8 +80,9 @@ async def read_body(request: Request) -> bytes:
 
 
 async def parse_body(parse: Callable[[bytes], BodyT], body: bytes) -> BodyT:
-    """``parse(body)``, for a function that parses JSON. Large bodies are parsed on a thread, one after the other, so
-    that the event loop, which sends the heartbeats, has about half of the time."""
+    """The result of ``parse(body)``, for a function that parses JSON. A body that is longer than
+    :data:`PARSED_ON_LOOP_MAX_BYTES` is parsed on a thread, one such body after the other, so that the event loop keeps
+    about half of the processor time: it sends the worker's heartbeats."""
     if len(body) <= PARSED_ON_LOOP_MAX_BYTES:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_PARSING_THREAD, parse, body)
@@ -260,7 +261,8 @@ def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
     """The offsets in ``parsed``, which must be a JSON array of objects with ``partition`` and ``offset``. ``name``: the
     field of the body that contains ``parsed``, for the message.
 
-    :raises UnreadableBodyError: when ``parsed`` has another structure, or a number in it is too large.
+    :raises UnreadableBodyError: when ``parsed`` has another structure or is nested too deeply, or a number in it is too
+        large.
     :raises BadRequestError: when ``parsed`` contains no offset.
     """
     if not parsed and (parsed is None or isinstance(parsed, list)):

@@ -48,7 +48,7 @@ class ForwardedCaller:
 
 def client_address(request: Request) -> str:
     """The IP address of the client: that of the connection, or for a connection from 127.0.0.1 the one in
-    ``X-Forwarded-For``, which uvicorn puts into ``request.client``."""
+    ``X-Forwarded-For``, which uvicorn puts into ``request.client``. ``unknown`` if uvicorn has no address."""
     return request.client.host if request.client is not None else "unknown"
 
 
@@ -84,7 +84,7 @@ async def add_caller_headers(request: httpx.Request, caller: Caller, sign: Sign)
 
 async def parse_forwarded_caller(request: Request) -> ForwardedCaller | None:
     """The caller that the headers of a forwarded request name, with the signature to verify; None when a header is
-    missing, invalid or too old. Reads the body of the request.
+    missing or invalid, or its time is more than :data:`SIGNATURE_AGE_MAX_MS` from now. Reads the body of the request.
 
     :raises BodyTooLargeError: when the body is too large.
     :raises UnreadableBodyError: when the connection was closed before the whole body was received.

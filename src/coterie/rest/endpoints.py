@@ -69,7 +69,7 @@ class Operation(StrEnum):
 
 
 class Role(StrEnum):
-    """What the sender of a request must be allowed to do."""
+    """What the sender of a request may do: the role that a user has, and the role that an endpoint requires."""
 
     READ = auto()
     """Read the state of connectors, workers and the group."""

@@ -8,8 +8,8 @@ from coterie.nouns.text import without_lone_surrogates
 
 
 class JSONResponse(StarletteJSONResponse):
-    """Starlette's response, except that text from a plug-in that is not Unicode does not fail the request: see
-    :func:`coterie.nouns.text.without_lone_surrogates`."""
+    """Starlette's JSON response, except that a text with half of a surrogate pair, which a plug-in may return, is not
+    an error: the half becomes U+FFFD (:func:`coterie.nouns.text.without_lone_surrogates`)."""
 
     def render(self, content: object) -> bytes:
         try:

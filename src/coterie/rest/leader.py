@@ -123,8 +123,9 @@ async def forward_to_worker(
     timeout_s: float = RESPONSE_TIMEOUT_S,
 ) -> Response:
     """Send ``request`` with ``body`` to the worker at ``refusal.redirect_url``, and return that worker's response,
-    whatever its status, within ``timeout_s``. ``path`` replaces the path of the request unless it is None. ``headers``
-    are added. ``sign`` signs the name of the request's caller for the other worker.
+    also one with an error status. ``timeout_s``: how long to wait for the response, in seconds. ``path`` replaces the
+    path of the request unless it is None. ``headers`` are added. ``sign`` signs the name of the request's caller for
+    the other worker.
 
     As in Connect, the query parameter ``forward`` limits how often a request is forwarded, to two times: it is absent
     in a client's request, ``true`` when the request was forwarded once, and ``false`` when it was forwarded twice. In
@@ -133,7 +134,7 @@ async def forward_to_worker(
     :raises ProblemRefusal: for ``refusal``, when the request was forwarded twice, or ``refusal`` contains no URL.
     :raises NotLoggedInError: when the worker, which is one of Kafka Connect, does not accept the request's log-in.
     :raises RequestNotSentError: when the worker cannot be reached.
-    :raises ResponseMissingError: when no response has come.
+    :raises ResponseMissingError: when the request was sent and no response has come: it may have been performed.
     :raises WorldError: when the worker's URL is invalid.
     """
     forward_value = request.query_params.get(FORWARD_PARAMETER)

@@ -20,7 +20,7 @@ JsonObject: TypeAlias = dict[str, object]
 
 
 class Logger(BaseModel):
-    """The level of a logger."""
+    """The level of a logger, and when it was last changed."""
 
     level: LoggerLevel
     last_modified: int | None
@@ -116,7 +116,7 @@ class ActiveTopics(BaseModel):
 
 
 class JobStatus(BaseModel):
-    """The status of a connector itself."""
+    """The status of a connector itself, or of a task."""
 
     state: Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "RESTARTING", "STOPPED"]
     worker_id: str
@@ -150,8 +150,10 @@ class OrderedWorker(BaseModel):
     """The worker that has accepted an operator's order: to drain, to cancel its drain, or to restart."""
 
     worker_id: str
+    """The worker's advertised ``host:port``."""
     name: str
     life: str
+    """The random id of the start of the worker's process: another one after a restart."""
 
 
 class Plugin(BaseModel):

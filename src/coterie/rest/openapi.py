@@ -44,7 +44,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The operation of ``endpoint``; the schemas that it refers to are added to ``schemas``."""
+    """OpenAPI's description of ``endpoint``, an operation; the schemas that it refers to are added to ``schemas``."""
     operation: dict[str, Any] = {
         "operationId": endpoint.operation.value,
         "tags": [endpoint.path.split("/")[1] or "worker"],
@@ -63,7 +63,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """The parameters in the path of ``endpoint``."""
+    """OpenAPI's description of each parameter in the path of ``endpoint``."""
     names = [
         segment.strip("{}").removesuffix(":path")
         for segment in PathTemplate.parse(endpoint.path).segments
@@ -76,7 +76,8 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parameters in the query of ``endpoint``."""
+    """OpenAPI's description of each parameter in the query of ``endpoint``; the schemas that these refer to are added
+    to ``schemas``."""
     return [
         {"name": name, "in": "query", "required": False, "schema": _schema(type_, schemas)}
         for name, type_ in endpoint.type_by_query_parameter.items()
@@ -84,7 +85,8 @@ def _query_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> list[dict[
 
 
 def _response(endpoint: Endpoint, status: int, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The response of a success with this ``status``."""
+    """OpenAPI's description of the response of ``endpoint`` to a success with ``status``; the schemas that it refers to
+    are added to ``schemas``."""
     if endpoint.response_body_type is None or status == 204:
         return {"description": "Success"}
     return {

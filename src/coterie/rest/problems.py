@@ -68,20 +68,21 @@ class BadRequestError(HttpRefusal):
 
 
 class NotFoundError(HttpRefusal):
-    """What the path or the body names does not exist; the request is refused before it reaches the herder."""
+    """An object that the path or the body names does not exist; the request is refused before it reaches the
+    herder."""
 
     status = 404
 
 
 class UnreadableBodyError(HttpRefusal):
     """The request's body was not received completely, is not JSON, or is JSON of another structure than the request
-    needs. Connect responds with 500."""
+    needs. Connect responds with 500 to such a request."""
 
     status = 400
 
 
 class NotLoggedInError(HttpRefusal):
-    """The request names no user, or a wrong password."""
+    """The request has no log-in, or names an unknown user or a wrong password."""
 
     status = 401
 

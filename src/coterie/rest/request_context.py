@@ -12,13 +12,14 @@ _SCOPE_KEY = "coterie.request_context"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request."""
+    """The sender of a request to the REST API; for a request that another worker forwards, the client that sent it."""
 
     user: str | None
-    """The user's name; None when users need not log in."""
+    """The user's name; None when users need not log in, and for another worker's own signed request."""
     role: Role
     address: str
-    """The IP address of the client; see :func:`callers.client_address`."""
+    """The IP address of the client (:func:`callers.client_address`). If another worker asks for this worker's state:
+    the advertised ``host:port`` of that worker."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class RequestContext:
     """Data of one request that several modules need. Each field is written by one module."""
 
     caller: Caller | None = None
-    """Written by `access`; None before the caller is known, and for requests without a log-in."""
+    """Written by `access`; None before the caller is known, and for ``GET /health`` if it needs no log-in."""
     body: bytes | None = None
     """Written by `bodies`; None before the whole body was received."""
     is_audited: bool = False

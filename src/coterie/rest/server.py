@@ -111,7 +111,8 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
-    """The TLS context of an https listener.
+    """The TLS context of an https listener, read from the files of ``tls``. :meth:`ReloadedFiles.run` reads the files
+    again when they change.
 
     :raises WorldError: when a file is missing or invalid; the message names the file.
     """
@@ -135,8 +136,8 @@ def _read_certificates(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
 
 
 class RequestIntake:
-    """The servers of one worker's listeners, which :func:`serve_while_work_runs` adds. Before a worker ends, it closes
-    them (:meth:`close`), so that it receives no further request."""
+    """Lets a worker stop the intake of requests before it ends: :meth:`close` closes all listeners of the worker.
+    :func:`serve_while_work_runs` adds the servers of the listeners."""
 
     def __init__(self) -> None:
         self._servers: list[uvicorn.Server] = []
@@ -146,8 +147,9 @@ class RequestIntake:
         self._servers += servers
 
     async def close(self) -> None:
-        """Accept no more connections and no more requests, and wait until all received requests are answered. A client
-        whose connection is refused may send its request to another worker: no worker has received it."""
+        """Close the listeners, and :data:`IDLE_CLOSE_DELAY_S` later the idle connections; each other connection is
+        closed after its response. Returns when all received requests are answered. A client whose connection is
+        refused may send its request to another worker: no worker has received it."""
         started = [server for server in self._servers if server.started]
         for server in started:
             for listening in server.servers:
@@ -226,8 +228,9 @@ def _make_server(app: Starlette, listener: BoundListener) -> uvicorn.Server:
 
 
 class _RequestLimiter:
-    """Responds with 503 to each request that arrives while ``app`` handles :data:`REQUESTS_MAX` requests. Such requests
-    are logged, with one line in :data:`REFUSALS_LOG_INTERVAL_S`; ``listener_url`` is the listener's name in it."""
+    """Passes requests to ``app``, and responds with 503 to each request that arrives while ``app`` handles
+    :data:`REQUESTS_MAX` requests. The number of refused requests is logged, at most once in
+    :data:`REFUSALS_LOG_INTERVAL_S`, with the listener's name ``listener_url``."""
 
     def __init__(self, app: ASGIApp, listener_url: str) -> None:
         self._app = app
@@ -268,7 +271,7 @@ class _RequestLimiter:
 
 
 class _RestConnectionProtocol(H11Protocol):
-    """One connection. Puts the name in the client's certificate into the state of each request.
+    """Serves one HTTP connection. Puts the name in the client's certificate into the state of each request.
 
     A connection is closed when its client sends nothing, or reads nothing of a response, for :data:`CLIENT_TIMEOUT_S`.
     A client that sends slowly stays connected until there are more than :data:`CONNECTIONS_MAX` connections. uvicorn
@@ -318,14 +321,16 @@ class _RestConnectionProtocol(H11Protocol):
             self._start_time_limit()
 
     def _start_time_limit(self) -> None:
-        """Start the time limit for the client, for which the connection waits: after :data:`CLIENT_TIMEOUT_S`, call
-        :meth:`_on_time_limit`, unless the timer is cancelled before."""
+        """Start the time limit for the client to send more of a request or to read more of a response: after
+        :data:`CLIENT_TIMEOUT_S`, call :meth:`_on_time_limit`, unless :meth:`_update_client_wait` cancels the timer
+        before, for example because the client has sent something. Note how much of the responses is unsent now."""
         self._unsent_size_bytes = self.transport.get_write_buffer_size()
         self.timeout_keep_alive_task = self.loop.call_later(CLIENT_TIMEOUT_S, self._on_time_limit)
 
     def _on_time_limit(self) -> None:
-        """Close the connection; while its client still reads a response, start the time limit again. The connection is
-        aborted if its client reads nothing: a transport is closed only when it has sent everything."""
+        """Close the connection if no part of a response is unsent. Otherwise start the time limit again if the client
+        has read a part of the response since the limit was started, and else abort the connection: ``close`` of a
+        transport waits until everything is sent."""
         unsent_size_bytes = self.transport.get_write_buffer_size()
         if unsent_size_bytes == 0:
             self.transport.close()

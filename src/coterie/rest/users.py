@@ -60,12 +60,15 @@ Users = Mapping[str, RestUser]
 def read_users(path: Path) -> Users:
     """The users in the file ``path``.
 
-    :raises WorldError: the file cannot be read or is not a users file.
+    :raises WorldError: when the file cannot be read, is not a users file, or has another version than 1.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != 1:
-            raise WorldError(f"the users in {path} have version {document['version']}; this Coterie reads version 1")
+            raise WorldError(
+                f"the users in {path} have version {document['version']}; this Coterie reads version 1: use the "
+                "version of Coterie that has written the file"
+            )
         return {name: _decode_user(user) for name, user in document["users"].items()}
     except OSError as error:
         raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
@@ -79,7 +82,7 @@ def read_users(path: Path) -> Users:
 def write_users(path: Path, users: Users) -> None:
     """Replace the file ``path`` by one with ``users``, durably.
 
-    :raises WorldError: the file cannot be written.
+    :raises WorldError: when the file cannot be written.
     """
     document = {"version": 1, "users": {name: _encode_user(user) for name, user in sorted(users.items())}}
     try:

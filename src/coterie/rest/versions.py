@@ -13,13 +13,15 @@ _VERSION = re.compile("0|[1-9][0-9]{0,18}")
 
 
 def etag_headers(info: ConnectorInfo) -> dict[str, str]:
-    """The header ``ETag`` of a response that contains the connector's config; none if its version is not known."""
+    """The header ``ETag`` of a response that contains the connector's config: the version of the config. Empty if the
+    version is not known."""
     return {} if info.config_version is None else {"ETag": f'"{info.config_version}"'}
 
 
 def if_match_of(request: Request) -> IfMatch | None:
     """The condition in the header ``If-Match`` of ``request``: the versions of the config, one of which the connector
-    must have. None without the header. A weak tag, or a tag that is no version of a config, matches no connector."""
+    must have; ``*`` means any version. None without the header. A weak tag, or a tag that is no version of a config,
+    matches no connector."""
     lines = request.headers.getlist("if-match")
     if not lines:
         return None

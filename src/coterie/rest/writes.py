@@ -69,12 +69,14 @@ async def perform_write(
     sign: Sign,
     to_response: Callable[[Answer], Response],
 ) -> Response:
-    """Perform ``write``, which ``request`` with ``body`` contains, here or on another worker, and return the response
-    to it; ``to_response`` makes that of this worker's herder. ``sign`` signs what is sent to the other worker.
+    """Perform ``write``, which ``request`` with ``body`` contains, here or on another worker, and return the response.
+    ``to_response`` converts the answer of this worker's herder to the response. ``sign`` signs the name of the caller
+    for the other worker. The write is attempted until it is performed or refused, or its time limit is over.
 
-    :raises HttpRefusal: when the write was refused.
-    :raises WorldError: when the other worker's URL is invalid, or when the connection breaks after a restart of a task
-        was sent.
+    :raises HttpRefusal: when the write was refused, could not be performed within its time limit, or may have taken
+        effect, and its outcome could not be looked up.
+    :raises WorldError: when the other worker's URL is invalid, or when no response comes after a restart of a task was
+        sent.
     """
     attempt = _first_attempt(request, worker.settings.request_timeout_ms)
     sent_since_ms = 0
@@ -119,8 +121,9 @@ async def perform_write(
 
 
 def _sending_refusal(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
-    """The refusal of a write that could not be sent to the worker to which ``redirection`` refers, within its time
-    limit. ``failure`` of the last attempt; the first began at ``began_at_ms``, in milliseconds since the Unix epoch."""
+    """The refusal of a write that the worker to which ``redirection`` refers has not performed within the write's time
+    limit. ``failure``: why the last attempt has failed. ``began_at_ms``: when the first attempt began, in milliseconds
+    since the Unix epoch."""
     receiver = "leader" if redirection.problem is Problem.NOT_LEADER else "worker"
     refusal = timeout_refusal(f"sending the request to the {receiver} at {redirection.redirect_url}", began_at_ms)
     return replace(refusal, message=f"{refusal.message} The last attempt has failed: {failure}")
@@ -134,8 +137,8 @@ def _answer_or_outcome_unknown(answer: Answer, last: WriteAttempt) -> Answer:
     if answer.problem is not Problem.TIMED_OUT and STATUS_BY_PROBLEM[answer.problem] != 503:
         return answer
     message = (
-        "The connection to the leader broke after the request was sent to it, and its outcome could not be looked up: "
-        f"the request may have taken effect; read the connector to find out. {answer.message}"
+        "No response came after the request was sent to the leader, and its outcome could not be looked up: the "
+        f"request may have taken effect; read the connector to find out. {answer.message}"
     )
     return RequestRefused(problem=Problem.OUTCOME_UNKNOWN, message=message)
 
@@ -157,6 +160,6 @@ def _first_attempt(request: Request, time_limit_ms: int) -> WriteAttempt:
 
 
 def _attempt_headers(attempt: WriteAttempt) -> dict[str, str]:
-    """The headers that describe ``attempt`` to the leader."""
+    """The headers that describe ``attempt`` to the other worker, to which the write is sent."""
     headers = {_REQUEST_ID: attempt.id, _TIME_LEFT: str(attempt.time_left_ms)}
     return {**headers, _REPEATED: "true"} if attempt.is_repeat else headers

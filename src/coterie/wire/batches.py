@@ -149,7 +149,7 @@ def read_batch_header(data: bytes | memoryview, position: int = 0) -> BatchHeade
     if magic > 2 or size_bytes < BATCH_HEADER_SIZE:
         raise DamagedBatchError(f"the header of a batch states magic {magic} and {size_bytes} bytes: it is damaged")
     if magic < 2:
-        raise WireError(f"a batch has magic {magic}, not 2")
+        raise WireError(f"a batch has magic {magic}, not 2; only batches of Kafka 0.11 and newer are supported")
     if size_bytes > available_bytes:
         raise WireError(f"the header of a batch states {size_bytes} bytes, but {available_bytes} bytes are left")
     if last_offset_delta < 0 or record_count < 0:
@@ -185,14 +185,17 @@ def check_produced_batch(data: bytes | memoryview) -> BatchHeader:
     """Check that ``data``, which a producer sent for one partition, is exactly one batch with a valid header and CRC,
     and return the header. The records themselves are not read.
 
-    :raises WireError: when it is not; `DamagedBatchError` when the batch was damaged on its way.
+    :raises WireError: when ``data`` is not one valid batch; `DamagedBatchError` when the batch was damaged on its way.
     """
     header = read_batch_header(data)
     if header.size_bytes != len(data):
-        raise WireError(f"{len(data) - header.size_bytes} bytes follow the one batch that a producer may send")
+        raise WireError(
+            f"{len(data) - header.size_bytes} bytes follow the one batch that a producer may send for a partition"
+        )
     if header.record_count != header.last_offset_delta + 1:
         raise WireError(
-            f"the last offset delta of a batch of {header.record_count} records is {header.last_offset_delta}"
+            f"the last offset delta of a batch of {header.record_count} records is {header.last_offset_delta}; it must "
+            f"be {header.record_count - 1}"
         )
     if not header.is_compressed and header.record_count * _RECORD_SIZE_MIN > header.size_bytes - BATCH_HEADER_SIZE:
         raise WireError(
@@ -344,7 +347,7 @@ def is_commit_marker(marker: BatchRecord) -> bool:
 
 
 def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
-    """Write one record with timestamp delta 0."""
+    """Write ``record`` in the format of a batch, with timestamp delta 0 and without attributes."""
     body = Writer()
     body.int8(0)
     body.varint(0)
@@ -367,7 +370,8 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
     reader = Reader(data, position + BATCH_HEADER_SIZE, position + header.size_bytes)
     if header.record_count * _RECORD_SIZE_MIN > reader.remaining:
         raise WireError(
-            f"the header of a batch of {header.size_bytes} bytes states {header.record_count} records, which do not fit"
+            f"the header of a batch of {header.size_bytes} bytes states {header.record_count} records, which do not "
+            "fit: the batch is damaged"
         )
     for _ in range(header.record_count):
         size = reader.varint()
@@ -384,7 +388,9 @@ def _read_records(data: bytes | memoryview, position: int, header: BatchHeader) 
             headers=_read_record_headers(reader),
         )
         if reader.position != end:
-            raise WireError(f"a record states a length of {size} bytes, but its fields have another length")
+            raise WireError(
+                f"a record states a length of {size} bytes, but its fields have another length: the batch is damaged"
+            )
     reader.expect_end()
 
 

@@ -16,8 +16,8 @@ PROTOCOL_TYPE = "connect"
 
 
 class ConnectProtocol(IntEnum):
-    """The versions of the protocol. A version's name on the wire is ``wire_name``; the value of ``connect.protocol`` is
-    ``setting``."""
+    """The versions of the embedded Connect protocol. A version's name on the wire is ``wire_name``; the value of
+    ``connect.protocol`` is ``setting``."""
 
     EAGER = 0
     """Every rebalance stops all jobs."""

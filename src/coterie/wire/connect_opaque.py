@@ -13,13 +13,13 @@ OPAQUE_SIZE_MAX_BYTES = 4_096
 
 
 def encode_opaque(*, name: str) -> bytes:
-    """The opaque field of a worker with this name."""
+    """The bytes of the field ``opaque`` of a worker's metadata (v3): JSON with the worker's name."""
     return json.dumps({"name": name}, ensure_ascii=False).encode()
 
 
 def decode_worker_name(opaque: bytes | None) -> str | None:
-    """The worker's name in the opaque field. None when the field is missing, too long or malformed, or has no name, or
-    the name is empty or not printable."""
+    """The worker's name in ``opaque``, a field of a worker's metadata (v3). None when the field is missing, too long or
+    malformed, or has no name, or the name is empty or not printable."""
     if opaque is None or len(opaque) > OPAQUE_SIZE_MAX_BYTES:
         return None
     try:

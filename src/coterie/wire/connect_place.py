@@ -16,7 +16,8 @@ from coterie.wire.connect import ConnectProtocol
 
 
 def encode_place_handover(place: Handover) -> bytes:
-    """``place`` as JSON, for :func:`decode_place_handover` in the next process."""
+    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_place_handover` in the
+    next process."""
     match place:
         case PlaceHandover():
             fields = _json_fields_of_classic_place(place)

@@ -36,8 +36,8 @@ def build_request(api_key: int, version: int, values: Values) -> Any:
 
 
 def build_entity(schema: Any, values: Values) -> Any:
-    """An entity of the class ``schema``. Values that it does not have are dropped; fields that are not given get their
-    defaults.
+    """An entity of the class ``schema``. Values of fields that the class does not have are dropped; fields that are not
+    given get their defaults.
 
     :raises TypeError: when a field without default is missing, which is a bug in Coterie.
     """

@@ -44,7 +44,7 @@ _FIXED_SIZES = {
 
 
 class _MessageBytes:
-    """The bytes of a message that is walked, and how many more elements it may contain."""
+    """The bytes of a message that is walked, and how many more array elements and tagged fields it may contain."""
 
     __slots__ = ("data", "elements_left", "elements_max", "end", "replacements")
 
@@ -91,7 +91,9 @@ class _MessageBytes:
             )
         self.elements_left -= count
         if self.elements_left < 0:
-            raise TooManyElementsError(f"a message has more than {self.elements_max} elements")
+            raise TooManyElementsError(
+                f"a message has more than {self.elements_max} array elements and tagged fields, the maximum"
+            )
         return count
 
     def read_number(self, position: int, size: int) -> int:
@@ -224,7 +226,8 @@ def _make_primitive_walk(kafka_type: str, *, is_flexible: bool) -> _TypeWalk:
         return _make_fixed_size_walk(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
         raise NotImplementedError(
-            f"coterie.wire.message_check cannot check kio's type {kafka_type}: add the type there"
+            f"coterie.wire.message_check cannot check kio's type {kafka_type}, which is a bug in Coterie: add the type "
+            "there"
         )
     is_string = kafka_type == "string"
     return (

@@ -132,7 +132,7 @@ class Reader:
         return struct.unpack_from(f">{self._check_count(count, 4)}i", self._data, self._advance_position(4 * count))
 
     def read_presence(self) -> bool:
-        """Read the int8 before a nullable struct (KIP-893): 1 when the struct follows, -1 when it is null."""
+        """Whether a nullable struct follows: reads the int8 before it (KIP-893), 1 if it follows, -1 if it is null."""
         presence_mark = self.int8()
         if presence_mark not in (_PRESENT, _ABSENT):
             raise WireError(
@@ -145,7 +145,7 @@ class Reader:
         return self._read_sized_bytes(self.varint())
 
     def skip_tagged_fields(self) -> None:
-        """Read a number of tagged fields, and skip them."""
+        """Skip the tagged fields of a struct: reads their number, and passes over each of them."""
         for _ in range(self.tagged_field_count()):
             self.tagged_field()
 

@@ -121,7 +121,8 @@ class ScramServer:
         fields = _parse_fields(text, "c", "r", "p")
         if _decode_base64(fields["c"]).decode(errors="replace") != self._gs2_header or fields["r"] != self._nonce:
             raise WireError(
-                "a SCRAM message has another nonce than the messages before it: it belongs to another login"
+                "the client's final SCRAM message has another nonce or another beginning (c=) than its first message: "
+                "it belongs to another login"
             )
         proof = _decode_base64(fields["p"])
         auth_message = f"{self._auth_message_start},{text[: text.rindex(',p=')]}".encode()
@@ -160,7 +161,8 @@ class ScramClient:
         fields = _parse_fields(text, "r", "s", "i")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
             raise WireError(
-                "a SCRAM message has another nonce than the messages before it: it belongs to another login"
+                "the nonce in the server's first SCRAM message does not continue that of the client: the message "
+                "belongs to another login"
             )
         iterations = _parse_iterations(fields["i"])
         salted_password = _salted_password(self._hash_name, self._password, _decode_base64(fields["s"]), iterations)

@@ -16,7 +16,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggedField(Generic[ValueT]):
-    """One tagged field of a struct."""
+    """The definition of one tagged field of a struct: its tag, how its value is written and read, and its default."""
 
     tag: int
     write: Callable[[Writer, ValueT], None]
@@ -43,7 +43,7 @@ class TaggedFieldsWriter:
         self._encoded_fields.append((field.tag, content))
 
     def write_to(self, writer: Writer) -> None:
-        """Write the number of the fields and the fields."""
+        """Write the number of the added fields, and then each field with its tag and its size."""
         writer.uvarint(len(self._encoded_fields))
         for tag, content in self._encoded_fields:
             writer.uvarint(tag)

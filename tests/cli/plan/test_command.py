@@ -20,6 +20,10 @@ from coterie.nouns.ids import InstanceId
 from tests.cli.command import ENVIRONMENT, coterie
 from tests.cli.group import as_json, member, view
 
+_NAMED_TWICE = (
+    "The options --create and --delete name a connector twice; name each connector only once in both together"
+)
+
 
 class Plan(Protocol):
     def __call__(self, file: Path, *options: str, check: int = 0) -> "CompletedProcess[str]": ...
@@ -130,9 +134,9 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--create", "orders"), "--create orders: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
         (("--create", "C=1001"), "--create C=1001: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
         (("--create", "C=0"), "--create C=0: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
-        (("--create", "C=1", "--create", "C=2"), "A connector can be created or deleted only once at a time"),
-        (("--create", "A=1", "--delete", "A"), "A connector can be created or deleted only once at a time"),
-        (("--delete", "C"), "There is no connector C"),
+        (("--create", "C=1", "--create", "C=2"), _NAMED_TWICE),
+        (("--create", "A=1", "--delete", "A"), _NAMED_TWICE),
+        (("--delete", "C"), "--delete C: the group has no connector C"),
         (("--claim-tasks", "one=B"), "--claim-tasks of one: 'B' is not <connector>-<task number>"),
         (
             ("--claim-tasks", "one=B-01"),

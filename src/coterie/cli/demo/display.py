@@ -16,7 +16,7 @@ _PROGRESS_LINE_INTERVAL_S = 5.0
 
 
 class Display:
-    """Progress bars and a table of the workers' tasks; above the bars, lines that stay on the screen.
+    """Shows progress bars and a table of the workers' tasks; above the bars, lines that stay on the screen.
 
     If standard output is not a terminal, or in CI, all output is lines.
     """

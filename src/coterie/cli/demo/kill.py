@@ -47,7 +47,8 @@ def kill_in_mid_batch(
 ) -> list[BatchInFlight]:
     """Kill ``child`` and its process group in the middle of a batch; return the interrupted batches of ``tasks``.
 
-    The list is empty if the child ended before, for another reason. ``between_checks`` is called between two checks.
+    The list is empty if the child ended before, for another reason. ``between_checks`` is called after each check that
+    has found no batch in flight.
 
     :raises WorldError: when no check found a batch in flight within ``timeout_s`` of this call, the processes have not
         stopped 10 s after SIGSTOP or still run 10 s after SIGKILL, or an interrupted batch was committed after the
@@ -125,7 +126,7 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     if (offsets / str(interrupted.batch_id)).read_bytes() != interrupted.planned_offsets:
         raise WorldError(
             f"The new owner of {interrupted.task} planned batch {interrupted.batch_id} again instead of repeating "
-            "the old plan."
+            "the old plan: this is a bug in Coterie."
         )
     later_commits = [
         path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > interrupted.batch_id
@@ -133,7 +134,8 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     committed_at_ns = (commits / str(interrupted.batch_id)).stat().st_mtime_ns
     if any(path.stat().st_mtime_ns < committed_at_ns for path in later_commits):
         raise WorldError(
-            f"Batch {interrupted.batch_id} was not the first batch that the new owner of {interrupted.task} committed."
+            f"Batch {interrupted.batch_id} was interrupted, but the new owner of {interrupted.task} first committed a "
+            "later batch: this is a bug in Coterie."
         )
     return True
 

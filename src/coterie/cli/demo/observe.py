@@ -20,7 +20,7 @@ ALL_TASKS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The worker of each task, from the task statuses that the group reports."""
+    """The worker of each running task, and the failed tasks, from the task statuses that a worker reports."""
 
     worker_id_by_task: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
     """The ``worker_id`` (host:port) of each task that is RUNNING."""
@@ -73,9 +73,11 @@ def is_group_settled(urls: Sequence[str]) -> bool:
 
 
 class Checkpoints:
-    """The tasks' checkpoints: ``LOCATION/<connector>-<incarnation>/gen-<k>/<task>/<start>-<id>/``."""
+    """Finds the checkpoints of the demo's tasks:
+    ``<location>/<connector>-<incarnation>/gen-<k>/<task>/<start>-<id>/``."""
 
     def __init__(self, location: Path) -> None:
+        """``location`` is the folder of all checkpoints, ``checkpoint.location`` of the workers."""
         self._location = location
 
     def checkpoint_dir(self, task: ConnectorTaskId) -> Path | None:
@@ -93,7 +95,8 @@ class Checkpoints:
 
 
 class CommittedRowCounter:
-    """Counts the rows in the output files of committed batches: up to the last batch in the task's ``commits``."""
+    """Counts the output rows of committed batches: of each task, those up to the last batch in the folder ``commits``
+    of its checkpoint."""
 
     def __init__(self, checkpoints: Checkpoints, output_folder: Path) -> None:
         self._checkpoints = checkpoints

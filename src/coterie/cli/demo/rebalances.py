@@ -11,7 +11,7 @@ StartCounts = Mapping[ConnectorTaskId, int]
 
 
 class RebalanceReporter:
-    """Reports the difference between one placement of all tasks and the next."""
+    """Prints what each rebalance of the demo did: which tasks moved, were restarted or were not stopped."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         """``print_line`` prints its argument as a line."""

@@ -112,7 +112,7 @@ class WaitTimeoutError(WorldError):
 
 
 class DemoRun:
-    """One run of the demo."""
+    """Runs the demo once: its broker, workers, feed and comparison."""
 
     def __init__(
         self,
@@ -262,7 +262,8 @@ class DemoRun:
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
     def _kill_worker(self) -> tuple[int, list[BatchInFlight]]:
-        """Kill the worker that owns most tasks, except the leader; returns its number and the interrupted batches.
+        """Kill the worker that owns the most tasks among those that are not the leader; returns its number and the
+        interrupted batches.
 
         :raises WorldError: when no worker could be chosen, or killed in the middle of a batch, in time; or when the
             kill came too early or too late (``KILL_FRACTION_MIN``, ``KILL_FRACTION_MAX``).
@@ -272,7 +273,8 @@ class DemoRun:
             number = self._choose_worker_to_kill()
             child, tasks = self._fleet.workers[number], self._tasks_of_worker(number)
             self._display.print_line(
-                f"{child.name} will be killed: it owns most tasks ({task_list_text(tasks)}) and is not the leader"
+                f"{child.name} will be killed: of the workers that are not the leader, it owns the most tasks "
+                f"({task_list_text(tasks)})"
             )
             interrupted_batches = kill_in_mid_batch(
                 child, tasks, self._checkpoints, timeout_s=30, between_checks=self._check_and_show_progress
@@ -301,7 +303,7 @@ class DemoRun:
         return number, interrupted_batches
 
     def _choose_worker_to_kill(self) -> int:
-        """Return the number of the worker that owns most tasks, except the leader.
+        """Return the number of the worker that owns the most tasks among those that are not the leader.
 
         This waits until all tasks run, exactly one worker reports that it leads the group, and another worker owns
         tasks.

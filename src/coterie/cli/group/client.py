@@ -47,8 +47,8 @@ class GroupClient:
     def describe_group(self, *, timeout_s: float = _LEADER_TIMEOUT_S) -> GroupDescription:
         """Return the group's present description.
 
-        While no leader responds, the request is repeated until ``timeout_s`` after this call; but if no worker has
-        responded to this client yet, the request is not repeated.
+        While no leader responds, the request is repeated until ``timeout_s`` after this call. It is not repeated after
+        an error response with a status below 500, and if no worker has ever responded to this client.
 
         :raises WorldError: when no worker responds, with the message of an error response, or when the response is not
             a description of a group.
@@ -117,9 +117,9 @@ class GroupClient:
         return parse_paused_or_stopped(response.content, source=f"The response of {response.url}")
 
     def refuses_connections(self, url: str) -> bool:
-        """Whether no connection to ``url`` can be opened, because no process listens there.
+        """Whether no connection to ``url`` can be opened, in most cases because no process listens there.
 
-        False if the connection is opened and the response is an error or does not come in time.
+        False if the connection is opened, also if the response is an error or does not come in time.
         """
         try:
             self._http_client.get(f"{url.rstrip('/')}/health")

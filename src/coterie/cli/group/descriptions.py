@@ -78,7 +78,7 @@ class DeferredDescription(Description):
     """Jobs of a departed worker that wait for its return."""
 
     worker: str | None
-    """The departed worker's name, if it is known."""
+    """The departed worker's name; None if it is not known."""
     instance_id: InstanceId | None
     left_ms: int = Field(ge=0)
     """How long the jobs still wait."""
@@ -116,7 +116,9 @@ class GroupDescription(Description):
     assignor: str | None = None
     """The name of the assignor that a connect group uses; None for a classic group."""
     generation: int
+    """The generation of a classic group; the group epoch of a connect group."""
     leader: WorkerDescription | None
+    """The leader; None if the response names no member as the leader."""
     policy: PolicyDescription
     configured: JobsDescription
     members: tuple[MemberDescription, ...]
@@ -162,8 +164,8 @@ def parse_group_description(data: str | bytes, *, source: str) -> GroupDescripti
 
 
 def parse_order_response(data: bytes, *, source: str) -> OrderResponse:
-    """Parse a worker's response to an operator's order, such as to drain or to restart. ``source`` names the origin of
-    ``data`` in the error.
+    """Parse the response of the worker that has accepted an operator's order, such as to drain or to restart.
+    ``source`` names the origin of ``data`` in the error.
 
     :raises WorldError: when ``data`` is not such a response.
     """

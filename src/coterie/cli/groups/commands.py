@@ -28,7 +28,7 @@ _CONNECT_PREFIX = "connect."
 
 
 def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
-    """The client of the brokers that the options name.
+    """A client for requests about groups to the brokers that the options name.
 
     :raises ConfigError: when a setting in the file ``command_config`` is not valid.
     :raises WorldError: when the file cannot be read, or ``bootstrap_servers`` is not valid.
@@ -50,7 +50,7 @@ def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> Gr
 
 
 def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
-    """Print all groups.
+    """Print all groups of the brokers that this client may see.
 
     :raises WorldError: see :meth:`.GroupAdmin.list_groups`.
     """
@@ -70,7 +70,7 @@ def list_groups(admin: GroupAdmin, *, as_json: bool) -> None:
 
 
 def describe_group(admin: GroupAdmin, group: str, *, as_json: bool) -> None:
-    """Print the group with this id.
+    """Print the group with the id ``group``, as its coordinator describes it.
 
     :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe_group`.
     """
@@ -105,7 +105,7 @@ def change_and_print_configs(
 
 
 def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
-    """Remove the member that ``member`` names from the group with this id, and print its name.
+    """Remove the member that ``member`` names from the group with the id ``group``, and print the member's name.
 
     :raises WorldError: when there is no such group, or not exactly one such member; see also
         :meth:`.GroupAdmin.remove_member`.
@@ -118,9 +118,10 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
 
 
 async def _describe_existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroup:
-    """The description of the group.
+    """The description of the group with the id ``group_id``.
 
-    :raises WorldError: when there is no such group; see also :meth:`.GroupAdmin.describe_group`.
+    :raises WorldError: when there is no classic or connect group with this id; see also
+        :meth:`.GroupAdmin.describe_group`.
     """
     described = await admin.describe_group(group_id)
     if described is None:
@@ -169,8 +170,8 @@ async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> s
 
 
 def _matching_members(group: GroupDescription | ClassicGroup, text: str) -> list[MemberId]:
-    """The members that ``text`` names: those with this member id or instance id, else, in a connect group, those with
-    this ``host:port`` or name."""
+    """The ids of the members that ``text`` names: those with this member id or instance id, else, in a connect group,
+    those with this ``host:port`` or name."""
     by_id = [one.member_id for one in group.members if text in (one.member_id, one.instance_id or InstanceId(""))]
     if by_id or isinstance(group, ClassicGroup):
         return by_id
@@ -181,7 +182,8 @@ def _matching_members(group: GroupDescription | ClassicGroup, text: str) -> list
 
 
 def _parse_config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[str, str | None]:
-    """The changes by key; the value of a deletion is None.
+    """The changes of a group's configs that the options ``--set`` and ``--delete`` state, by key; the value of a
+    deletion is None.
 
     :raises WorldError: when an element of ``set_`` is not KEY=VALUE, or a key is given twice.
     """
@@ -201,7 +203,8 @@ def _parse_config_changes(set_: Sequence[str], delete: Sequence[str]) -> dict[st
 
 
 def _make_console() -> Console:
-    """The console of one call. A name may contain the code of an emoji, such as :boom:."""
+    """A console for the output of one command. It prints the code of an emoji, such as :boom:, unchanged, because the
+    name of a group or member may contain one."""
     return Console(highlight=False, emoji=False)
 
 

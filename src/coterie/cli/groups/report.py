@@ -23,7 +23,7 @@ _STYLE_BY_STATE = {"STABLE": "green", "UNJOINED": "red"}
 
 
 def print_group(group_id: GroupId, group: GroupDescription | ClassicGroup, console: Console) -> None:
-    """Print the group to ``console``."""
+    """Print ``group``, with the id ``group_id``, to ``console``: tables, and sentences for a connect group."""
     match group:
         case GroupDescription():
             _print_connect_group(group_id, group, console)
@@ -125,8 +125,8 @@ def _computation_sentences(group: GroupDescription) -> Iterator[str]:
 
 
 def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
-    """Why ``jobs``, which the target assigns to other members, are still owned by the member ``holder``, or by a
-    departed member with this id."""
+    """Why ``jobs``, which the target assigns to other members, cannot start there yet: what the group waits for from
+    ``holder``, the member or departed member that may still run them."""
     name = name_by_member_id(group).get(holder, holder)
     member = _find_member(group, holder)
     if member is not None:
@@ -140,9 +140,9 @@ def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
 
 
 def name_by_member_id(group: GroupDescription | ClassicGroup) -> Mapping[MemberId, str]:
-    """The name of each member in messages, by member id; also the names of departed workers. A worker of a connect
-    group has its own name, or its ``host:port`` if it has no name, or its member id if several members have the same
-    name."""
+    """The name of each member in messages, by member id. In a connect group: the worker's name, or its ``host:port`` if
+    it has no name, or its member id if several members have the same name; and the ``host:port`` of each departed
+    worker. In a classic group: the member id."""
     if isinstance(group, ClassicGroup):
         return {one.member_id: one.member_id for one in group.members}
     names = {one.member_id: one.name or worker_id_of_url(one.url) for one in group.members}

@@ -185,10 +185,12 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
 
     task_counts = dict(_parse_create_option(text) for text in options.create)
     if len(task_counts) < len(options.create) or task_counts.keys() & set(options.delete):
-        raise WorldError("A connector can be created or deleted only once at a time")
+        raise WorldError(
+            "The options --create and --delete name a connector twice; name each connector only once in both together"
+        )
     for name in options.delete:
         if name not in group.snapshot.configured_jobs.connectors:
-            raise WorldError(f"There is no connector {name}")
+            raise WorldError(f"--delete {name}: the group has no connector {name}")
     claims: dict[MemberId, Jobs] = {}
     for worker, jobs in _parse_claim_options(options):
         claims[find_member(worker)] = claims.get(find_member(worker), NO_JOBS) | jobs
@@ -310,7 +312,8 @@ def _warn_about_claims_on_unknown_jobs(
 
 
 def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: GroupSnapshot) -> None:
-    """Print a warning if a connector's number of tasks would change: REST refuses it for a connector with checkpoints.
+    """Print a warning for each existing connector whose number of tasks would change: the REST API refuses the config
+    of such a change for a connector with checkpoints.
 
     The description of a group does not contain whether there are checkpoints, so the warning is printed in any case.
     """

@@ -154,8 +154,9 @@ def _find_ordered_worker(description: GroupDescription, ordered: OrderResponse) 
 
 
 def jobs_not_taken_over_yet(description: GroupDescription, last: MemberDescription) -> Jobs:
-    """The jobs of ``last``, a member that has left, that no other member owns yet and that do not wait for it to
-    return: other members are about to start them."""
+    """The configured jobs of ``last``, a member that has left, that other members are about to start: no member owns
+    them yet, they do not wait for the return of a departed worker, and the group does not report them as
+    unassigned."""
     had = (last.owned.jobs | last.revoked.jobs) & description.configured.jobs
     owned = union_of_jobs(member.owned.jobs for member in description.members)
     waiting = union_of_jobs(deferred.jobs.jobs for deferred in description.deferred)
@@ -265,7 +266,8 @@ def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequenc
 def _check_only_worker_is_named(member: MemberDescription, *, is_named: bool) -> None:
     """Print that no job runs until ``member``, the only worker of the group, has restarted.
 
-    :raises WorldError: when the worker was not named in the command: other workers may be about to join.
+    :raises WorldError: when ``is_named`` is False, because the command does not name the worker: other workers may be
+        about to join.
     """
     if not is_named:
         raise WorldError(
@@ -352,14 +354,14 @@ def _tasks_not_started_text(group: GroupClient, member: MemberDescription, rejoi
 def _is_same_worker(member: MemberDescription, other_member: MemberDescription) -> bool:
     """Whether both are the same worker: they have the same member id or the same host:port.
 
-    A worker that kept its membership may have another port. A worker that lost its membership has another member id at
-    the same host:port.
+    After a restart, a worker that kept its membership may have another port. A worker that lost its membership has
+    another member id at the same host:port.
     """
     return member.member_id == other_member.member_id or member.worker_id == other_member.worker_id
 
 
 def _started_task_count(member: MemberDescription) -> int:
-    """How many tasks of ``member`` are in ``_STARTED_PHASES``."""
+    """How many tasks of ``member`` are in a phase that counts as started (``_STARTED_PHASES``): also failed tasks."""
     return sum((member.phases or {}).get(phase, 0) for phase in _STARTED_PHASES)
 
 

@@ -65,8 +65,8 @@ uses the given folder."""
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
     """Create a runtime that runs tasks on Spark; see :data:`RuntimeFactory`.
 
-    :raises WorldError: when ``jars.dir`` is no folder, there is no default folder into which jars could be fetched, or
-        a file with certificates or their key cannot be read.
+    :raises WorldError: when the folder of jars cannot be used (:func:`jar_settings`), or a file with certificates or
+        their key cannot be read.
     """
     return SparkTaskRuntime(
         SparkConfig(
@@ -92,12 +92,14 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
 
 
 def jar_settings(settings: WorkerSettings) -> JarSettings | None:
-    """Return the folder of jars that the worker uses, and whether it fetches missing jars.
+    """Return the folder of jars that the worker uses (``jars.dir``, or the default folder), and whether it fetches
+    missing jars (``jars.fetch``).
 
-    None if ``jars.dir`` is not set, jars are not to be fetched, and there is no readable default folder.
+    None if ``jars.dir`` is not set, ``jars.fetch`` is false, and the default folder does not exist or cannot be read.
 
-    :raises WorldError: when ``jars.dir`` is not a folder and jars are not to be fetched, or jars are to be fetched and
-        there is no default folder.
+    :raises WorldError: when ``jars.dir`` is set, is not an existing folder, and ``jars.fetch`` is false; or when
+        ``jars.dir`` is not set, ``jars.fetch`` is true, and the default folder cannot be determined. The default folder
+        need not exist.
     """
     if settings.jars_dir:
         folder = Path(settings.jars_dir).absolute()
@@ -130,6 +132,7 @@ def run_worker(
     ``check_settings`` raises an error if the worker could not restart with its present settings file.
 
     :raises WorldError: when the worker cannot start (a port in use, no broker, no Java), or cannot replace its process.
+    :raises ConfigError: when an assignor or a listener of rebalances cannot be used.
     """
     raise_gc_thresholds()
     workers: list[Worker] = []
@@ -216,7 +219,7 @@ def member_settings(settings: WorkerSettings, listeners: Sequence[BoundListener]
 
 
 def access_rules(settings: WorkerSettings) -> AccessRules:
-    """Who may use the REST API of a worker with these settings.
+    """Who may use the REST API of a worker with these settings, and the headers that are added to its responses.
 
     :raises WorldError: when the file of users cannot be read or is invalid; the message names the file.
     """

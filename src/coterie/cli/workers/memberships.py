@@ -48,7 +48,8 @@ MembershipFactory: TypeAlias = Callable[[MembershipSpec], Membership]
 
 
 def group_membership(spec: MembershipSpec) -> Membership:
-    """Create a membership with the protocol of ``spec.worker_settings``; see :data:`MembershipFactory`."""
+    """Create the membership of a worker in its classic or connect group, with its own client of the coordinator. The
+    membership joins the group only when it runs."""
     match spec.worker_settings.group_protocol:
         case GroupProtocolName.CLASSIC:
             assert spec.inherited_handover is None or isinstance(spec.inherited_handover, PlaceHandover), (

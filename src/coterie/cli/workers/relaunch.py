@@ -59,7 +59,7 @@ def inherited_handover(settings: MemberSettings) -> Handover | None:
     membership has ``must_ask_for_round``, so that the member starts a rebalance; in a connect group, the first
     heartbeat of the new process contains all metadata. None if no membership was passed on, the group or the instance
     id has changed, or the file cannot be read, for example because another release wrote it: then the worker joins as a
-    new member. A second call returns None.
+    new member. A second call in the same process returns None.
     """
     descriptor = os.environ.pop(PLACE_VARIABLE, None)
     if descriptor is None:

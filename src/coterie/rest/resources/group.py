@@ -129,16 +129,16 @@ class GroupResource:
         leader or, for an order, the worker that must carry out the order. ``path`` replaces the path of ``request``
         unless it is None.
 
-        :raises ProblemRefusal: when the worker cannot be reached, or is a Kafka Connect worker, which has no paths
-            under ``/coterie/``; also when ``request`` was forwarded too often.
+        :raises ProblemRefusal: when the worker cannot be reached, does not respond, or is a Kafka Connect worker, which
+            has no paths under ``/coterie/``; also when ``request`` was forwarded too often.
         """
         try:
             response = await forward_to_worker(self._http_client, request, b"", refusal, self._herder.sign, path=path)
         except WorldError as error:
             role = "leader" if refusal.problem is Problem.NOT_LEADER else "worker"
             message = (
-                f"The {role} at {refusal.redirect_url} cannot be reached. If its process has ended, the group removes "
-                f"it after its session timeout: retry the request then. {error}"
+                f"The {role} at {refusal.redirect_url} cannot be reached or does not respond. If its process has "
+                f"ended, the group removes it after its session timeout: retry the request then. {error}"
             )
             raise problems.ProblemRefusal(replace(refusal, message=message)) from error
         if response.status_code != 404 or CONNECT_NOT_FOUND_BODY not in bytes(response.body):
@@ -159,7 +159,7 @@ class GroupResource:
     async def _own_worker_view(self) -> WorkerView:
         """The state of this worker.
 
-        :raises ProblemRefusal: when this worker is shutting down.
+        :raises ProblemRefusal: when this worker starts, has ended, or has too many events to process.
         """
         return problems.answer_or_raise(await self._worker.ask(DescribeWorker()), WorkerView)
 

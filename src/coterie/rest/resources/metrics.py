@@ -40,7 +40,8 @@ class MetricsResource:
     async def _snapshot(self) -> WorkerSnapshot:
         """The present values of all metrics of this worker.
 
-        :raises ProblemRefusal: when the herder refused the requests, because the worker starts or shuts down.
+        :raises ProblemRefusal: when the herder refused a request: the worker starts, has ended, or has too many events
+            to process.
         """
         worker = self._herder.worker
         view = await self._herder.ask(DescribeWorker(), WorkerView)

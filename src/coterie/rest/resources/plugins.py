@@ -67,5 +67,5 @@ class PluginsResource:
 
 
 def _without_connector_suffix(plugin: str) -> str:
-    """The name of a plug-in without :data:`_CONNECTOR_SUFFIX`: the path and the config may name it in two ways."""
+    """The name ``plugin`` without ``Connector`` at its end, which the path or the config may leave out."""
     return plugin.removesuffix(_CONNECTOR_SUFFIX) or plugin

@@ -52,10 +52,15 @@ class Member(Struct):
     draining: bool = field(metadata=BOOL)
     config_offset: int = field(metadata=INT64)
     claims: ConnectorsAndTasks | None = field(default=None)
+    """The only jobs that the worker may run (KIP-987); None: it may run any job."""
     assigned: ConnectorsAndTasks
+    """The jobs that are assigned to the member now."""
     pending: ConnectorsAndTasks
+    """The jobs that were revoked from the member, and that it has not given back."""
     target: ConnectorsAndTasks
+    """The member's target assignment."""
     awaited: tuple[AwaitedJobs, ...]
+    """The jobs of the member's target assignment that other members still have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +71,13 @@ class DepartedMember(Struct):
     instance_id: str | None = field(metadata=STRING, default=None)
     url: str = field(metadata=STRING)
     delay_left_ms: int = field(metadata=INT32)
+    """What is left of the scheduled rebalance delay; -1 if none runs."""
     held_left_ms: int = field(metadata=INT32)
+    """How long the jobs may still run on the departed member's worker; 0 if they have stopped."""
     connectors: tuple[str, ...] = field(metadata=STRING)
     tasks: tuple[TasksOfConnector, ...]
     reason: str = field(metadata=STRING | {"tag": 0}, default="")
+    """Why the member has left or was removed; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,9 @@ class DescribedGroup(Struct):
     assignment_epoch: int = field(metadata=INT32)
     assignor_name: str = field(metadata=STRING)
     computing_member: str = field(metadata=STRING)
+    """The member that computes the target assignment now; empty if none does."""
     assignment_error: str = field(metadata=STRING)
+    """The error of the last computation of a target assignment; empty if it succeeded."""
     leader_id: str = field(metadata=STRING)
     leader_epoch: int = field(metadata=INT32)
     config_offset: int = field(metadata=INT64)

@@ -29,9 +29,14 @@ class Assignor(Struct):
 
     name: str = field(metadata=STRING)
     minimum_version: int = field(metadata=INT16)
+    """The oldest version of the metadata that the assignor reads."""
     maximum_version: int = field(metadata=INT16)
+    """The newest version of the metadata that the assignor reads."""
     reason: int = field(metadata=INT8)
+    """Why the metadata changed: 0 no reason, 1 a delay is over, 2 the metadata changed, 3 an operator asks for an
+    assignment."""
     version: int = field(metadata=INT16)
+    """The version of ``metadata``."""
     metadata: bytes = field(metadata=BYTES)
 
 
@@ -53,19 +58,22 @@ class NullableClaims(NullableStruct):
 
 @dataclass(slots=True, kw_only=True)
 class ConnectGroupHeartbeatRequest(Request):
-    """ConnectGroupHeartbeat: a worker reports its state to the coordinator of its group. Not frozen: building a frozen
-    entity with as many fields takes longer than decoding the bytes of most of these requests."""
+    """ConnectGroupHeartbeat: a worker reports its state to the coordinator of its group. From ``instance_id`` to
+    ``draining``, the default means that the value has not changed since the last heartbeat, or is not used. Not frozen:
+    building a frozen entity with as many fields takes longer than decoding the bytes of most of these requests."""
 
     __api_key__: ClassVar[int] = 10000
 
     group_id: str = field(metadata=STRING)
     member_id: str = field(metadata=STRING)
     member_epoch: int = field(metadata=INT32, default=-1)
+    """The member epoch; 0 to join, -1 to leave permanently, -2 to leave for a short time."""
     instance_id: str | None = field(metadata=STRING, default=None)
     rebalance_timeout_ms: int = field(metadata=INT32, default=-1)
     server_assignor: str | None = field(metadata=STRING, default=None)
     client_assignors: tuple[Assignor, ...] | None = field(default=None)
     connectors_and_tasks: ConnectorsAndTasks | None = field(default=None)
+    """The jobs that the worker owns; a job that is missing has stopped."""
     url: str | None = field(metadata=STRING | {"tag": 0}, default=None)
     name: str | None = field(metadata=STRING | {"tag": 1}, default=None)
     config_offset: int = field(metadata=INT64 | {"tag": 2}, default=-2)
@@ -74,9 +82,15 @@ class ConnectGroupHeartbeatRequest(Request):
     claims: NullableClaims = field(metadata={"tag": 5}, default=NullableClaims())
     draining: int = field(metadata=INT8 | {"tag": 6}, default=-1)
     max_wait_ms: int = field(metadata=INT32 | {"tag": 7}, default=0)
+    """How long the coordinator may hold the response while it has nothing to report."""
     request_number: int = field(metadata=INT64 | {"tag": 8}, default=0)
+    """Rises with each request of the member id. A request whose number is not above the last one is not processed; 0:
+    the request has no number."""
     connection_grace_ms: int = field(metadata=INT32 | {"tag": 9}, default=-1)
+    """How long after the end of its connection the worker may still be alive; 0: the end of the connection means
+    nothing."""
     resumes: bool = field(metadata=BOOL | {"tag": 10}, default=False)
+    """Whether the worker's process is about to replace itself, so that the end of its connection means nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,11 +49,14 @@ class ConnectGroupInstallAssignmentRequest(Request):
     member_id: str = field(metadata=STRING)
     member_epoch: int = field(metadata=INT32)
     group_epoch: int = field(metadata=INT32)
+    """The group epoch for which the target assignment was computed."""
     error: int = field(metadata=INT8)
+    """The error of the assignor; 0 if it has computed a target assignment."""
     members: tuple[Member, ...]
     deferred: tuple[DeferredJobs, ...] = field(metadata={"tag": 0}, default=())
     unplaceable: tuple[UnplaceableJobs, ...] = field(metadata={"tag": 1}, default=())
     next_in_ms: int = field(metadata=INT32 | {"tag": 2}, default=-1)
+    """The time until the coordinator requests the next part of the moves; -1: the target assignment is final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

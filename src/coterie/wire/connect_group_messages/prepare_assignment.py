@@ -53,14 +53,18 @@ class Member(Struct):
     instance_id: str | None = field(metadata=STRING, default=None)
     assignor: Assignor
     connectors_and_tasks: ConnectorsAndTasks
+    """The member's target assignment."""
     url: str = field(metadata=STRING | {"tag": 0}, default="")
     name: str = field(metadata=STRING | {"tag": 1}, default="")
     config_offset: int = field(metadata=INT64 | {"tag": 2}, default=-1)
     claims: NullableConnectorsAndTasks = field(metadata={"tag": 3}, default=NullableConnectorsAndTasks())
     draining: bool = field(metadata=BOOL | {"tag": 4}, default=False)
     current: NullableConnectorsAndTasks = field(metadata={"tag": 5}, default=NullableConnectorsAndTasks())
+    """The jobs that are assigned to the member now; null: those of the target assignment."""
     pending: NullableConnectorsAndTasks = field(metadata={"tag": 6}, default=NullableConnectorsAndTasks())
+    """The jobs that were revoked from the member, and that it has not given back; null: none."""
     former: NullableConnectorsAndTasks = field(metadata={"tag": 7}, default=NullableConnectorsAndTasks())
+    """The jobs that the member had when it left, and that wait for it; null: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,7 @@ class DepartedMember(Struct):
     instance_id: str | None = field(metadata=STRING, default=None)
     url: str = field(metadata=STRING)
     delay_left_ms: int = field(metadata=INT32)
+    """What is left of the scheduled rebalance delay; -1 if the delay has not begun."""
     connectors: tuple[str, ...] = field(metadata=STRING)
     tasks: tuple[TasksOfConnector, ...]
 
