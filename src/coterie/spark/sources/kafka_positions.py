@@ -121,8 +121,8 @@ def _parse_whole_number(value: object) -> int | None:
 
 
 class KafkaPositionStore:
-    """The position store of Kafka's source. A position is the offset of the next record to read, by the text of a
-    :class:`TopicIdPartition`."""
+    """Reads the positions of a Kafka source from a checkpoint, and writes them into a new one. A position is the offset
+    of the next record to read, by the text of a :class:`TopicIdPartition`."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         return committed_offsets(
