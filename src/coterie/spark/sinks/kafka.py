@@ -103,12 +103,14 @@ class KafkaSink:
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topic of the config; empty when a column contains the topics of the rows."""
+        """The topic of the config; empty when a column contains the topics of the rows. The ledger topic and the topic
+        of bad records are not included."""
         return frozenset({self._target.topic} if self._target.topic else ())
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
-        """Create missing topics. With exactly-once, also close the producer of this object's last take-over, and fence
-        the producers of earlier starts. ``start_number`` is not used: Kafka fences by the transactional id.
+        """Create the missing topics that may be created. With exactly-once, also close the producer of this object's
+        last take-over, fence the producers of earlier starts, and read the task's last batch from the ledger topic.
+        ``start_number`` is not used: Kafka fences by the transactional id.
 
         :raises FencedError, WorldError: see :meth:`KafkaWriter.take_over`.
         """
@@ -277,7 +279,8 @@ class DirectKafkaWrite:
         self._separator = separator
 
     def commit(self) -> None:
-        """Append the records.
+        """Append the records, also if they were appended before by another copy of the batch. Then set the bad-row
+        summary of the separator, if there is one.
 
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when a record is too large for the cluster, or the sink lacks a right.

@@ -396,7 +396,8 @@ def _producer_properties(config: PrefixedConfig, guarantee: Guarantee, timeout_m
 def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation | None:
     """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
 
-    :raises ConfigError: when they are set without ``topic``, or without both the partitions and the replication factor.
+    :raises ConfigError: when one is set and ``topic`` is None, or when the number of partitions or the replication
+        factor is missing.
     """
     settings = config.values_under_prefix(TOPIC_CREATION_PREFIX)
     if not settings:
@@ -414,7 +415,12 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
     if partitions is None or replication is None:
         key = config.user_key(TOPIC_CREATION_PREFIX + next(name for name, number in numbers.items() if number is None))
         raise ConfigError(
-            {key: [f"Missing required configuration {key}: with one {TOPIC_CREATION_PREFIX}* both must be set"]}
+            {
+                key: [
+                    f"Missing required configuration {key}: if any key {TOPIC_CREATION_PREFIX}* is set, "
+                    f"{TOPIC_CREATION_PREFIX}partitions and {TOPIC_CREATION_PREFIX}replication.factor must be set"
+                ]
+            }
         )
     configs = {name: value for name, value in settings.items() if name not in numbers}
     return TopicCreation(partitions=partitions, replication_factor=replication, configs=configs)

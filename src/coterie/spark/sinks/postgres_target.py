@@ -222,6 +222,7 @@ class PostgresTarget:
     schema: str | None
     """The schema of the table and of the ledger; None means that the server's search path decides."""
     table: str
+    """The table's name, without schema and quotes."""
     is_upsert: bool
     """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
@@ -235,7 +236,9 @@ class PostgresTarget:
     """The table of bad rows, created when it is missing; by default in the schema of the table of good rows. None when
     bad rows go to no table."""
     connection_timeout_ms: int
+    """How long one attempt to connect may take, in ms."""
     statement_timeout_ms: int
+    """How long the server may take for one statement, including a wait for a lock, in ms."""
     max_retries: int
     """How often a batch is retried at most, after a deadlock or a lost connection."""
     retry_backoff_ms: int

@@ -291,7 +291,8 @@ class PostgresWriter:
 
     def stage(self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]) -> "StagedTransaction":
         """Write the batch in a transaction and leave the transaction open. Each call of ``separate`` evaluates the
-        rows. Nothing is written when the table has the batch.
+        rows. Nothing is written when the table has the batch. The first call also checks that the rows fit into the
+        tables, and creates missing tables if the config allows this.
 
         The whole transaction is retried, at most ``max_retries`` times, when the server rolled it back because of
         another transaction, or when the server could not be reached or the connection broke: it was not committed.
@@ -365,8 +366,8 @@ class PostgresWriter:
             raise WorldError(
                 f"{self._target.server_description}: the row of task {self._ledger_row_key[0]} and lineage "
                 f"{self._ledger_row_key[1]} was removed from {self._ledger}, so it is unknown whether the table "
-                f"already has the rows of batch {batch_id}. A restart of the task writes this batch again: before the "
-                "restart, delete the newest rows of the table if they are from this batch"
+                f"already has the rows of batch {batch_id}. The task has failed, and its next start writes this batch "
+                "again: before you restart the task, delete the newest rows of the table if they are from this batch"
             )
         if ledger_row[0] != self._start_number:
             raise FencedError
@@ -472,8 +473,8 @@ class PostgresWriter:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def _ensure_tables(self, session: PostgresSession, schema: StructType) -> None:
-        """Create missing tables where this is configured, and check that the rows fit into the table of good rows and
-        the dead letters into their table. ``schema``: that of the good rows.
+        """Create missing tables (that of good rows only with auto.create=true), and check that the good rows fit into
+        their table and the dead letters into theirs. ``schema``: that of the good rows.
 
         :raises WorldError: when a table is missing and must not be created, or the rows do not fit.
         """
