@@ -119,13 +119,14 @@ class SinkFolder:
         return self.work_folder / STAGED_FOLDER
 
     def committed_folder(self, lineage: TaskLineage) -> Path:
-        """The folder of the committed batches of ``lineage``, a lineage of a task; it may not exist."""
+        """The folder of the committed batches of ``lineage``, a task and the id of its checkpoint's contents. The
+        folder may not exist."""
         return self.work_folder / COMMITTED_FOLDER / _lineage_prefix(lineage)
 
     def take_over(self, lineage: TaskLineage) -> None:
-        """Remove the batch copies that earlier owners of the task have staged (written and not committed), and move the
-        remaining files of their last committed copy to the readers' folder (:meth:`publish_files`). Then check the
-        folders (:meth:`prepare_folders`). Creates missing folders first.
+        """Remove the batch copies that earlier owners of the task have staged (written and not committed), and move
+        the remaining files of their last committed copy to the readers' folder (:meth:`publish_files`). Then check
+        the folders (:meth:`prepare_folders`). Creates missing folders first.
 
         An earlier owner may still be writing. So its copy, with the mark in it, is renamed before it is deleted: the
         earlier owner can then no longer commit the copy.
@@ -365,8 +366,8 @@ class BatchCopy:
         return self._committed_batch_folder.is_dir()
 
     def create_staging_folder(self) -> None:
-        """Check the folders (:meth:`SinkFolder.prepare_folders`), and create the staging folder of this copy with its
-        mark.
+        """Create and check the folders of the sink (:meth:`SinkFolder.prepare_folders`), and create the staging folder
+        of this copy. The folder contains a mark: a file that shows that no other owner has removed the copy.
 
         :raises FencedError: when another owner has removed this copy.
         :raises OSError: when a folder cannot be created.

@@ -217,8 +217,9 @@ class KafkaTarget:
         return ledger_topics | dead_letter_topics | ({self.topic} if self.topic else set())
 
     def metadata_columns_used(self, rows: DataFrame) -> tuple[MetadataColumn, ...]:
-        """The metadata columns of ``rows`` from which a record gets its key, headers or topic, or a null value. A
-        metadata column is not used if a config key or a visible column determines the same field of the record."""
+        """The metadata columns of ``rows`` (hidden columns with the key, headers, ... of the record that was read) from
+        which a written record gets its key, headers or topic, or a null value. A metadata column is not used if a
+        config key or a visible column determines the same field of the record."""
         names = visible_column_names(rows)
         is_used = {
             MetadataColumn.KEY: not self.key_fields and "key" not in names,

@@ -234,8 +234,8 @@ class KafkaWriter:
         return StagedTransaction(self, batch_id, producer, transaction_began_s)
 
     def _has_batch(self, batch_id: int) -> bool:
-        """Whether the batch is in the ledger: according to the record that :meth:`take_over` read, or by a commit of
-        this writer."""
+        """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
+        or this writer has committed it."""
         return batch_id <= self._last_batch_id
 
     def commit(self, producer: Any, batch_id: int, transaction_began_s: float) -> None:
@@ -315,7 +315,10 @@ class KafkaWriter:
                     f"{PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT}: raise "
                     "this limit, or have the source read less in one batch"
                 )
-            return FencedError(f"Another producer uses the transactional id {self._transactional_id}: {java_message}")
+            return FencedError(
+                f"Another producer uses the transactional id {self._transactional_id}, or the id has expired: "
+                f"{java_message}"
+            )
         if "InvalidTxnTimeoutException" in java_message or "transaction timeout is larger" in java_message:
             return WorldError(
                 f"{message}. Set {PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT} to at most the broker's "

@@ -63,7 +63,8 @@ _TEMPORARY_ERROR_CODES = (
 T = TypeVar("T")
 
 LEDGER_TABLE = "coterie_ledger"
-"""Name of the ledger table."""
+"""Name of the ledger table. It has one row for each task and lineage, with the last start that has taken over and the
+last committed batch."""
 POSTGRES_VERSION_MIN = 14
 """The oldest supported version of PostgreSQL: from this version on ``pg_terminate_backend`` waits for the end of a
 session."""
@@ -136,7 +137,11 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
                 # Without a response, psycopg continues this generator ten times a second.
                 if not is_ready and (self.is_abandoned or time.monotonic() > deadline_s):
                     self.close()
-                    raise psycopg.OperationalError(f"the server did not answer within {self.wait_limit_s:.0f} s")
+                    raise psycopg.OperationalError(
+                        "this worker has ended the wait for the server"
+                        if self.is_abandoned
+                        else f"the server did not answer within {self.wait_limit_s:.0f} s"
+                    )
                 state = gen.send(is_ready)
         except StopIteration as stop:
             result: T = stop.value
@@ -324,7 +329,7 @@ class PostgresWriter:
     def _stage_once(
         self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]
     ) -> "StagedTransaction":
-        """One attempt of :meth:`stage`.
+        """Try once to write the batch in a transaction that stays open: one attempt of :meth:`stage`, with its errors.
 
         :raises _RolledBackError: when the server rolled the transaction back because of another transaction.
         """
@@ -663,9 +668,10 @@ def find_database_schema(session: PostgresSession, target: PostgresTarget) -> st
 
 
 def create_missing_ledger(session: PostgresSession, target: PostgresTarget) -> str:
-    """Create the ledger in the schema of the target's table, if it is missing. Returns its quoted name.
+    """Create the ledger table in the schema of the target's table, if it is missing, and return its quoted name with
+    the schema. Ends the transaction of ``session``.
 
-    :raises WorldError: see :func:`find_database_schema`.
+    :raises WorldError: when the user's search path has no schema.
     """
     ledger = f"{find_database_schema(session, target)}.{LEDGER_TABLE}"
     if not read_columns(session, ledger):

@@ -197,7 +197,8 @@ class FileSource:
     reader_options: Mapping[str, str]
     """The user's options of Spark's file source."""
     tolerates_bad_records: bool
-    """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
+    """Whether ``errors.tolerance`` is ``all``: rows then have the error columns, two hidden columns with the record as
+    it was read and with its error (``bad_records/error_columns.py``)."""
     task_input: TaskInput
     _folder_size_warning: FolderSizeWarning = field(default_factory=FolderSizeWarning, repr=False, compare=False)
 
@@ -346,9 +347,9 @@ class FileSource:
         return self._with_error_columns(rows, has_lines=has_lines) if self.tolerates_bad_records else rows
 
     def _with_error_columns(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
-        """``rows`` with the error columns in place of the column :data:`_MALFORMED_LINE_COLUMN`. With ``has_lines``,
-        which means that ``rows`` has this column, a malformed line is an error, and its original record contains the
-        line's text."""
+        """``rows`` with the error columns (hidden columns with the record as it was read and with its error) in place
+        of the column :data:`_MALFORMED_LINE_COLUMN`. ``has_lines``: whether ``rows`` has this column; then a malformed
+        line is an error, and its original record contains the line's text. Without it no row has an error."""
         columns = [exact_column(name) for name in rows.columns if name != _MALFORMED_LINE_COLUMN]
         file_uri = F.col("_metadata.file_path")
         text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))

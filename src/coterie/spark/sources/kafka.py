@@ -288,13 +288,15 @@ class KafkaSource:
     key_converter: Converter
     value_converter: Converter
     column_names: tuple[str, ...]
-    """The value of the key ``columns``: the visible columns of a row, before ``value`` is replaced by its fields."""
+    """The value of the key ``columns``: the columns of a row without the hidden ones, before ``value`` is replaced by
+    its fields."""
     max_offsets_per_trigger: int
     """The most records of one batch, counted as offsets."""
     auto_offset_reset: str
     """``earliest``, ``latest`` or ``none``."""
     tolerates_bad_records: bool
-    """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
+    """Whether ``errors.tolerance`` is ``all``: rows then have the error columns, two hidden columns with the record as
+    it was read and with its error (``bad_records/error_columns.py``)."""
     prefixed_config: PrefixedConfig = field(repr=False)
     task_input: TaskInput
     is_batch_in_flight_incomplete: bool = False
@@ -561,7 +563,8 @@ class KafkaSource:
 
     @property
     def _metadata_columns(self) -> tuple[MetadataColumn, ...]:
-        """The metadata columns of the rows: all, but the headers only when a transform or predicate uses them."""
+        """The metadata columns of the rows (hidden columns with a record's key, topic, offset, ...): all of them, but
+        the headers only when a transform or predicate uses headers."""
         return tuple(
             metadata_column
             for metadata_column in MetadataColumn

@@ -57,7 +57,7 @@ def kafka_jvm() -> Any:
 def unknown_consumer_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's consumer, sorted.
 
-    :raises WorldError: as :func:`kafka_jvm`.
+    :raises WorldError: when Spark is not running in this process, or the JVM lacks a jar for Kafka.
     """
     known_names = kafka_jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
     return sorted(name for name in names if not known_names.contains(name))
@@ -66,7 +66,7 @@ def unknown_consumer_properties(names: Iterable[str]) -> list[str]:
 def unknown_producer_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's producer, sorted.
 
-    :raises WorldError: as :func:`kafka_jvm`.
+    :raises WorldError: when Spark is not running in this process, or the JVM lacks a jar for Kafka.
     """
     known_names = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
     return sorted(name for name in names if not known_names.contains(name))
@@ -277,7 +277,8 @@ class KafkaAdmin:
         """The result of ``future``, a Java future, which is awaited for at most :data:`RESPONSE_TIMEOUT_MS`.
 
         :raises _UnknownTopicError: when the response is that a topic or a partition does not exist.
-        :raises UnreachableError, WorldError: as all methods of this class.
+        :raises UnreachableError: when there is no response in time, or the cluster reports a retriable error.
+        :raises WorldError: when the cluster rejects the request.
         """
         try:
             return future.get(RESPONSE_TIMEOUT_MS, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
