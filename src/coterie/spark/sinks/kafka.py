@@ -148,7 +148,7 @@ class KafkaSink:
             )
         except WorldError as error:
             raise self._config.make_config_error(
-                "key.converter", f"it cannot write the records' key: {error}"
+                "key.converter", f"the converter cannot write the key of the records that were read: {error}"
             ) from error
 
     @classmethod

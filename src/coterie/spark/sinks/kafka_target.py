@@ -406,7 +406,8 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
     if topic is None:
         first_key = TOPIC_CREATION_PREFIX + sorted(settings)[0]
         raise config.make_config_error(
-            first_key, "only the topic in the key topic is created; topics from a column must exist"
+            first_key,
+            "the sink creates only the topic that the config key topic names, and that key is not set",
         )
     numbers = {
         name: config.optional_value(DEFINITION, TOPIC_CREATION_PREFIX + name, int)

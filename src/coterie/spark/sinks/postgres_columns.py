@@ -65,9 +65,11 @@ def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: Prefixe
     if not isinstance(type_, StructType):
         if len(names) == 1:
             return {names[0]: key}
-        raise config.make_config_error("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
+        raise config.make_config_error(
+            "pk.fields", f"the record's key is one {type_.simpleString()}: name exactly one column"
+        )
     if missing_fields := [name for name in names if name not in type_.names]:
         raise config.make_config_error(
-            "pk.fields", f"the key has no field {', '.join(missing_fields)}; it has {', '.join(type_.names)}"
+            "pk.fields", f"the record's key has no field {', '.join(missing_fields)}; it has {', '.join(type_.names)}"
         )
     return {name: key[name] for name in names}

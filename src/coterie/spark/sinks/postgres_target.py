@@ -260,7 +260,9 @@ class PostgresTarget:
         if is_upsert and not has_key_columns:
             raise config.make_config_error("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
         if has_key_columns and not key_columns:
-            raise config.make_config_error("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
+            raise config.make_config_error(
+                "pk.fields", f"pk.mode={pk_mode} needs pk.fields: the columns of the primary key"
+            )
         if has_deletes and not (is_upsert and pk_mode == "record_key"):
             raise config.make_config_error("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
         tolerance = error_tolerance_of(config.config)

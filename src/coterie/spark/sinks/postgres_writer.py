@@ -238,8 +238,9 @@ class PostgresWriter:
             self._return_session(session)
 
     def _try_store_start_in_ledger(self, session: PostgresSession) -> bool:
-        """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left;
-        False when such a session exists, or holds the lock of the row for 1 s.
+        """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left.
+        False when such a session exists, before or after the start was stored, or when the lock of the ledger's row was
+        not available within 1 s.
 
         :raises FencedError: when a later start has taken over.
         """
@@ -324,7 +325,7 @@ class PostgresWriter:
                         f"{error}. The batch was tried {attempt + 1} times: find the other writer of these rows, or "
                         "raise max.retries"
                     ) from error
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("a batch was not tried at all: max.retries is negative, which is a bug in Coterie")
 
     def _stage_once(
         self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]
@@ -563,7 +564,8 @@ class PostgresWriter:
             session.close()
 
     def end_transaction(self, session: PostgresSession, batch_id: int, *, commit: bool) -> None:
-        """Commit the transaction of ``session``, or with ``commit=False`` roll it back.
+        """Commit the transaction of ``session``, or with ``commit=False`` roll it back. The session is then kept for
+        the next batch, unless its connection is broken or this writer is closed.
 
         :raises FencedError: when the commit failed and this writer is closed.
         :raises WorldError: when the server rejected the commit, or the connection broke. The next start reads from the
@@ -581,7 +583,7 @@ class PostgresWriter:
 
     def _make_task_error(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is
-        closed."""
+        closed. After an error about a changed table, the next batch checks the tables again."""
         if self._closed.is_set():
             return FencedError()
         message = f"{self._target.server_description}: {operation} failed: {postgres_error_message(error)}"

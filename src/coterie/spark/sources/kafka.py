@@ -411,7 +411,9 @@ class KafkaSource:
                 return [str(partition) for partition in admin.list_partitions(sorted(set(topics)))]
             except TopicAbsentError as error:
                 name = "topics.regex" if pattern else "topics"
-                raise config.make_config_error(name, f"{error}; create it first, or correct its name") from error
+                raise config.make_config_error(
+                    name, f"{error}; create the topic first, or correct {config.user_key(name)}"
+                ) from error
 
     @classmethod
     def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
@@ -679,8 +681,8 @@ class KafkaSource:
         )
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
-        """Log how many records of a batch were deleted, if ``is_batch_in_flight_incomplete``: Spark then skips them
-        without an error. Does nothing otherwise, because Spark then fails such a batch.
+        """If ``is_batch_in_flight_incomplete``, log how many records of the batch were deleted: Spark skips the deleted
+        records of this batch without an error. Otherwise do nothing: Spark fails a batch with deleted records.
 
         :raises WorldError: when the cluster cannot be reached or rejects a request.
         """

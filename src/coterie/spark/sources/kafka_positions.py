@@ -213,7 +213,10 @@ def to_spark_offsets_json(positions: Positions) -> str:
     for name, offset in sorted(positions.items()):
         partition = TopicIdPartition.parse(name)
         if str(partition.partition) in offsets[partition.topic]:
-            raise WorldError(f"The positions of one task contain topic {partition.topic} with two topic ids")
+            raise WorldError(
+                f"The positions of one task contain topic {partition.topic} with two topic ids. Partitions from before "
+                "and after the topic was created again must not be in one task: this is a bug in Coterie"
+            )
         offsets[partition.topic][str(partition.partition)] = offset
     return json.dumps(offsets)
 
