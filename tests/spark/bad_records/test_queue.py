@@ -59,7 +59,7 @@ def test_an_error_of_a_folder_of_bad_records_names_only_its_key(
     staged = made.stage(batch)
     (tmp_path / "bad").rmdir()
     (tmp_path / "bad").write_text("a file")
-    with pytest.raises(OSError, match=f"could not be published in {key}={tmp_path}/bad: File exists") as in_place:
+    with pytest.raises(OSError, match=f"could not be moved to {key}={tmp_path}/bad: File exists") as in_place:
         staged.commit()
     for error in (at_start.value, in_place.value):
         assert "sink.path" not in str(error)

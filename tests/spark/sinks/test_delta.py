@@ -96,7 +96,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_and_names_the_column(
     [
         ({"sink.path": "table"}, "sink.path", "A relative path is another folder on each worker"),
         ({"sink.path": "s3://bucket/table"}, "sink.path", "Only paths of this machine's file system"),
-        ({"sink.path": "{folder}/in"}, "sink.path", "The folder contains other files"),
+        ({"sink.path": "{folder}/in"}, "sink.path", "contains files that are no Delta table"),
         ({"sink.auto.create": "false"}, "sink.path", "set auto.create=true"),
         ({"sink.insert.mode": "update"}, "sink.insert.mode", "insert, upsert"),
         ({"sink.insert.mode": "upsert"}, "sink.insert.mode", "upsert needs pk.fields"),

@@ -338,8 +338,8 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
     create(servers, "no-ledger")
     override = "producer.override."
     wrong: list[tuple[dict[str, str | None], str, str]] = [
-        ({"topic": None}, "topic.creation.default.partitions", "only the topic in the key topic is created"),
-        ({"topic.creation.default.partitions": None}, "topic.creation.default.partitions", "both must be set"),
+        ({"topic": None}, "topic.creation.default.partitions", "only the topic that the config key topic names"),
+        ({"topic.creation.default.partitions": None}, "topic.creation.default.partitions", "if any key"),
         ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions", "-1"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
         ({"key.fields": "row,delay"}, "key.fields", "only a JsonConverter can write several columns as one key"),

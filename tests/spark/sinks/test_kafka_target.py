@@ -100,7 +100,9 @@ async def test_rows_that_are_no_records_get_their_parts_from_columns_and_transfo
 
 async def test_a_key_that_the_converter_cannot_write_is_refused_by_the_converters_key(spark: SparkSession) -> None:
     rows = records(spark, (1,), schema="id BIGINT")
-    with pytest.raises(ConfigError, match=r"key\.converter: it cannot write the records' key: .* use a JsonConverter"):
+    with pytest.raises(
+        ConfigError, match=r"key\.converter: the converter cannot write the key of .* use a JsonConverter"
+    ):
         KafkaSink.of(end({})).to_sink_columns(rows)
     assert written(rows, {"key.fields": "id"})[0]["key"] == b"1"
 

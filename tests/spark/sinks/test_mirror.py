@@ -135,8 +135,8 @@ async def test_inserts_updates_and_deletions_are_applied_also_after_a_replay(
 @pytest.mark.parametrize(
     ("changes", "key", "words"),
     [
-        ({"pk.fields": "number"}, "pk.fields", "the key has no field number; it has id"),
-        ({"key.converter": "StringConverter", "pk.fields": "a,b"}, "pk.fields", "the key is one string"),
+        ({"pk.fields": "number"}, "pk.fields", "key has no field number; it has id"),
+        ({"key.converter": "StringConverter", "pk.fields": "a,b"}, "pk.fields", "key is one string"),
         ({"pk.mode": "record_value"}, "delete.enabled", "deletes need pk.mode=record_key"),
         ({"insert.mode": "insert"}, "delete.enabled", "and insert.mode=upsert"),
         ({"transforms.unwrap.add.fields": "sauce"}, "transforms.unwrap.add.fields", "no such column: sauce"),

@@ -110,7 +110,7 @@ async def test_a_null_stays_null_and_a_null_key_too(rig: Rig) -> None:
         ({"type": "MaskField", "fields": "place"}, "fields", "has no empty value"),
         ({"type": "MaskField", "fields": "id", "replacement": "x"}, "replacement", "is not a value of type bigint"),
         ({"type": "ExtractField", "field": "place.at"}, "field", "no such column: place.at"),
-        ({"type": "TimestampConverter", "target.type": "unix"}, "field", "the rows have several"),
+        ({"type": "TimestampConverter", "target.type": "unix"}, "field", "the value is a struct"),
         ({"type": "TimestampConverter", "target.type": "Time", "field": "id"}, "target.type", "Time is not supported"),
         ({"type": "TimestampConverter", "target.type": "string", "field": "id"}, "format", "needs a format"),
         ({"type": "Flter"}, "type", "could not be found. Java classes are not loaded; there are Cast, DropHeaders"),

@@ -139,7 +139,11 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         ({"value.schema": None, f"{override}fetch.min.byte": "1"}, f"{override}fetch.min.byte", "has no property"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
         ({"columns": "value,size"}, "columns", "list of different columns"),
-        ({"columns": "value,offset", "value.schema": "Offset INT"}, "columns", "has a column offset too"),
+        (
+            {"columns": "value,offset", "value.schema": "Offset INT"},
+            "columns",
+            "two columns of a row would have the name offset",
+        ),
         ({"start.offsets": '{"wrong": {"0": -1}}'}, "start.offsets", "Must be offsets by topic and partition"),
         ({"start.offsets": '{"wrong": {"0": 7}}'}, "start.offsets", "wrong-0 has no offset 7"),
         ({"max.offsets.per.trigger": "0"}, "max.offsets.per.trigger", "at least 1"),
@@ -232,8 +236,10 @@ async def test_records_deleted_by_retention_are_counted_and_handled_as_the_confi
         kafka.delete_before("gone", 0, kafka.next_row - 15)
     messages = [record.getMessage() for record in caplog.records if "continues" in record.message.split(": records")[0]]
     assert messages == [
-        "Task gone-0 continues at the earliest offset: records were deleted before they were read: 7 in gone-0",
-        "Task gone-0 continues at the latest offset: records were deleted before they were read: 5 in gone-0",
+        "Task gone-0 continues at the earliest offset of the partitions in which records are missing, because records "
+        "were deleted before they were read: 7 in gone-0",
+        "Task gone-0 continues at the latest offset of the partitions in which records are missing, because records "
+        "were deleted before they were read: 5 in gone-0",
     ]
     assert kafka.rows("gone") == [*range(20), *range(27, 60), *range(80, 100)]
 
@@ -495,12 +501,10 @@ async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_
     await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("flight"))
     await rig.runtime.stop(start.task, grace_ms=20_000)
     assert kafka.rows("flight") == list(range(5, 40))
-    messages = [
-        record.getMessage() for record in caplog.records if "is run with" in record.message.split(": records")[0]
-    ]
+    messages = [record.getMessage() for record in caplog.records if "is run without" in record.getMessage()]
     assert messages == [
-        "Task flight-0: batch 0 is run with the records that still exist: records were deleted before they were read: "
-        "5 in flight-0"
+        "Task flight-0: batch 0 is run without some of its records, because records were deleted before they were "
+        "read: 5 in flight-0"
     ]
 
 

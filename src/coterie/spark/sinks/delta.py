@@ -88,7 +88,7 @@ class DeltaSink:
         """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """Prepare the batch for its commit: :meth:`DeltaWriter.stage`.
+        """Prepare the batch for its commit: :meth:`DeltaWriter.stage`, with the errors of that method.
 
         :raises FencedError: when :meth:`take_over` was not called before.
         """

@@ -24,11 +24,14 @@ def find_table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, 
         return config.error_by_key("path", error.strerror or str(error))
     if layout is None:
         if not target.creates_missing_table:
-            return config.error_by_key("path", "There is no Delta table; create the table, or set auto.create=true")
+            return config.error_by_key(
+                "path", f"There is no Delta table in {target.path}; create the table, or set auto.create=true"
+            )
         if target.path.is_dir() and any(not entry.name.startswith(("_", ".")) for entry in target.path.iterdir()):
             return config.error_by_key(
                 "path",
-                "The folder contains other files, and a new Delta table needs an empty folder; set another folder",
+                f"{target.path} contains files that are no Delta table, and a new Delta table needs an empty folder; "
+                "set another folder",
             )
     elif errors := _find_existing_table_errors(target, layout, config):
         return errors

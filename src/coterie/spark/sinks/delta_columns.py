@@ -176,8 +176,9 @@ def _is_creatable(type_: DataType) -> bool:
 
 
 def check_rows_fit(table_name: str, layout: DeltaTableLayout, rows: StructType, key_columns: Sequence[str]) -> None:
-    """Check that rows of the schema ``rows`` fit into the table with this ``layout``. Messages begin with or contain
-    ``table_name``. If the layout has no columns, only the key columns are checked.
+    """Check that rows of the schema ``rows`` fit into the table with this ``layout``. ``table_name``: the table in
+    messages about it. If the layout has no columns, only the key columns are checked, and whether the table is
+    append-only.
 
     :raises WorldError: when the rows have a column that the table does not have, or with another type; when the rows
         have no column for a key or partition column; when ``key_columns`` is not empty and the table is append-only.

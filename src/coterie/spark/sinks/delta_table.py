@@ -152,7 +152,8 @@ class SharedDeltaTable:
 
     def has_batch(self, application_id: str, batch_id: int) -> bool:
         """Whether the table had the batch, or a later one of ``application_id``, at the last
-        :meth:`read_newest_layout`. ``application_id`` identifies one lineage of one task.
+        :meth:`read_newest_layout`. ``application_id`` identifies a task and the contents of its checkpoint, in which
+        batches are numbered from 0.
 
         :raises UnreachableError: when other tasks of this process hold the table's lock for :data:`COMMIT_TIMEOUT_S`.
         """

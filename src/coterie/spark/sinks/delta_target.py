@@ -128,7 +128,8 @@ class DeltaTarget:
             )
         if partition_columns and not auto_create:
             raise config.make_config_error(
-                "partition.field.name", "the key applies only to a table that the sink creates: set auto.create=true"
+                "partition.field.name",
+                "partition columns apply only to a table that the sink creates: set auto.create=true",
             )
         return cls(
             path=path_of_config_value(config.required_value(DEFINITION, "path", str)),

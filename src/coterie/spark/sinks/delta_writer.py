@@ -51,7 +51,7 @@ class DeltaWriter:
         self._staging_prefix = f"{safe_file_name(lineage.task.connector)}-{lineage.task.task}-{lineage.lineage_id}"
 
     def remove_earlier_staged_files(self) -> None:
-        """Remove the staged files of earlier owners of this task.
+        """Remove the staged files of earlier owners of this task: the files of batches that are not committed.
 
         An earlier owner may still be writing. So the folder of each of its batches, which contains a mark (an empty
         file), is renamed before it is deleted. The earlier owner then finds neither the mark nor the files, and its
@@ -150,7 +150,7 @@ class DeltaWriter:
             self._table.create(rows, self._target.partition_columns)
         raise UnreachableError(
             f"Delta table {self._target.path} was removed twice, directly after it had been created for a batch; "
-            "find out what removes it"
+            "find out what removes it. The batch is tried again while errors.retry.timeout and errors.restart.max allow"
         )
 
     def _spark_only_reason(self, batch: Batch, layout: DeltaTableLayout) -> str | None:
@@ -175,7 +175,12 @@ class DeltaWriter:
             else:
                 delta_spark.merge_small_files(batch.rows.sparkSession, self._target.path)
         except (DeltaError, OSError, PySparkException, Py4JJavaError) as error:
-            log.warning("%s: small files could not be merged: %s", self._target.description, error_message(error))
+            log.warning(
+                "%s: small files could not be merged: %s. The next attempt follows after %d batches",
+                self._target.description,
+                error_message(error),
+                interval,
+            )
 
 
 class StagedFiles:

@@ -97,7 +97,7 @@ class FolderLayout:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkFolder:
     """The folder of a file sink: the folder that readers read (``path``), and beside it the work folder, with the
-    copies of batches that are not published yet and the commit marks."""
+    copies of batches whose files are not in ``path`` yet, and with a mark for each committed batch."""
 
     path: Path
     layout: FolderLayout
@@ -108,8 +108,8 @@ class SinkFolder:
 
     @property
     def work_folder(self) -> Path:
-        """The folder for copies of batches (:class:`BatchCopy`) that are not published yet, and for commit marks. It is
-        beside the readers' folder."""
+        """The folder for copies of batches (:class:`BatchCopy`) whose files are not in the readers' folder yet, and for
+        the marks of committed batches. It is beside the readers' folder (``path``)."""
         return self.path.parent / f".{self.path.name}.coterie"
 
     @property
@@ -119,12 +119,14 @@ class SinkFolder:
         return self.work_folder / STAGED_FOLDER
 
     def committed_folder(self, lineage: TaskLineage) -> Path:
-        """The folder of the committed batches of ``lineage``, a lineage of a task; it may not exist."""
+        """The folder of the committed batches of ``lineage``, a task and the id of its checkpoint's contents. The
+        folder may not exist."""
         return self.work_folder / COMMITTED_FOLDER / _lineage_prefix(lineage)
 
     def take_over(self, lineage: TaskLineage) -> None:
-        """Remove the batch copies that earlier owners of the task have staged, and publish those files of their last
-        committed copy that are not published yet. Then check the folders (:meth:`prepare_folders`).
+        """Remove the batch copies that earlier owners of the task have staged (written and not committed), and move
+        the remaining files of their last committed copy to the readers' folder (:meth:`publish_files`). Then check
+        the folders (:meth:`prepare_folders`). Creates missing folders first.
 
         An earlier owner may still be writing. So its copy, with the mark in it, is renamed before it is deleted: the
         earlier owner can then no longer commit the copy.
@@ -160,8 +162,9 @@ class SinkFolder:
         """Create the readers' folder, the work folder and the folder of bad records, and check that they can be used
         together. The first call for a folder stores its layout.
 
-        In generation 0, connectors with different layouts could share a folder. So with ``is_generation_zero`` the
-        readers' folder is not checked: the connector can then finish its last batch.
+        ``is_generation_zero``: whether the checkpoint is of a version of Coterie without checkpoint generations. These
+        versions let connectors with different layouts share a folder. So the readers' folder is then not checked, and
+        the connector can finish its last batch.
 
         :raises OSError: when a folder cannot be created.
         :raises WorldError: when two of the folders are on different devices, or one contains files of another format or
@@ -263,7 +266,7 @@ class SinkFolder:
 
     def remove_commit_markers(self, lineages: Sequence[TaskLineage]) -> None:
         """Replace the folder of committed batches of each of ``lineages`` by a plain file: later commits of these
-        lineages fail. Before that, the remaining files of the last batch are published.
+        lineages fail. Before that, the remaining files of the last batch are moved to the readers' folder.
 
         :raises OSError, WorldError: see :meth:`publish_files`; OSError also when the folder cannot be replaced.
         """
@@ -295,7 +298,10 @@ class SinkFolder:
         try:
             _move_files(batch_folder / GOOD_FILES_FOLDER, self.path)
         except OSError as error:
-            message = f"A batch could not be published in {self.config_key}={self.path}: {error.strerror or error}"
+            message = (
+                f"The files of a committed batch could not be moved to {self.config_key}={self.path}: "
+                f"{error.strerror or error}. They stay in {batch_folder} until a later attempt moves them"
+            )
             raise OSError(error.errno, message) from error
         if not (batch_folder / BAD_FILES_FOLDER).is_dir():
             return
@@ -360,8 +366,8 @@ class BatchCopy:
         return self._committed_batch_folder.is_dir()
 
     def create_staging_folder(self) -> None:
-        """Check the folders (:meth:`SinkFolder.prepare_folders`), and create the staging folder of this copy with its
-        mark.
+        """Create and check the folders of the sink (:meth:`SinkFolder.prepare_folders`), and create the staging folder
+        of this copy. The folder contains a mark: a file that shows that no other owner has removed the copy.
 
         :raises FencedError: when another owner has removed this copy.
         :raises OSError: when a folder cannot be created.
@@ -377,7 +383,8 @@ class BatchCopy:
             raise FencedError from error
 
     def commit(self) -> None:
-        """Commit this copy, unless another copy of the batch is committed; then publish the committed copy's files.
+        """Commit this copy, unless another copy of the batch is committed; then move the committed copy's files to the
+        readers' folder.
 
         :raises FencedError: when another owner has removed this copy, or the lineage's marks were removed.
         :raises OSError: when the copy cannot be renamed, or a file cannot be moved.
@@ -445,7 +452,8 @@ class GenerationZeroCopy(BatchCopy):
         self.sink_folder.prepare_folders(is_generation_zero=True)
 
     def _commit_by_rename(self) -> None:
-        """Rename the folder of good files to the batch's folder. A batch without files has no such folder.
+        """Rename the folder of good files to the batch's folder, unless the batch is committed or has no files. A batch
+        without files has no such folder.
 
         :raises FencedError, OSError: see :meth:`BatchCopy._commit_by_rename`.
         """

@@ -75,7 +75,7 @@ _ARROW_WRITTEN_TYPES: tuple[type[DataType], ...] = (
     TimestampNTZType,
     TimestampType,
 )
-"""Types without nested types whose values Arrow and Spark write in the same form into files."""
+"""The types, except nested ones, whose values Arrow and Spark write into files in the same form."""
 _ARROW_PARTITION_TYPES: tuple[type[DataType], ...] = (
     BooleanType,
     ByteType,
@@ -138,7 +138,8 @@ def _resolve_partition_columns(rows: DataFrame, columns: Sequence[str]) -> list[
 def _write_by_spark(
     rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
-    """Write the rows by Spark to a separate folder, then rename each file that has rows to its final name."""
+    """Write the rows by Spark to a separate folder, then rename each file to its final name. Files without rows are
+    deleted, as far as that can be detected (:func:`_has_rows`)."""
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")

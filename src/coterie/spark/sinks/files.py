@@ -148,11 +148,11 @@ class FileSink:
         return without_metadata_columns(rows)
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
-        """Remove the staged batch copies of earlier owners of this task, and publish those files of their last
-        committed copy that are not published yet.
+        """Remove the batch copies that earlier owners of this task have staged (written and not committed), and move
+        the remaining files of their last committed copy to the readers' folder.
 
-        ``start_number``, the number of this start of the task, is not needed: the file system accepts the commit of
-        only one copy of each batch, whichever start has written it.
+        ``start_number``, the number of this start of the task, is not used: a commit is a rename, which the file system
+        accepts for only one copy of each batch.
 
         :raises OSError, WorldError: see :meth:`SinkFolder.take_over`.
         """
@@ -160,13 +160,13 @@ class FileSink:
 
     @classmethod
     def remove_commit_markers(cls, config: PrefixedConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Replace the folder of commit marks of each lineage by a plain file: see
-        :meth:`SinkFolder.remove_commit_markers`."""
+        """Replace the folder of committed batches of each lineage by a plain file, after its last files were moved to
+        the readers' folder: see :meth:`SinkFolder.remove_commit_markers`."""
         _sink_folder(config).remove_commit_markers(lineages)
 
     def stage(self, batch: Batch) -> BatchCopy:
-        """Write a copy of the batch to the staging folder, unless a copy is already committed. With a separator, the
-        copy also contains the bad rows.
+        """Write a copy of the batch to the staging folder, unless a copy of this batch is already committed. With a
+        :attr:`Batch.bad_row_separator` the copy also contains the bad rows.
 
         :raises FencedError: when another owner has removed the copy.
         :raises OSError, WorldError: see :meth:`BatchCopy.create_staging_folder` and :func:`write_batch`.

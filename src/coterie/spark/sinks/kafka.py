@@ -103,12 +103,14 @@ class KafkaSink:
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topic of the config; empty when a column contains the topics of the rows."""
+        """The topic of the config; empty when a column contains the topics of the rows. The ledger topic and the topic
+        of bad records are not included."""
         return frozenset({self._target.topic} if self._target.topic else ())
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
-        """Create missing topics. With exactly-once, also close the producer of this object's last take-over, and fence
-        the producers of earlier starts. ``start_number`` is not used: Kafka fences by the transactional id.
+        """Create the missing topics that may be created. With exactly-once, also close the producer of this object's
+        last take-over, fence the producers of earlier starts, and read the task's last batch from the ledger topic.
+        ``start_number`` is not used: Kafka fences by the transactional id.
 
         :raises FencedError, WorldError: see :meth:`KafkaWriter.take_over`.
         """
@@ -123,8 +125,9 @@ class KafkaSink:
         writer.take_over()
 
     def to_sink_columns(self, rows: DataFrame) -> DataFrame:
-        """The visible columns, and the metadata columns that become key, headers or topic of a record or make its value
-        null.
+        """The visible columns (those of the record's value), and those metadata columns (hidden columns with the key,
+        headers, topic, ... of the record that was read) that become key, headers or topic of the written record, or
+        make its value null.
 
         :raises ConfigError: when ``key.converter`` cannot write the key of the records that were read.
         """
@@ -145,7 +148,7 @@ class KafkaSink:
             )
         except WorldError as error:
             raise self._config.make_config_error(
-                "key.converter", f"it cannot write the records' key: {error}"
+                "key.converter", f"the converter cannot write the key of the records that were read: {error}"
             ) from error
 
     @classmethod
@@ -225,10 +228,13 @@ def make_send_function(records: DataFrame, topic: str | None, *, is_small: bool)
 def make_send_function_of_stored_rows(
     records: DataFrame, topic: str | None, stored_partitions: Iterator[Any]
 ) -> SendFunction | None:
-    """As :func:`make_send_function`, for ``stored_partitions``, the result of :func:`stored_arrow_partitions` for
-    ``records``: the driver holds one of their record batches at a time.
+    """A function that sends by a producer the rows of ``records`` that Spark has stored on disk; None when there are
+    none. ``stored_partitions``: the result of :func:`stored_arrow_partitions` for ``records``; the driver holds one of
+    their Arrow record batches at a time. ``topic``: the topic of all records; None when the column ``topic`` contains
+    it.
 
-    :raises PySparkException, Py4JError, UnreachableError: as :func:`stored_arrow_partitions`.
+    :raises PySparkException, Py4JError: when Spark cannot compute or store the rows.
+    :raises UnreachableError: as :func:`stored_arrow_partitions`.
     """
     first_partition = next((partition for partition in stored_partitions if partition.hasNext()), None)
     if first_partition is None:
@@ -257,7 +263,7 @@ def make_send_function_of_stored_rows(
 
 def _make_write_task(records: DataFrame, topic: str | None, properties: Any) -> Any:
     """Spark's writer of rows of ``records`` in Spark's internal form, by the producer with ``properties``. ``topic``:
-    as :func:`make_send_function`."""
+    the topic of all records; None when the column ``topic`` contains it."""
     java: Any = records.sparkSession._jvm
     columns = records._jdf.queryExecution().executedPlan().output()
     return java.org.apache.spark.sql.kafka010.KafkaWriteTask(properties, columns, java.scala.Option.apply(topic))
@@ -277,7 +283,8 @@ class DirectKafkaWrite:
         self._separator = separator
 
     def commit(self) -> None:
-        """Append the records.
+        """Append the records, also if they were appended before by another copy of the batch. Then set the bad-row
+        summary of the separator, if there is one.
 
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when a record is too large for the cluster, or the sink lacks a right.

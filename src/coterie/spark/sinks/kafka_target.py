@@ -217,8 +217,9 @@ class KafkaTarget:
         return ledger_topics | dead_letter_topics | ({self.topic} if self.topic else set())
 
     def metadata_columns_used(self, rows: DataFrame) -> tuple[MetadataColumn, ...]:
-        """The metadata columns of ``rows`` from which a record gets its key, headers or topic, or a null value. A
-        metadata column is not used if a config key or a visible column determines the same field of the record."""
+        """The metadata columns of ``rows`` (hidden columns with the key, headers, ... of the record that was read) from
+        which a written record gets its key, headers or topic, or a null value. A metadata column is not used if a
+        config key or a visible column determines the same field of the record."""
         names = visible_column_names(rows)
         is_used = {
             MetadataColumn.KEY: not self.key_fields and "key" not in names,
@@ -396,7 +397,8 @@ def _producer_properties(config: PrefixedConfig, guarantee: Guarantee, timeout_m
 def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation | None:
     """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
 
-    :raises ConfigError: when they are set without ``topic``, or without both the partitions and the replication factor.
+    :raises ConfigError: when one is set and ``topic`` is None, or when the number of partitions or the replication
+        factor is missing.
     """
     settings = config.values_under_prefix(TOPIC_CREATION_PREFIX)
     if not settings:
@@ -404,7 +406,8 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
     if topic is None:
         first_key = TOPIC_CREATION_PREFIX + sorted(settings)[0]
         raise config.make_config_error(
-            first_key, "only the topic in the key topic is created; topics from a column must exist"
+            first_key,
+            "the sink creates only the topic that the config key topic names, and that key is not set",
         )
     numbers = {
         name: config.optional_value(DEFINITION, TOPIC_CREATION_PREFIX + name, int)
@@ -414,7 +417,12 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
     if partitions is None or replication is None:
         key = config.user_key(TOPIC_CREATION_PREFIX + next(name for name, number in numbers.items() if number is None))
         raise ConfigError(
-            {key: [f"Missing required configuration {key}: with one {TOPIC_CREATION_PREFIX}* both must be set"]}
+            {
+                key: [
+                    f"Missing required configuration {key}: if any key {TOPIC_CREATION_PREFIX}* is set, "
+                    f"{TOPIC_CREATION_PREFIX}partitions and {TOPIC_CREATION_PREFIX}replication.factor must be set"
+                ]
+            }
         )
     configs = {name: value for name, value in settings.items() if name not in numbers}
     return TopicCreation(partitions=partitions, replication_factor=replication, configs=configs)

@@ -62,9 +62,10 @@ LEDGER_READ_TIMEOUT_S = 45
 """How long the read of the ledger at a start may take, in seconds. The time includes a wait for the end of another
 task's commit. Less than the default of ``plugin.call.timeout.ms``, so that the task is retried and does not fail."""
 PRODUCER_BLOCK_MAX_MS = 45_000
-"""The default of the producer's ``max.block.ms``, for the same reason less than Kafka's own default, a minute."""
+"""The sink's default for the producer's ``max.block.ms``. Less than Kafka's own default, 60 s, and less than the
+default of ``plugin.call.timeout.ms``, so that the task is retried and does not fail."""
 CLOSE_TIMEOUT_MS = 1_000
-"""The longest wait for Kafka's client when a producer is closed."""
+"""The longest wait for Kafka's client when a producer is closed, in ms."""
 POLL_TIMEOUT_MS = 500
 """How long one poll of the ledger waits for records, in ms."""
 FIRST_READ_OFFSETS = 1000
@@ -118,7 +119,8 @@ class KafkaWriter:
     # -- the take-over ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Create missing topics and fence earlier starts, then read the task's last batch from the ledger.
+        """Create the missing topics that may be created, and fence earlier starts of the task; then read the task's
+        last batch from the ledger topic.
 
         :raises FencedError: when this writer is closed, or a later start takes over, while this runs.
         :raises UnreachableError: when the cluster, or the end of the ledger, cannot be reached in time.
@@ -232,13 +234,13 @@ class KafkaWriter:
         return StagedTransaction(self, batch_id, producer, transaction_began_s)
 
     def _has_batch(self, batch_id: int) -> bool:
-        """Whether the batch is in the ledger: according to the record that :meth:`take_over` read, or by a commit of
-        this writer."""
+        """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
+        or this writer has committed it."""
         return batch_id <= self._last_batch_id
 
     def commit(self, producer: Any, batch_id: int, transaction_began_s: float) -> None:
-        """Write the batch into the ledger and commit the transaction. After an error the producer is closed, and the
-        next start reads from the ledger whether the batch was committed.
+        """Write the number of the batch into the ledger topic, in the transaction, and commit the transaction. After an
+        error the producer is closed, and the next start reads from the ledger whether the batch was committed.
 
         :raises FencedError: when another start has taken over, or this writer was closed.
         :raises UnreachableError: when the cluster did not respond, or the transaction has timed out.
@@ -313,7 +315,10 @@ class KafkaWriter:
                     f"{PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT}: raise "
                     "this limit, or have the source read less in one batch"
                 )
-            return FencedError(f"Another producer uses the transactional id {self._transactional_id}: {java_message}")
+            return FencedError(
+                f"Another producer uses the transactional id {self._transactional_id}, or the id has expired: "
+                f"{java_message}"
+            )
         if "InvalidTxnTimeoutException" in java_message or "transaction timeout is larger" in java_message:
             return WorldError(
                 f"{message}. Set {PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT} to at most the broker's "
@@ -323,8 +328,9 @@ class KafkaWriter:
             return WorldError(f"{message}. {LARGER_RECORDS_ADVICE}")
         if any(name in java_message for name in AUTHORIZATION_EXCEPTIONS):
             return WorldError(
-                f"{message}. The sink needs WRITE on transactional id {self._transactional_id}, WRITE on the topics it "
-                f"writes to, and READ and WRITE on ledger topic {self._target.ledger_topic}"
+                f"{message}. Check the sink's login; its user needs WRITE on transactional id "
+                f"{self._transactional_id}, WRITE on the topics to which it writes, and READ and WRITE on ledger topic "
+                f"{self._target.ledger_topic}"
             )
         return UnreachableError(message) if is_retriable(error.java_exception) else error
 
@@ -479,10 +485,11 @@ class NewTopic:
 
 
 def create_missing_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
-    """Create the topics of ``target`` that are missing and may be created.
+    """Create the topics of ``target`` that are missing: the ledger topic (with exactly-once), the topic of bad records
+    and, if the config has settings for it, the topic of all records.
 
-    :raises WorldError: when the cluster does not respond or rejects a topic, or a topic is missing that may not be
-        created.
+    :raises WorldError: when the cluster does not respond or rejects a topic, or the topic of all records is missing and
+        the config has no settings to create it.
     """
     absent = find_absent_topics(admin, target)
     if target.topic in absent and target.topic_creation is None:

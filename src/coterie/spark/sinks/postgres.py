@@ -98,7 +98,8 @@ class PostgresSink:
         """Does nothing: rows of the ledger stay. They are few, and with them a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> StagedBatch:
-        """Write the batch in a transaction and leave the transaction open: :meth:`PostgresWriter.stage`.
+        """Write the batch in a transaction and leave the transaction open: :meth:`PostgresWriter.stage`, with the
+        errors of that method.
 
         :raises FencedError: when :meth:`take_over` was not called before.
         """

@@ -35,8 +35,8 @@ second parameter: their sorted names)."""
 
 
 def find_server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
-    """Error messages by the user's key that only the server can detect, for a config whose values are valid. Changes
-    nothing on the server."""
+    """The first error found that only the server can detect, as a message by the user's key, for a config whose values
+    are valid; empty when none was found. Changes nothing on the server."""
     target = PostgresTarget.of(config)
     short_timeout_target = replace(
         target,
@@ -55,7 +55,8 @@ def find_server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
 
 
 def _find_first_error(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
-    """The first error found, as a message by the user's key; empty when the sink can write to its tables."""
+    """The first error found, as a message by the user's key: about the server's version, the schema, the tables, the
+    user's rights or the key columns. Empty when none was found. Types of columns are not checked."""
     version = session.info.server_version // 10_000
     if version < POSTGRES_VERSION_MIN:
         message = (
@@ -118,8 +119,8 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
 def _find_dead_letter_table_errors(
     session: PostgresSession, target: PostgresTarget, dead_letter_table: DeadLetterTable
 ) -> dict[str, list[str]]:
-    """Error messages about ``dead_letter_table``, the table of bad rows, by the user's key; empty when the sink can
-    write to it."""
+    """The first error found about ``dead_letter_table``, the table of bad rows, as a message by the user's key: its
+    schema is missing, or the user has no right to create or to fill it. Empty when none was found."""
     schema = dead_letter_table.schema or target.schema
     if schema is not None and not _query_is_true(session, "SELECT to_regnamespace(%s) IS NOT NULL", quote_name(schema)):
         return {

@@ -21,9 +21,9 @@ _TOMBSTONE_ERROR = (
 def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: PrefixedConfig) -> DataFrame:
     """``rows`` with the columns that the sink writes to the table, those of the record's key first.
 
-    With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does. A
-    tombstone then fails the batch if delete.enabled=false, since its columns would be nulls. With delete.enabled=true
-    the column :data:`DELETED_COLUMN` is added.
+    With pk.mode=record_key, a column of the value with the name of a key column is left out, as Connect's sink does;
+    and if also delete.enabled=false, a tombstone fails the batch, since its columns would be nulls. With
+    delete.enabled=true the column :data:`DELETED_COLUMN` is added.
 
     :raises ConfigError: when pk.mode=record_key, and the rows have no key, the key has no field of a name in pk.fields,
         or the key is not a struct and pk.fields names several columns.
@@ -48,9 +48,11 @@ def select_columns_to_write(rows: DataFrame, target: PostgresTarget, config: Pre
 
 
 def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: PrefixedConfig) -> dict[str, Column]:
-    """The fields of the record's key, by the names of the key columns.
+    """The columns of the record's key, by the names of the key columns (``names``): the key's fields of these names; a
+    key that is not a struct is the only column.
 
-    :raises ConfigError: see :func:`select_columns_to_write`.
+    :raises ConfigError: when the rows have no key, the key has no field of a name in ``names``, or the key is not a
+        struct and there are several names.
     """
     if not has_metadata_column(rows, MetadataColumn.KEY):
         raise config.make_config_error(
@@ -63,9 +65,11 @@ def _record_key_columns(rows: DataFrame, names: tuple[str, ...], config: Prefixe
     if not isinstance(type_, StructType):
         if len(names) == 1:
             return {names[0]: key}
-        raise config.make_config_error("pk.fields", f"the key is one {type_.simpleString()}: set exactly one column")
+        raise config.make_config_error(
+            "pk.fields", f"the record's key is one {type_.simpleString()}: name exactly one column"
+        )
     if missing_fields := [name for name in names if name not in type_.names]:
         raise config.make_config_error(
-            "pk.fields", f"the key has no field {', '.join(missing_fields)}; it has {', '.join(type_.names)}"
+            "pk.fields", f"the record's key has no field {', '.join(missing_fields)}; it has {', '.join(type_.names)}"
         )
     return {name: key[name] for name in names}

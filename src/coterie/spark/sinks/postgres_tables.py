@@ -160,7 +160,7 @@ def to_copy_csv(arrow_batch: pa.RecordBatch, first_position: int | None = None) 
     With ``first_position`` an additional last column has the rows' positions: consecutive numbers from
     ``first_position``.
 
-    :raises WorldError: when a text is not UTF-8.
+    :raises WorldError: when pyarrow cannot write the rows as CSV, for example because a text is not UTF-8.
     """
     arrays = [_to_csv_writable(array) for array in arrow_batch.columns]
     if first_position is not None:

@@ -222,6 +222,7 @@ class PostgresTarget:
     schema: str | None
     """The schema of the table and of the ledger; None means that the server's search path decides."""
     table: str
+    """The table's name, without schema and quotes."""
     is_upsert: bool
     """Whether rows are upserted by ``key_columns``, and not appended."""
     key_columns: tuple[str, ...]
@@ -235,7 +236,9 @@ class PostgresTarget:
     """The table of bad rows, created when it is missing; by default in the schema of the table of good rows. None when
     bad rows go to no table."""
     connection_timeout_ms: int
+    """How long one attempt to connect may take, in ms."""
     statement_timeout_ms: int
+    """How long the server may take for one statement, including a wait for a lock, in ms."""
     max_retries: int
     """How often a batch is retried at most, after a deadlock or a lost connection."""
     retry_backoff_ms: int
@@ -257,7 +260,9 @@ class PostgresTarget:
         if is_upsert and not has_key_columns:
             raise config.make_config_error("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
         if has_key_columns and not key_columns:
-            raise config.make_config_error("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
+            raise config.make_config_error(
+                "pk.fields", f"pk.mode={pk_mode} needs pk.fields: the columns of the primary key"
+            )
         if has_deletes and not (is_upsert and pk_mode == "record_key"):
             raise config.make_config_error("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
         tolerance = error_tolerance_of(config.config)

@@ -63,7 +63,8 @@ _TEMPORARY_ERROR_CODES = (
 T = TypeVar("T")
 
 LEDGER_TABLE = "coterie_ledger"
-"""Name of the ledger table."""
+"""Name of the ledger table. It has one row for each task and lineage, with the last start that has taken over and the
+last committed batch."""
 POSTGRES_VERSION_MIN = 14
 """The oldest supported version of PostgreSQL: from this version on ``pg_terminate_backend`` waits for the end of a
 session."""
@@ -136,7 +137,11 @@ class PostgresSession(psycopg.Connection[tuple[Any, ...]]):
                 # Without a response, psycopg continues this generator ten times a second.
                 if not is_ready and (self.is_abandoned or time.monotonic() > deadline_s):
                     self.close()
-                    raise psycopg.OperationalError(f"the server did not answer within {self.wait_limit_s:.0f} s")
+                    raise psycopg.OperationalError(
+                        "this worker has ended the wait for the server"
+                        if self.is_abandoned
+                        else f"the server did not answer within {self.wait_limit_s:.0f} s"
+                    )
                 state = gen.send(is_ready)
         except StopIteration as stop:
             result: T = stop.value
@@ -233,8 +238,9 @@ class PostgresWriter:
             self._return_session(session)
 
     def _try_store_start_in_ledger(self, session: PostgresSession) -> bool:
-        """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left;
-        False when such a session exists, or holds the lock of the row for 1 s.
+        """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left.
+        False when such a session exists, before or after the start was stored, or when the lock of the ledger's row was
+        not available within 1 s.
 
         :raises FencedError: when a later start has taken over.
         """
@@ -291,7 +297,8 @@ class PostgresWriter:
 
     def stage(self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]) -> "StagedTransaction":
         """Write the batch in a transaction and leave the transaction open. Each call of ``separate`` evaluates the
-        rows. Nothing is written when the table has the batch.
+        rows. Nothing is written when the table has the batch. The first call also checks that the rows fit into the
+        tables, and creates missing tables if the config allows this.
 
         The whole transaction is retried, at most ``max_retries`` times, when the server rolled it back because of
         another transaction, or when the server could not be reached or the connection broke: it was not committed.
@@ -318,12 +325,12 @@ class PostgresWriter:
                         f"{error}. The batch was tried {attempt + 1} times: find the other writer of these rows, or "
                         "raise max.retries"
                     ) from error
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("a batch was not tried at all: max.retries is negative, which is a bug in Coterie")
 
     def _stage_once(
         self, batch_id: int, schema: StructType, separate: Callable[[], SeparatedRows]
     ) -> "StagedTransaction":
-        """One attempt of :meth:`stage`.
+        """Try once to write the batch in a transaction that stays open: one attempt of :meth:`stage`, with its errors.
 
         :raises _RolledBackError: when the server rolled the transaction back because of another transaction.
         """
@@ -365,8 +372,8 @@ class PostgresWriter:
             raise WorldError(
                 f"{self._target.server_description}: the row of task {self._ledger_row_key[0]} and lineage "
                 f"{self._ledger_row_key[1]} was removed from {self._ledger}, so it is unknown whether the table "
-                f"already has the rows of batch {batch_id}. A restart of the task writes this batch again: before the "
-                "restart, delete the newest rows of the table if they are from this batch"
+                f"already has the rows of batch {batch_id}. The task has failed, and its next start writes this batch "
+                "again: before you restart the task, delete the newest rows of the table if they are from this batch"
             )
         if ledger_row[0] != self._start_number:
             raise FencedError
@@ -472,8 +479,8 @@ class PostgresWriter:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def _ensure_tables(self, session: PostgresSession, schema: StructType) -> None:
-        """Create missing tables where this is configured, and check that the rows fit into the table of good rows and
-        the dead letters into their table. ``schema``: that of the good rows.
+        """Create missing tables (that of good rows only with auto.create=true), and check that the good rows fit into
+        their table and the dead letters into theirs. ``schema``: that of the good rows.
 
         :raises WorldError: when a table is missing and must not be created, or the rows do not fit.
         """
@@ -557,7 +564,8 @@ class PostgresWriter:
             session.close()
 
     def end_transaction(self, session: PostgresSession, batch_id: int, *, commit: bool) -> None:
-        """Commit the transaction of ``session``, or with ``commit=False`` roll it back.
+        """Commit the transaction of ``session``, or with ``commit=False`` roll it back. The session is then kept for
+        the next batch, unless its connection is broken or this writer is closed.
 
         :raises FencedError: when the commit failed and this writer is closed.
         :raises WorldError: when the server rejected the commit, or the connection broke. The next start reads from the
@@ -575,7 +583,7 @@ class PostgresWriter:
 
     def _make_task_error(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is
-        closed."""
+        closed. After an error about a changed table, the next batch checks the tables again."""
         if self._closed.is_set():
             return FencedError()
         message = f"{self._target.server_description}: {operation} failed: {postgres_error_message(error)}"
@@ -662,9 +670,10 @@ def find_database_schema(session: PostgresSession, target: PostgresTarget) -> st
 
 
 def create_missing_ledger(session: PostgresSession, target: PostgresTarget) -> str:
-    """Create the ledger in the schema of the target's table, if it is missing. Returns its quoted name.
+    """Create the ledger table in the schema of the target's table, if it is missing, and return its quoted name with
+    the schema. Ends the transaction of ``session``.
 
-    :raises WorldError: see :func:`find_database_schema`.
+    :raises WorldError: when the user's search path has no schema.
     """
     ledger = f"{find_database_schema(session, target)}.{LEDGER_TABLE}"
     if not read_columns(session, ledger):

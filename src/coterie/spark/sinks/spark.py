@@ -41,7 +41,8 @@ DEFINITION = ConfigDef(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSink:
-    """Writes rows by Spark's batch writer of ``format``, with the options under ``option.``."""
+    """Writes rows by Spark's batch writer of ``format``, with the options under ``option.``. Not exactly once: a
+    replayed batch is written again."""
 
     identity_keys: ClassVar[tuple[str, ...]] = ("format",)
     connection_keys: ClassVar[tuple[str, ...]] = ("format",)
@@ -67,7 +68,10 @@ class SparkSink:
         try:
             data_source_class.lookupDataSource(format_, spark._jsparkSession.sessionState().conf())
         except Py4JJavaError:
-            return config.error_by_key("format", "Spark has no such format; is its jar in the worker's jars.dir?")
+            return config.error_by_key(
+                "format",
+                f"Spark has no format {format_}; if the format is in a jar, put the jar into the worker's jars.dir",
+            )
         return {}
 
     @classmethod
@@ -106,7 +110,7 @@ class DirectSparkWrite:
         self._rows = rows
 
     def commit(self) -> None:
-        """Append the rows.
+        """Append the rows, also if they were appended before by another copy of the batch.
 
         :raises WorldError: when Spark's writer fails.
         :raises Py4JJavaError: when the writer fails with an exception for which PySpark has no class.

@@ -588,7 +588,7 @@ def _apply_timestamp_converter(rows: DataFrame, side: RecordSide, settings: Pref
     if not name:
         value_column = primitive_column_name(rows, side)
         if value_column is None:
-            raise ValueError("name a column: the rows have several")
+            raise ValueError(f"set field to the name of a field: the {side.value.lower()} is a struct")
         return rows.withColumn(value_column, convert(exact_column(value_column), column_type(rows, value_column)))
     types_by_name, columns = field_types(rows, side), field_columns(rows, side)
     check_columns_exist([name], types_by_name)

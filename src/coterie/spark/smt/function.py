@@ -39,9 +39,9 @@ def _apply_function(rows: DataFrame, side: RecordSide, settings: PrefixedConfig)
 
 def _with_schema_check(function: BatchFunction, function_name: str, expected_schema: pa.Schema) -> BatchFunction:
     """A function that calls ``function`` and returns its batches with the columns in the order and of the types of
-    ``expected_schema``: the columns are matched by name and cast, because the JVM checks neither. The returned function
-    raises TypeError when ``function`` returns other columns. ``function_name``: the name of ``function`` in that
-    message.
+    ``expected_schema``: the columns are matched by name and cast, because the JVM checks neither names nor types. The
+    returned function raises TypeError when ``function`` returns columns with other names. ``function_name``: the name
+    of ``function`` in that message.
 
     The inner function is sent to Python processes by value, so Coterie need not be installed in their Python.
     """

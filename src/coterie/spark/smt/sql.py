@@ -45,7 +45,8 @@ _UNSUPPORTED_NODES = {
 
 
 def _apply_query(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
-    """Sql: the result of the query, with the rows' metadata columns."""
+    """Sql: the result of the query over ``rows``, with their metadata columns (hidden columns with a record's key,
+    headers, ...), which the query cannot read or change."""
     query = settings.required_value(SQL.definition, "query", str)
     # The view is in the session of this task only, so it cannot replace the view of another task.
     without_metadata_columns(rows).createOrReplaceTempView(SOURCE_VIEW)
@@ -74,9 +75,10 @@ def _plan_to_dataframe(spark: SparkSession, plan: Any) -> DataFrame:
 
 
 def _apply_plan_to_rows(rows: DataFrame, plan: Any) -> Any:
-    """The plan that applies the nodes of ``plan``, the resolved plan of a query over the view, to ``rows``.
+    """The plan that applies the nodes of ``plan``, the resolved plan of a query over the view ``source``, to ``rows``,
+    and keeps the metadata columns of ``rows``.
 
-    :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over the view.
+    :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over this view.
     """
     metadata_columns = metadata_column_names(rows)
     built_plan = rows._jdf.queryExecution().analyzed()
@@ -87,15 +89,18 @@ def _apply_plan_to_rows(rows: DataFrame, plan: Any) -> Any:
 
 
 def _nodes_above_view(plan: Any) -> Iterator[Any]:
-    """The nodes of ``plan`` above the view, from the top. Aliases of subqueries in FROM are left out: they have no
-    effect, because the plan is already resolved.
+    """The nodes of ``plan`` above the view ``source``, from the top. Aliases of subqueries in FROM are left out: they
+    have no effect, because the plan is already resolved.
 
-    :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over the view.
+    :raises ValueError: when ``plan`` is not a chain of projections, filters and generators over this view.
     """
     while True:
         name = str(plan.nodeName())
         if not plan.subqueries().isEmpty():
-            raise ValueError("the query has a subquery in an expression; a query works row by row")
+            raise ValueError(
+                "the query has a subquery in an expression, which is not supported: each row of the result must come "
+                f"from one row of {SOURCE_VIEW}"
+            )
         if name == "SubqueryAlias":
             if str(plan.identifier().name()) == SOURCE_VIEW and str(plan.child().nodeName()) == "View":
                 return
@@ -105,9 +110,13 @@ def _nodes_above_view(plan: Any) -> Iterator[Any]:
             sql_feature = _UNSUPPORTED_NODES.get(name)
             if sql_feature is None:
                 raise ValueError(
-                    f"the query is not a SELECT … FROM {SOURCE_VIEW} that works row by row: its plan contains {name}"
+                    f"the query is not a SELECT … FROM {SOURCE_VIEW} in which each row of the result comes from one "
+                    f"row of {SOURCE_VIEW}: its plan contains {name}"
                 )
-            raise ValueError(f"the query uses {sql_feature}; a query works row by row and reads only {SOURCE_VIEW}")
+            raise ValueError(
+                f"the query uses {sql_feature}, which is not supported: each row of the result must come from one row "
+                f"of {SOURCE_VIEW}"
+            )
         yield plan
         plan = plan.child()
 

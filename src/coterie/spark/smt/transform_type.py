@@ -156,7 +156,7 @@ def primitive_column_name(rows: DataFrame, side: RecordSide) -> str | None:
 def field_types(rows: DataFrame, side: RecordSide) -> dict[str, DataType]:
     """The types of the fields of the key or of the value, by field name.
 
-    :raises ValueError: when the key is not a struct, or the rows have no key.
+    :raises ValueError: when ``side`` is the key, and the key is not a struct or the rows have no key.
     """
     if side is RecordSide.VALUE:
         return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_column_name(field.name)}
@@ -172,7 +172,7 @@ def field_types(rows: DataFrame, side: RecordSide) -> dict[str, DataType]:
 def field_columns(rows: DataFrame, side: RecordSide) -> dict[str, Column]:
     """The fields of the key or of the value as columns, by field name.
 
-    :raises ValueError: see :func:`field_types`.
+    :raises ValueError: when ``side`` is the key, and the key is not a struct or the rows have no key.
     """
     if side is RecordSide.VALUE:
         return {name: exact_column(name) for name in visible_column_names(rows)}
@@ -181,7 +181,7 @@ def field_columns(rows: DataFrame, side: RecordSide) -> dict[str, Column]:
 
 def replace_fields(rows: DataFrame, side: RecordSide, new_fields: Mapping[str, Column]) -> DataFrame:
     """``rows`` with exactly the fields ``new_fields``, in this order, as the key or the value; other fields of that
-    side are dropped. A null key stays null.
+    side are dropped, and the other side stays. A null key stays null.
 
     :raises ValueError: when ``new_fields`` is empty.
     """

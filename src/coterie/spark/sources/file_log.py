@@ -30,7 +30,10 @@ GLOB_CHARACTERS = frozenset("{}[]*?\\")
 
 def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
     """The local paths of the files that are planned for batch ``batch_id``, sorted. They include the files that other
-    tasks read: each task's source lists the whole folder."""
+    tasks read: each task's source lists the whole folder.
+
+    :raises OSError: when a file of the checkpoint cannot be read, for example because the batch is not planned.
+    """
     log_folder = checkpoint / "sources" / "0"
     first_number = _last_entry_number_of_batch(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
     paths: set[str] = set()
@@ -63,8 +66,10 @@ def record_files_as_read(checkpoint: Path, files: Positions) -> None:
     """Record ``files``, modification times in ms by URI, as read, in a checkpoint without batches: a query on the
     checkpoint does not read these files.
 
-    This commits two batches, the first with all files. Spark plans the last batch again at every start: if this were
-    the batch with all files, Spark would check each of them.
+    This commits two batches: batch 0 with all files, batch 1 without files. At every start Spark plans the last batch
+    again and checks each of its files, so the last batch must not be the one with all files.
+
+    :raises FileExistsError: when the checkpoint has a batch.
     """
     entries = [
         json.dumps({"path": uri, "timestamp": modified_ms, "batchId": 0}) for uri, modified_ms in sorted(files.items())
@@ -104,8 +109,8 @@ def _is_unquoted_in_uri(character: str) -> bool:
 
 
 def _last_entry_number_of_batch(checkpoint: Path, batch_id: int) -> int:
-    """The number of the last entry of the source's log that batch ``batch_id`` reads; -1 when the source had no input
-    yet."""
+    """The number of the last entry of the source's log that belongs to batch ``batch_id`` or to an earlier one; -1 when
+    the source had no input yet."""
     offset = planned_source_offset(checkpoint, batch_id)
     return -1 if offset is None else _log_entry_number(offset)
 

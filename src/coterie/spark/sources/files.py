@@ -5,8 +5,8 @@ of the files, or cannot happen:
 
 - Spark skips a file much older than the newest without an error: ``maxFileAge`` is set beyond any age;
 - a name with ``{ } [ ] * ? \\`` makes Spark read other files twice: a batch with such a name fails before it is read;
-- Spark skips a file that was deleted after planning without an error: every file of the batch must still exist when its
-  rows are written, otherwise the batch is not committed;
+- Spark skips a file that was deleted after planning without an error: every file of the batch that this task reads must
+  still exist after the rows were read, otherwise the batch is not committed;
 - Spark reads a malformed line of CSV or JSON as nulls without an error: the option ``mode`` is ``FAILFAST``, unless the
   config sets it; and with the option ``header`` a CSV file's header must contain the columns of the schema.
 
@@ -197,7 +197,8 @@ class FileSource:
     reader_options: Mapping[str, str]
     """The user's options of Spark's file source."""
     tolerates_bad_records: bool
-    """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
+    """Whether ``errors.tolerance`` is ``all``: rows then have the error columns, two hidden columns with the record as
+    it was read and with its error (``bad_records/error_columns.py``)."""
     task_input: TaskInput
     _folder_size_warning: FolderSizeWarning = field(default_factory=FolderSizeWarning, repr=False, compare=False)
 
@@ -217,8 +218,8 @@ class FileSource:
         errors: dict[str, list[str]] = {}
         if all(config.user_key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
             message = (
-                "Spark limits a batch by files or by bytes: remove this key or "
-                f"{config.user_key('max.files.per.trigger')}"
+                "Spark limits a batch by files or by bytes, not by both: remove "
+                f"{config.user_key('max.bytes.per.trigger')} or {config.user_key('max.files.per.trigger')}"
             )
             errors |= config.error_by_key("max.bytes.per.trigger", message)
         if (
@@ -346,9 +347,9 @@ class FileSource:
         return self._with_error_columns(rows, has_lines=has_lines) if self.tolerates_bad_records else rows
 
     def _with_error_columns(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
-        """``rows`` with the error columns in place of the column :data:`_MALFORMED_LINE_COLUMN`. With ``has_lines``,
-        which means that ``rows`` has this column, a malformed line is an error, and its original record contains the
-        line's text."""
+        """``rows`` with the error columns (hidden columns with the record as it was read and with its error) in place
+        of the column :data:`_MALFORMED_LINE_COLUMN`. ``has_lines``: whether ``rows`` has this column; then a malformed
+        line is an error, and its original record contains the line's text. Without it no row has an error."""
         columns = [exact_column(name) for name in rows.columns if name != _MALFORMED_LINE_COLUMN]
         file_uri = F.col("_metadata.file_path")
         text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))
@@ -375,8 +376,8 @@ class FileSource:
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the sizes of
-        the batch's files and, for formats with a footer, from the numbers of rows in the footers. The files of other
-        tasks count, too."""
+        the batch's files and, for Parquet and ORC, from the numbers of rows in the files' footers. The files of other
+        tasks count, too; files that were deleted do not. False if a file cannot be read."""
         size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):
             try:
@@ -395,7 +396,9 @@ class FileSource:
         files into parts of at most ``spark.sql.files.maxPartitionBytes``, which is :data:`SPARK_PARTITION_BYTES_MAX`,
         but not a file that is compressed as a whole or whose records may contain line breaks; and it compares the size
         before decompression, so that parts of Avro, ORC and Parquet files are larger in memory, too. So the result is
-        True if no file is one of these, or the whole batch is so small. The files of other tasks count, too."""
+        True if the batch has none of these files, or if all its files together have at most twice
+        :data:`SPARK_PARTITION_BYTES_MAX` after decompression. The files of other tasks count, too. False if the size of
+        a file is needed and cannot be read."""
         paths = planned_files(checkpoint, batch_id)
         if not self._has_records_over_lines and not any(map(self._is_compressed, paths)):
             return True
@@ -413,7 +416,8 @@ class FileSource:
         )
 
     def _is_compressed(self, path: str) -> bool:
-        """Whether the rows of a file are much larger in memory than in the file."""
+        """Whether the rows of the file ``path`` are assumed to be much larger in memory than in the file: by the
+        format, or by the end of the file's name."""
         return self.format in ("avro", "orc", "parquet") or path.endswith(_COMPRESSED_SUFFIXES)
 
     def _decompressed_size_bytes(self, path: str) -> int:
@@ -442,29 +446,32 @@ class FileSource:
                 return 0
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
-        """Check the names of a batch's files, before the batch is read.
+        """Check the paths of a batch's files, before the batch is read. Also logs a warning if the folder has very many
+        files (:class:`FolderSizeWarning`).
 
-        :raises WorldError: when a name contains a character of a glob pattern: Spark would read files of the batch
+        :raises WorldError: when a path contains a character of a glob pattern: Spark would read files of the batch
             twice.
         """
         self._folder_size_warning.warn_if_large(self.path)
         if paths := paths_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
-                f"Batch {batch_id} was not read: a file's name contains one of {{ }} [ ] * ? \\, with which Spark "
-                "reads other files twice. Rename these files. The plan of this batch cannot be changed, so delete the "
-                f"connector and the rows that it has written, and create it again. The files: {_paths_text(paths)}"
+                f"Batch {batch_id} was not read: the path of a file contains one of {{ }} [ ] * ? \\, with which Spark "
+                "reads other files twice. Rename these files, or their folders. The plan of this batch cannot be "
+                "changed, so delete the connector and the rows that it has written, and create it again. The files: "
+                f"{_paths_text(paths)}"
             )
 
     def check_after_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Check that the files of a batch exist, after the batch was read and before it is committed.
+        """Check that the files of a batch which this task reads exist, after the batch was read and before it is
+        committed.
 
-        :raises WorldError: when a file of the batch that this task reads no longer exists: Spark has skipped its rows.
+        :raises WorldError: when one of these files no longer exists: Spark may have skipped its rows.
         """
         missing_files = missing_paths(planned_files(checkpoint, batch_id))
         if missing_of_this_task := self._paths_of_this_task(spark, missing_files):
             raise WorldError(
-                f"Batch {batch_id} was not committed: files of the batch were deleted after it was planned. "
-                f"Restore these files and restart the task: {_paths_text(missing_of_this_task)}"
+                f"Batch {batch_id} was not committed: files of the batch were deleted after the batch was planned. "
+                f"Restore these files, then restart the task: {_paths_text(missing_of_this_task)}"
             )
 
     def _paths_of_this_task(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
@@ -524,14 +531,15 @@ def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
         raise ConfigError({key: [message]}) from error
     valid_fields = [field for field in columns.fields if field.name != "_corrupt_record"]
     if not valid_fields:
-        raise ConfigError({key: [f"No columns can be inferred from {sample_paths[0]}: set {key}"]})
+        message = f"No columns can be inferred from {len(sample_paths)} files in {folder}: set {key}"
+        raise ConfigError({key: [message]})
     return to_ddl(spark, StructType(valid_fields))
 
 
 def list_sample_files(folder: str) -> list[str]:
     """The paths of the first files that Spark would read in ``folder`` and its subfolders, sorted by name within each
     folder. At most :data:`SAMPLED_FILES_MAX` files, and :data:`SAMPLED_BYTES_MAX` bytes together, but at least one file
-    if there is one."""
+    if there is one. Files with a character of a glob pattern in their names are left out."""
     paths: list[str] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
@@ -581,6 +589,7 @@ def _is_known_option(spark: SparkSession, format_: str, option: str) -> bool:
 
 
 def _paths_text(paths: Sequence[str]) -> str:
-    """The first ten of ``paths``, sorted, as text for a message, followed by the number of the further paths."""
+    """The first ten of ``paths`` (local paths or ``file:`` URIs), as sorted local paths for a message. If there
+    are more, their number follows."""
     first_paths = ", ".join(sorted(to_local_path(path) for path in paths)[:10])
     return first_paths if len(paths) <= 10 else f"{first_paths} and {len(paths) - 10} more"

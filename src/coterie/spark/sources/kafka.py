@@ -258,8 +258,8 @@ DEFINITION = ConfigDef(
 
 
 def _errors_by_key(config: PrefixedConfig, check: Callable[[], object]) -> dict[str, list[str]]:
-    """The errors that ``check`` raises, by the user's key; an error of the cluster belongs to the key of its address.
-    Empty if ``check`` raises none."""
+    """The errors by the user's key: those of a ConfigError that ``check`` raises; for a WorldError its message, by the
+    key of the cluster's address (``bootstrap.servers``). Empty if ``check`` raises neither."""
     try:
         check()
     except ConfigError as error:
@@ -288,13 +288,15 @@ class KafkaSource:
     key_converter: Converter
     value_converter: Converter
     column_names: tuple[str, ...]
-    """The value of the key ``columns``: the visible columns of a row, before ``value`` is replaced by its fields."""
+    """The value of the key ``columns``: the columns of a row without the hidden ones, before ``value`` is replaced by
+    its fields."""
     max_offsets_per_trigger: int
     """The most records of one batch, counted as offsets."""
     auto_offset_reset: str
     """``earliest``, ``latest`` or ``none``."""
     tolerates_bad_records: bool
-    """Whether rows have the error columns; see ``bad_records/error_columns.py``."""
+    """Whether ``errors.tolerance`` is ``all``: rows then have the error columns, two hidden columns with the record as
+    it was read and with its error (``bad_records/error_columns.py``)."""
     prefixed_config: PrefixedConfig = field(repr=False)
     task_input: TaskInput
     is_batch_in_flight_incomplete: bool = False
@@ -375,7 +377,9 @@ class KafkaSource:
             return {key: converters.infer_columns_ddl(config, key.partition(".")[0], records) for key in keys}
         except (PySparkException, Py4JJavaError) as error:
             if is_retriable(java_exception_of(error)):
-                raise UnreachableError(f"Kafka did not answer a read of records: {error_message(error)}") from error
+                raise UnreachableError(
+                    f"Kafka did not return the records from which columns are inferred: {error_message(error)}"
+                ) from error
             key = config.user_key(keys[0])
             message = f"No columns can be inferred: {error_message(error)}. Set {key}, or try again"
             raise ConfigError({key: [message]}) from error
@@ -384,8 +388,8 @@ class KafkaSource:
     def list_source_partitions(cls, config: PrefixedConfig) -> Sequence[str]:
         """The partitions that the topics of the config have now, each as the text of a :class:`TopicIdPartition`.
 
-        :raises ConfigError: when not exactly one of ``topics`` and ``topics.regex`` is set, a topic does not exist, or
-            no topic matches.
+        :raises ConfigError: when not exactly one of ``topics`` and ``topics.regex`` is set, a topic of ``topics`` does
+            not exist, or ``topics.regex`` is not a valid expression or matches no topic.
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when the cluster rejects a request, or the JVM lacks a jar.
         """
@@ -407,7 +411,9 @@ class KafkaSource:
                 return [str(partition) for partition in admin.list_partitions(sorted(set(topics)))]
             except TopicAbsentError as error:
                 name = "topics.regex" if pattern else "topics"
-                raise config.make_config_error(name, f"{error}; create it first, or correct its name") from error
+                raise config.make_config_error(
+                    name, f"{error}; create the topic first, or correct {config.user_key(name)}"
+                ) from error
 
     @classmethod
     def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
@@ -425,8 +431,9 @@ class KafkaSource:
         ``start.timestamp.ms``, else ``auto.offset.reset``. Otherwise the partition was found later, and is read from
         its beginning, since records were written to it before it was found.
 
-        :raises ConfigError: when ``auto.offset.reset`` is ``none`` and no other key determines an offset, or when an
-            offset in ``start.offsets`` does not exist in its partition.
+        :raises ConfigError: with ``is_new_connector``, when ``auto.offset.reset`` is ``none`` and no other key
+            determines the offset of a partition, or when an offset in ``start.offsets`` does not exist in its
+            partition.
         :raises UnreachableError: when the cluster cannot be reached.
         :raises WorldError: when the cluster rejects a request, or the JVM lacks a jar.
         """
@@ -470,9 +477,10 @@ class KafkaSource:
         """The requested positions, by the text of the :class:`TopicIdPartition`: the offset of the next record to read;
         None where the client removes the position. ``offsets`` have the form of Connect's sink connectors.
 
-        :raises OffsetsRefusedError: when an offset has another form or is beyond the end of its partition, or the
-            connector does not read the partition. The message is Connect's where Connect has such a message.
-        :raises WorldError: when the cluster cannot be reached or rejects a request.
+        :raises OffsetsRefusedError: when an offset has another form or is beyond the end of its partition, the
+            connector does not read the partition, or the topics of the config cannot be listed
+            (:meth:`list_source_partitions`). The message is Connect's where Connect has such a message.
+        :raises WorldError: when the cluster cannot be reached or rejects a request, or the JVM lacks a jar.
         """
         requested = {parse_topic_partition(offset): parse_kafka_offset(offset) for offset in offsets}
         try:
@@ -512,7 +520,11 @@ class KafkaSource:
 
     @classmethod
     def replace_group_offsets(cls, config: PrefixedConfig, positions: Positions) -> None:
-        """Make ``positions`` the only offsets of the group ``connect-<connector name>``."""
+        """Make ``positions`` the only offsets of the group ``connect-<connector name>``.
+
+        :raises WorldError: when the group has members, the cluster cannot be reached or rejects a request, or the JVM
+            lacks a jar.
+        """
         offset_by_partition = {TopicIdPartition.parse(name): offset for name, offset in positions.items()}
         with kafka_admin(_consumer_properties(config)) as admin:
             admin.replace_group_offsets(f"connect-{config.config['name']}", offset_by_partition)
@@ -553,7 +565,8 @@ class KafkaSource:
 
     @property
     def _metadata_columns(self) -> tuple[MetadataColumn, ...]:
-        """The metadata columns of the rows: all, but the headers only when a transform or predicate uses them."""
+        """The metadata columns of the rows (hidden columns with a record's key, topic, offset, ...): all of them, but
+        the headers only when a transform or predicate uses headers."""
         return tuple(
             metadata_column
             for metadata_column in MetadataColumn
@@ -562,8 +575,9 @@ class KafkaSource:
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """The stream of the records of this task's partitions (:meth:`Source.read`). Checks first that this task can
-        continue from ``checkpoint``, skips deleted records, and samples the size of records when a batch is in
-        flight."""
+        continue from ``checkpoint``, and skips records that retention has deleted, by a batch without rows in
+        ``checkpoint``. When a batch is in flight, samples the size of its records, from which the size of the Spark
+        partitions follows."""
         self._check_checkpoint_and_skip_deleted(checkpoint)
         partitions_by_topic: dict[str, list[int]] = {}
         for partition in self._partitions:
@@ -640,8 +654,8 @@ class KafkaSource:
 
     def _count_records_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """Return the number of offsets in ``ranges``, the offsets that a batch reads by partition. First sample the
-        size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` records or the
-        last sample is at most :data:`SAMPLED_SIZE_MAX_AGE_S` old.
+        size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` offsets or the
+        last sample was taken at most :data:`SAMPLED_SIZE_MAX_AGE_S` ago.
 
         :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
         """
@@ -667,8 +681,8 @@ class KafkaSource:
         )
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:
-        """Log how many records of a batch were deleted, if ``is_batch_in_flight_incomplete``: Spark then skips them
-        without an error. Does nothing otherwise, because Spark then fails such a batch.
+        """If ``is_batch_in_flight_incomplete``, log how many records of the batch were deleted: Spark skips the deleted
+        records of this batch without an error. Otherwise do nothing: Spark fails a batch with deleted records.
 
         :raises WorldError: when the cluster cannot be reached or rejects a request.
         """
@@ -681,7 +695,7 @@ class KafkaSource:
             )
         if deleted_counts:
             log.warning(
-                "Task %s: batch %d is run with the records that still exist: %s",
+                "Task %s: batch %d is run without some of its records, because %s",
                 self._task_name,
                 batch_id,
                 _deleted_records_text(deleted_counts),
@@ -758,8 +772,9 @@ class KafkaSource:
             )
 
     def _skip_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
-        """If records of the next batch were deleted before they were read, commit a batch without rows that skips them,
-        and log their number. If a batch is in flight, set ``is_batch_in_flight_incomplete`` instead.
+        """If records were deleted before they were read, commit a batch without rows that skips them, and log their
+        number. If a batch is in flight, only set ``is_batch_in_flight_incomplete`` to True: Spark reads the records of
+        this batch that still exist. In all other cases set it to False.
 
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
         """
@@ -782,7 +797,7 @@ class KafkaSource:
             checkpoint, {**positions, **admin.list_offsets(partitions, OffsetBoundary(self.auto_offset_reset))}
         )
         log.warning(
-            "Task %s continues at the %s offset: %s",
+            "Task %s continues at the %s offset of the partitions in which records are missing, because %s",
             self._task_name,
             self.auto_offset_reset,
             _deleted_records_text(deleted_counts),
@@ -862,7 +877,9 @@ def _check_distinct_column_names(source: KafkaSource, spark: SparkSession) -> No
     names = [field.name.lower() for field in source.schema(spark).fields]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise source.prefixed_config.make_config_error(
-            "columns", f"value.schema has a column {', '.join(repeated)} too; rename that column, or leave this one out"
+            "columns",
+            f"two columns of a row would have the name {', '.join(repeated)}: value.schema has a column "
+            f"{', '.join(repeated)} too; rename it there, or remove the name from this key",
         )
 
 
@@ -895,8 +912,8 @@ def _read_newest_records(spark: SparkSession, config: PrefixedConfig, partition_
 
 
 def _deleted_offset_counts(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:
-    """How many offsets there are from the position in ``positions`` to the first record that retention has not deleted,
-    by the partition's text. Partitions without such offsets are left out."""
+    """By the text of each partition in ``positions``: how many offsets there are from its position to the first record
+    that retention has not deleted. Partitions without such offsets are left out."""
     first_offsets: Any = admin.list_offsets(
         [TopicIdPartition.parse(name) for name in positions], OffsetBoundary.EARLIEST
     )

@@ -57,7 +57,7 @@ def kafka_jvm() -> Any:
 def unknown_consumer_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's consumer, sorted.
 
-    :raises WorldError: as :func:`kafka_jvm`.
+    :raises WorldError: when Spark is not running in this process, or the JVM lacks a jar for Kafka.
     """
     known_names = kafka_jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
     return sorted(name for name in names if not known_names.contains(name))
@@ -66,7 +66,7 @@ def unknown_consumer_properties(names: Iterable[str]) -> list[str]:
 def unknown_producer_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's producer, sorted.
 
-    :raises WorldError: as :func:`kafka_jvm`.
+    :raises WorldError: when Spark is not running in this process, or the JVM lacks a jar for Kafka.
     """
     known_names = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
     return sorted(name for name in names if not known_names.contains(name))
@@ -205,8 +205,8 @@ class KafkaAdmin:
         while not self._is_topic_in_metadata(topic):
             if time.monotonic() > deadline:
                 message = (
-                    f"Kafka at {self._bootstrap_servers} has created topic {topic}, but its metadata do not list the "
-                    "topic yet"
+                    f"Kafka at {self._bootstrap_servers}: topic {topic} was created, or existed before, but the "
+                    f"cluster's metadata did not list the topic within {RESPONSE_TIMEOUT_MS // 1000} s"
                 )
                 raise UnreachableError(message)
             time.sleep(0.05)
@@ -231,8 +231,8 @@ class KafkaAdmin:
         )
 
     def alter_group_offsets(self, group_id: str, positions: Mapping[TopicIdPartition, int]) -> None:
-        """Commit ``positions``, the next offset by partition, as the offsets of the consumer group ``group_id``. The
-        cluster rejects this when the group has members."""
+        """Commit ``positions``, by partition the offset of the next record to read, for the consumer group
+        ``group_id``. Its offsets in other partitions stay. The cluster rejects this when the group has members."""
         partition_of = self._java.org.apache.kafka.common.TopicPartition
         offset_of = self._java.org.apache.kafka.clients.consumer.OffsetAndMetadata
         offsets = self._java.java.util.HashMap()
@@ -241,8 +241,12 @@ class KafkaAdmin:
         self._await_result(self._client.alterConsumerGroupOffsets(group_id, offsets).all())
 
     def replace_group_offsets(self, group_id: str, positions: Mapping[TopicIdPartition, int]) -> None:
-        """Make ``positions``, the next offset by partition, the only offsets of the consumer group ``group_id``. The
-        cluster rejects this when the group has members."""
+        """Make ``positions``, by partition the offset of the next record to read, the only offsets of the consumer
+        group ``group_id``. The cluster rejects this when the group has members.
+
+        Not atomic: the group is deleted and then created again with ``positions``. After an error in between, the group
+        has no offsets.
+        """
         self._delete_group(group_id)
         if positions:
             self.alter_group_offsets(group_id, positions)
@@ -273,7 +277,8 @@ class KafkaAdmin:
         """The result of ``future``, a Java future, which is awaited for at most :data:`RESPONSE_TIMEOUT_MS`.
 
         :raises _UnknownTopicError: when the response is that a topic or a partition does not exist.
-        :raises UnreachableError, WorldError: as all methods of this class.
+        :raises UnreachableError: when there is no response in time, or the cluster reports a retriable error.
+        :raises WorldError: when the cluster rejects the request.
         """
         try:
             return future.get(RESPONSE_TIMEOUT_MS, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
@@ -321,8 +326,8 @@ def is_retriable(error: Any) -> bool:
 
 
 def make_client_error(error: Any) -> WorldError:
-    """The error to raise for a Java exception that Kafka's client raised when it was created: one of its properties is
-    not valid."""
+    """The error to raise for a Java exception that Kafka's client raised when it was created, for example because a
+    property is not valid or no host name can be resolved."""
     return WorldError(
         f"No Kafka client can be created: {message_with_causes(error)}. Check bootstrap.servers and the other "
         "properties of Kafka's client, in the connector's config or else in the worker's"
@@ -335,7 +340,9 @@ def make_request_error(bootstrap_servers: str, error: Any) -> WorldError:
     WorldError."""
     java_message = message_with_causes(error)
     if java_message.startswith(_TIMEOUT_EXCEPTION) or is_retriable(error):
-        return UnreachableError(f"Kafka at {bootstrap_servers} did not answer: {java_message}")
+        return UnreachableError(
+            f"Kafka at {bootstrap_servers} did not answer, or cannot serve the request now: {java_message}"
+        )
     return WorldError(f"Kafka at {bootstrap_servers} rejected the request: {java_message}")
 
 

@@ -121,8 +121,8 @@ def _parse_whole_number(value: object) -> int | None:
 
 
 class KafkaPositionStore:
-    """The position store of Kafka's source. A position is the offset of the next record to read, by the text of a
-    :class:`TopicIdPartition`."""
+    """Reads the positions of a Kafka source from a checkpoint, and writes them into a new one. A position is the offset
+    of the next record to read, by the text of a :class:`TopicIdPartition`."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         return committed_offsets(
@@ -213,7 +213,10 @@ def to_spark_offsets_json(positions: Positions) -> str:
     for name, offset in sorted(positions.items()):
         partition = TopicIdPartition.parse(name)
         if str(partition.partition) in offsets[partition.topic]:
-            raise WorldError(f"The positions of one task contain topic {partition.topic} with two topic ids")
+            raise WorldError(
+                f"The positions of one task contain topic {partition.topic} with two topic ids. Partitions from before "
+                "and after the topic was created again must not be in one task: this is a bug in Coterie"
+            )
         offsets[partition.topic][str(partition.partition)] = offset
     return json.dumps(offsets)
 

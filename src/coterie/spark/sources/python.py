@@ -114,7 +114,7 @@ class PythonSource:
 
     @classmethod
     def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """One task, whatever ``tasks_max`` is."""
+        """One task, with all source partitions, also if ``tasks_max`` is greater."""
         return [list(source_partitions)]
 
     @classmethod
@@ -152,7 +152,7 @@ class PythonSource:
         return False
 
     def has_bounded_partitions(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Always False, for the same reason."""
+        """Always False: from the plan of an unknown source the size of a Spark partition cannot be determined."""
         return False
 
     def check_before_read(self, checkpoint: Path, batch_id: int) -> None:

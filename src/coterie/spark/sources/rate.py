@@ -51,16 +51,16 @@ RATE_SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField
 
 
 class RatePositionStore:
-    """The position store of the rate source. A position is the number of seconds whose values the task has read, by the
-    name of its source partition."""
+    """Reads the position of a rate source from a checkpoint, and writes it into a new one. A position is the number of
+    seconds whose values the task has read, by the name of its source partition."""
 
     def read(self, checkpoint: Path, source_partitions: Sequence[str]) -> Positions:
         offset = last_committed_source_offset(checkpoint)
         return {} if offset is None else {source_partitions[0]: int(offset)}
 
     def initialize(self, checkpoint: Path, positions: Positions) -> None:
-        """Write ``positions`` so that the stream continues from now with the next value. The values of the time since
-        the last run are not skipped: they come later."""
+        """Write ``positions`` so that the stream continues from now with the value that follows the last one read. No
+        value is skipped for the time since the task last ran: in that time no values are generated."""
         for seconds in positions.values():
             write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
             commit_empty_batches(checkpoint, str(seconds), batch_count=1)
@@ -81,6 +81,7 @@ class RateSource:
     can_wait_for_rows: ClassVar[bool] = False
 
     rows_per_second: int
+    """The rows per second of the connector, over all its tasks."""
     task_input: TaskInput
 
     @classmethod
