@@ -158,7 +158,10 @@ def test_a_stored_change_is_shown_before_it_is_finished_and_is_finished_by_the_n
     """As after a kill of the worker that made the change."""
     owner(tmp_path).update(request_of(PARTS, known=False))
     killed = EndedFinisher(
-        connector_path=tmp_path, position_store=KafkaPositionStore(), run_batch_in_flight=run_nothing, fence=Fence()
+        connector_path=tmp_path,
+        find_position_store=lambda config: KafkaPositionStore(),
+        run_batch_in_flight=run_nothing,
+        fence=Fence(),
     )
     updater = GenerationUpdater(killed, tasks_stop_timeout_ms=0, liveness_timeout_ms=200)
     request = PositionChangeRequest(

@@ -291,7 +291,7 @@ class GenerationUpdater:
                     "be split again: keep this number of tasks, or create a connector under another name"
                 )
             if not is_source_class_changed and isinstance(
-                self._resplit_finisher.position_store, UnmovablePositionStore
+                self._resplit_finisher.find_position_store(request.config), UnmovablePositionStore
             ):
                 # Do not close the generation: the re-split could never be finished.
                 raise WorldError(
