@@ -364,9 +364,10 @@ class GenerationUpdater:
         # A generation without tasks only has the positions that a user has set before the first start, and if all
         # positions are reset, the connector begins as a new one: partitions that were added since count as its first.
         # If its input was deleted and created again, it still has the positions that were set for the new partitions.
+        # Positions of partitions that are not read now do not count: they were kept for a return of these partitions.
         has_read = previous is not None and (
             not previous.split.source_partitions <= set(previous.reset_partitions)
-            or bool(previous.split.source_partitions and known_positions)
+            or bool(previous.split.source_partitions and request.split.source_partitions & known_positions.keys())
         )
         later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_read else frozenset()
         initial_positions: dict[str, int] = {}
