@@ -242,8 +242,11 @@ def make_send_function_of_stored_rows(
             for partition in chain((first_partition,), stored_partitions):
                 with closing(internal_rows(records, partition)) as pieces:
                     for rows in pieces:
+                        # `execute` acquires the producer first. This cannot fail: the pool has the producer already.
                         executions += 1
                         write_task.execute(rows)
+                        # After a failed record `execute` sends nothing more and raises nothing.
+                        write_task.checkForErrors()
         finally:
             try:
                 write_task.close()
