@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -379,9 +380,11 @@ class TaskQuery:
                 batch_id=batch_id,
                 rows=rows,
                 is_small=is_small,
-                has_bounded_partitions=is_small
-                or self._pipeline.source.has_bounded_partitions(
-                    batch.sparkSession, self.held_checkpoint.path, batch_id
+                find_has_bounded_partitions=partial(
+                    self._pipeline.source.has_bounded_partitions,
+                    batch.sparkSession,
+                    self.held_checkpoint.path,
+                    batch_id,
                 ),
             )
             with ExitStack() as clean_up_stack:
@@ -436,7 +439,7 @@ class TaskQuery:
             separator = BadRowSeparator(
                 whole_batch.rows,
                 is_small=whole_batch.is_small,
-                has_bounded_partitions=whole_batch.has_bounded_partitions,
+                has_bounded_partitions=whole_batch.find_has_bounded_partitions,
             )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
             return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary

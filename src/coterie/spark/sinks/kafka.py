@@ -179,7 +179,7 @@ class KafkaSink:
         with ExitStack() as stored_rows:
 
             def make_send() -> SendFunction | None:
-                if batch.is_small or batch.has_bounded_partitions:
+                if batch.has_bounded_partitions:
                     return make_send_function(records, topic, is_small=batch.is_small)
                 return make_send_function_of_stored_rows(
                     records, topic, stored_rows.enter_context(closing(stored_arrow_partitions(records)))
