@@ -307,7 +307,11 @@ def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_
 
 @pytest.mark.parametrize(
     ("trace", "is_failing"),
-    [("The query has failed 9 times", True), (None, False), (statuses.WAITS_FOR_CONFIG, False)],
+    [
+        ("The query has failed, failure 9 of the task without progress", True),
+        (None, False),
+        (statuses.WAITS_FOR_CONFIG, False),
+    ],
     ids=["after errors", "ordered", "waits for its config"],
 )
 def test_a_task_that_restarts_after_errors_counts_as_failed(trace: str | None, is_failing: bool) -> None:

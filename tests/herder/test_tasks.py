@@ -175,12 +175,15 @@ def test_a_task_without_a_limit_is_restarted_at_growing_delays_and_shows_a_long_
     herder = working_with_progress()
     for failures, delay_ms in enumerate((200, 400, 800, 1_600, *(3_000,) * 60), start=1):
         report_query_failure(herder, policy=policy)
-        waits_visibly = f"The query has failed {failures} times without progress and is started again after"
+        waits_visibly = (
+            f"The query has failed, failure {failures} of the task without progress; the next attempt follows"
+        )
         state, trace = stored_status(herder) or (None, None)
         if delay_ms < 1_000:
             assert (state, trace) == (JobState.RUNNING, None)
         else:
-            assert (state, trace) == (JobState.RESTARTING, f"{waits_visibly} {delay_ms / 1000:g} s: boom")
+            waited_s = waited_ms(TASKS[0], failures, delay_ms) / 1000
+            assert (state, trace) == (JobState.RESTARTING, f"{waits_visibly} after {waited_s:g} s: boom")
         assert not due_restarts(herder, after_ms=delay_ms * 4 // 5 - 1)
         assert due_restarts(herder, after_ms=delay_ms // 5 + 1)
         herder.feed(TaskStarted(task=TASKS[0]))
@@ -209,8 +212,27 @@ def test_a_query_that_fails_before_its_restart_returns_shows_the_wait_also_if_th
     report_query_failure(herder, policy=policy)
     herder.now_ms += 500
     herder.feed(TaskStartFailed(task=TASKS[0], trace="the start has failed, too"))
-    text = "The query has failed 5 times without progress and is started again after 1 s: boom"
-    assert stored_status(herder) == (JobState.RESTARTING, text)
+    text = "The query has failed, failure 5 of the task without progress; the next attempt follows after {:g} s: boom"
+    assert stored_status(herder) == (JobState.RESTARTING, text.format(waited_ms(TASKS[0], 5, 1_000) / 1000))
+
+
+def test_a_status_says_that_a_restart_and_not_the_query_has_failed_again() -> None:
+    policy = RestartPolicy(restarts_max=-1)
+    herder = working_with_progress()
+    report_query_failure(herder, policy=policy)
+    for delay_ms in (200, 400, 800):
+        assert due_restarts(herder, after_ms=delay_ms)
+        herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
+    waited_s = waited_ms(TASKS[0], 4, 1_600) / 1000
+    text = (
+        "The restart of the query has failed, failure 4 of the task without progress; the next attempt follows after "
+    )
+    assert stored_status(herder) == (JobState.RESTARTING, f"{text}{waited_s:g} s: no session")
+
+
+def waited_ms(task: ConnectorTaskId, failures: int, delay_ms: int) -> int:
+    """The wait after so many failures, whose policy says ``delay_ms``."""
+    return jittered_delay_ms(delay_ms, f"{task} {failures}")
 
 
 def test_progress_resets_the_number_of_failures() -> None:
@@ -383,7 +405,8 @@ def test_a_task_whose_checkpoint_folder_is_away_for_two_starts_runs_without_an_o
     for attempt, delay_ms in enumerate((200, 400), start=1):
         report_failed_start(herder)
         assert not ordered_starts(herder)
-        text = f"Start {attempt} of the task has failed; the next one follows after {delay_ms / 1000:g} s: "
+        waited_s = waited_ms(TASKS[0], attempt, delay_ms) / 1000
+        text = f"Start {attempt} of the task has failed; the next one follows after {waited_s:g} s: "
         assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away")
         assert TASKS[0] not in herder.herder.work.active_tasks, "no checkpoint is held"
         assert not due_starts(herder, after_ms=delay_ms * 4 // 5 - 1)

@@ -44,7 +44,8 @@ from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import JobState, TargetState
 
 REPORTED_RESTART_DELAY_MS = 1_000
-"""The shortest wait before a restart that the task's status shows: a shorter one is over when a reader sees it."""
+"""The shortest wait before a restart, by the policy, that the task's status shows: a shorter one is over when a reader
+sees it."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -225,7 +226,9 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
             died = TaskDied(
                 task=event.task, trace=event.trace, holds_checkpoint=True, restart_policy=state.restart_policy
             )
-            run.state = state.early_end or _state_after_query_failure(turn, died, run, state)
+            run.state = state.early_end or _state_after_query_failure(
+                turn, died, run, state, what_failed="The restart of the query"
+            )
         case _:
             raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
 
@@ -322,28 +325,35 @@ def _state_after_failed_start(
     delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
     if delay_ms is None:
         return Failed(spec=before.spec, trace=event.trace)
+    starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     # Shown also for a short wait, unlike the failure of a query: the next start may take long before it fails.
     run.outage = (
-        f"Start {failures} of the task has failed; the next one follows after {delay_ms / 1000:g} s: {event.trace}"
+        f"Start {failures} of the task has failed; the next one follows after "
+        f"{(starts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
     )
-    starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     return StartRetryPending(spec=before.spec, failed_starts=failures, starts_at_ms=starts_at_ms)
 
 
 def _state_after_query_failure(
-    turn: Turn, event: TaskDied, run: TaskRun, before: Starting | Running | Restarting
+    turn: Turn,
+    event: TaskDied,
+    run: TaskRun,
+    before: Starting | Running | Restarting,
+    *,
+    what_failed: str = "The query",
 ) -> FailedQuery:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
     says; if that is only after a while, the reason becomes the outage of ``run``. If the policy has no further restart,
-    or no restart can help, ``restarts_at_ms`` is None and the task fails."""
+    or no restart can help, ``restarts_at_ms`` is None and the task fails. ``what_failed``: the subject of the
+    reason."""
     failures, restarts_at_ms = before.failures_since_progress + 1, None
     run.outage = None
     if event.can_restart and (delay_ms := event.restart_policy.delay_ms(failures)) is not None:
         restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MS:
             run.outage = (
-                f"The query has failed {failures} times without progress and is started again after "
-                f"{delay_ms / 1000:g} s: {event.trace}"
+                f"{what_failed} has failed, failure {failures} of the task without progress; the next attempt follows "
+                f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )
     return FailedQuery(
         spec=before.spec,
