@@ -226,7 +226,7 @@ def test_a_query_that_fails_before_its_restart_returns_shows_the_wait_also_if_th
     assert stored_status(herder) == (JobState.RESTARTING, text.format(waited_ms(TASKS[0], 5, 1_000) / 1000))
 
 
-def test_a_status_says_that_a_restart_and_not_the_query_has_failed_again() -> None:
+def test_the_status_after_a_failed_restart_names_the_restart_and_not_the_query() -> None:
     policy = RestartPolicy(restarts_max=-1)
     herder = working_with_progress()
     report_query_failure(herder, policy=policy)
