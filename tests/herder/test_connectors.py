@@ -277,13 +277,26 @@ def test_while_a_task_is_failed_a_split_keeps_the_source_parts_and_is_repeated_a
     herder.feed(SourcePartsChanged(connector=ORDERS))
     (split,) = herder.pop_effects(SplitConnector)
     assert split.keeps_source_parts
-    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    herder.feed(
+        ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS, postponement="kept")
+    )
     append_task_status(herder, 0, JobState.RUNNING)
     assert not herder.pop_effects(SplitConnector)
     assert not herder.pop_effects(PublishTaskConfigs)
     append_task_status(herder, 1, JobState.RUNNING)
     (split,) = herder.pop_effects(SplitConnector)
     assert not split.keeps_source_parts
+
+
+def test_a_split_that_a_failed_task_has_not_postponed_is_not_repeated() -> None:
+    herder, written_at = owner_after_split()
+    publish(herder, written_at)
+    append_task_status(herder, 1, JobState.FAILED)
+    herder.feed(SourcePartsChanged(connector=ORDERS))
+    assert herder.pop_effects(SplitConnector)
+    herder.feed(ConnectorSplit(connector=ORDERS, config_line_offset=written_at, task_configs=TASK_CONFIGS))
+    append_task_status(herder, 1, JobState.RUNNING)
+    assert not herder.pop_effects(SplitConnector)
 
 
 def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_it_is_split() -> None:
@@ -307,7 +320,11 @@ def test_a_connector_whose_split_a_failed_task_postpones_shows_the_reason_until_
 
 @pytest.mark.parametrize(
     ("trace", "is_failing"),
-    [("The query has failed 9 times", True), (None, False), (statuses.WAITS_FOR_CONFIG, False)],
+    [
+        ("The query has failed, failure 9 of the task without progress", True),
+        (None, False),
+        (statuses.WAITS_FOR_CONFIG, False),
+    ],
     ids=["after errors", "ordered", "waits for its config"],
 )
 def test_a_task_that_restarts_after_errors_counts_as_failed(trace: str | None, is_failing: bool) -> None:

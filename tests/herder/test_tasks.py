@@ -128,6 +128,13 @@ def stored_status(herder: HerderDriver, task: ConnectorTaskId = TASKS[0]) -> tup
     return None if stored is None else (stored.state, stored.trace)
 
 
+GIVEN_UP = (
+    "The task has failed 4 times without progress and is not started again, because errors.restart.max allows no more "
+    "restarts; raise errors.restart.max, or set it to -1 for restarts without limit"
+)
+"""The beginning of the status of a task whose policy allows no further restart."""
+
+
 def working_with_progress() -> HerderDriver:
     """A worker whose tasks have progressed, with a long lease."""
     herder = working()
@@ -148,8 +155,10 @@ def test_a_failed_query_is_restarted_three_times_with_growing_delays_before_its_
         assert stored_status(herder) == (JobState.RUNNING, None), "a failure before the limit is not reported"
     report_query_failure(herder)
     assert herder.pop_effects(StopTask) == [StopTask(task=TASKS[0], grace_ms=0)], "its checkpoint is released"
+    (message,) = [message for message in herder.pop_effects(WriteLogMessage) if message.warns]
+    assert message.text == f"Task {TASKS[0]}: {GIVEN_UP}"
     herder.feed(TaskStopped(task=TASKS[0]))
-    assert stored_status(herder) == (JobState.FAILED, "boom")
+    assert stored_status(herder) == (JobState.FAILED, f"{GIVEN_UP}: boom")
     assert not herder.pop_effects(StartTask), "the same start is not retried"
 
 
@@ -160,7 +169,7 @@ def test_a_failed_restart_counts_as_another_failure() -> None:
         assert due_restarts(herder, after_ms=wait_ms)
         herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
     herder.run_all_chores()
-    assert stored_status(herder) == (JobState.FAILED, "no session")
+    assert stored_status(herder) == (JobState.FAILED, f"{GIVEN_UP}: no session")
 
 
 def test_a_task_that_may_not_be_restarted_fails_at_once() -> None:
@@ -175,12 +184,15 @@ def test_a_task_without_a_limit_is_restarted_at_growing_delays_and_shows_a_long_
     herder = working_with_progress()
     for failures, delay_ms in enumerate((200, 400, 800, 1_600, *(3_000,) * 60), start=1):
         report_query_failure(herder, policy=policy)
-        waits_visibly = f"The query has failed {failures} times without progress and is started again after"
+        waits_visibly = (
+            f"The query has failed, failure {failures} of the task without progress; the next attempt follows"
+        )
         state, trace = stored_status(herder) or (None, None)
         if delay_ms < 1_000:
             assert (state, trace) == (JobState.RUNNING, None)
         else:
-            assert (state, trace) == (JobState.RESTARTING, f"{waits_visibly} {delay_ms / 1000:g} s: boom")
+            waited_s = waited_ms(TASKS[0], failures, delay_ms) / 1000
+            assert (state, trace) == (JobState.RESTARTING, f"{waits_visibly} after {waited_s:g} s: boom")
         assert not due_restarts(herder, after_ms=delay_ms * 4 // 5 - 1)
         assert due_restarts(herder, after_ms=delay_ms // 5 + 1)
         herder.feed(TaskStarted(task=TASKS[0]))
@@ -195,7 +207,8 @@ def test_a_restart_that_fails_is_repeated_by_the_policy_of_the_failure_before_it
     for delay_ms in (200, 400, 800, 1_600):
         assert due_restarts(herder, after_ms=delay_ms)
         herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
-    assert stored_status(herder) == (JobState.FAILED, "no session")
+    given_up = GIVEN_UP.replace("4 times", "5 times")
+    assert stored_status(herder) == (JobState.FAILED, f"{given_up}: no session")
 
 
 def test_a_query_that_fails_before_its_restart_returns_shows_the_wait_also_if_the_restart_then_fails() -> None:
@@ -209,8 +222,27 @@ def test_a_query_that_fails_before_its_restart_returns_shows_the_wait_also_if_th
     report_query_failure(herder, policy=policy)
     herder.now_ms += 500
     herder.feed(TaskStartFailed(task=TASKS[0], trace="the start has failed, too"))
-    text = "The query has failed 5 times without progress and is started again after 1 s: boom"
-    assert stored_status(herder) == (JobState.RESTARTING, text)
+    text = "The query has failed, failure 5 of the task without progress; the next attempt follows after {:g} s: boom"
+    assert stored_status(herder) == (JobState.RESTARTING, text.format(waited_ms(TASKS[0], 5, 1_000) / 1000))
+
+
+def test_the_status_after_a_failed_restart_names_the_restart_and_not_the_query() -> None:
+    policy = RestartPolicy(restarts_max=-1)
+    herder = working_with_progress()
+    report_query_failure(herder, policy=policy)
+    for delay_ms in (200, 400, 800):
+        assert due_restarts(herder, after_ms=delay_ms)
+        herder.feed(TaskStartFailed(task=TASKS[0], trace="no session"))
+    waited_s = waited_ms(TASKS[0], 4, 1_600) / 1000
+    text = (
+        "The restart of the query has failed, failure 4 of the task without progress; the next attempt follows after "
+    )
+    assert stored_status(herder) == (JobState.RESTARTING, f"{text}{waited_s:g} s: no session")
+
+
+def waited_ms(task: ConnectorTaskId, failures: int, delay_ms: int) -> int:
+    """The wait after so many failures, whose policy says ``delay_ms``."""
+    return jittered_delay_ms(delay_ms, f"{task} {failures}")
 
 
 def test_progress_resets_the_number_of_failures() -> None:
@@ -383,7 +415,8 @@ def test_a_task_whose_checkpoint_folder_is_away_for_two_starts_runs_without_an_o
     for attempt, delay_ms in enumerate((200, 400), start=1):
         report_failed_start(herder)
         assert not ordered_starts(herder)
-        text = f"Start {attempt} of the task has failed; the next one follows after {delay_ms / 1000:g} s: "
+        waited_s = waited_ms(TASKS[0], attempt, delay_ms) / 1000
+        text = f"Start {attempt} of the task has failed; the next one follows after {waited_s:g} s: "
         assert stored_status(herder) == (JobState.RESTARTING, text + "the folder is away")
         assert TASKS[0] not in herder.herder.work.active_tasks, "no checkpoint is held"
         assert not due_starts(herder, after_ms=delay_ms * 4 // 5 - 1)
@@ -400,8 +433,10 @@ def test_a_task_that_has_never_started_fails_after_three_further_starts() -> Non
     for delay_ms in (200, 400, 800):
         report_failed_start(herder)
         assert due_starts(herder, after_ms=delay_ms) == [TASKS[0]]
+    herder.pop_effects(WriteLogMessage)
     report_failed_start(herder)
-    assert stored_status(herder) == (JobState.FAILED, "the folder is away")
+    assert [message.text for message in herder.pop_effects(WriteLogMessage)] == [f"Task {TASKS[0]}: {GIVEN_UP}"]
+    assert stored_status(herder) == (JobState.FAILED, f"{GIVEN_UP}: the folder is away")
     assert not due_starts(herder, after_ms=60_000)
 
 
@@ -423,7 +458,7 @@ def test_failed_starts_and_failures_of_the_query_are_counted_together_until_prog
     assert due_restarts(herder, after_ms=800)
     herder.feed(TaskStarted(task=TASKS[0]))
     report_query_failure(herder)
-    assert stored_status(herder) == (JobState.FAILED, "boom")
+    assert stored_status(herder) == (JobState.FAILED, f"{GIVEN_UP}: boom")
 
 
 def test_a_task_is_not_started_again_after_the_lease_expired() -> None:

@@ -10,6 +10,7 @@ from coterie.herder.messages import (
     ShutdownOrdered,
     TimerFired,
     ValidateConfig,
+    WritePurpose,
 )
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
@@ -40,6 +41,7 @@ from tests.herder.builders import (
 )
 from tests.herder.herder_driver import ME, ROUND, HerderDriver, validated
 
+OTHER = ConnectorName("other")
 STOP = (
     *config_records.task_config_lines(ORDERS, ()),
     config_records.target_state_line(ORDERS, TargetState.STOPPED),
@@ -310,6 +312,22 @@ def test_the_time_out_of_a_write_states_that_it_waits_for_the_leaders_log() -> N
     for id_ in (pause, deletion):
         message = time_out_message(herder, id_)
         assert "currently reclaiming write privileges for the config topic, which began at 2026-11-" in message
+
+
+def test_the_time_out_of_a_write_behind_one_that_waits_for_the_leader_names_no_write_of_another_connector() -> None:
+    herder = configured_herder()
+    herder.assign(leader=ME)
+    herder.confirms_leadership = False
+    herder.send_request(DeleteConnector(connector=ORDERS))
+    herder.feed(ROUND)
+    for lookup in herder.pop_effects(FindConfigEnd):
+        herder.run_chore(lookup)
+    pause = herder.send_request(SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED))
+    other = herder.send_request(SetTargetState(connector=OTHER, target_state=TargetState.PAUSED))
+    (lookup,) = herder.pop_effects(FindConfigEnd)
+    assert lookup.purpose == WritePurpose(id=other), "it passes the queued writes of the connector"
+    assert "currently ensuring membership in the cluster, " in time_out_message(herder, pause)
+    assert "currently reading to the end of the config topic, " in time_out_message(herder, other)
 
 
 def test_the_time_out_of_a_write_that_is_validated_has_connects_words() -> None:

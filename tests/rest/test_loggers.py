@@ -133,6 +133,33 @@ async def test_a_level_with_the_scope_cluster_is_written_by_any_worker_and_set_b
             await until(is_set)
 
 
+async def test_a_level_with_the_scope_cluster_waits_while_the_worker_starts(cluster: ServedCluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.opens.clear()
+    worker = await cluster.serve(runtime=runtime, wait=False)
+    waiting = asyncio.create_task(put(worker, '{"level": "DEBUG"}', "?scope=cluster"))
+    assert (await worker.get("/connectors")).status_code == 503
+    runtime.opens.set()
+    assert await waiting == (204, "")
+    assert f"logger-cluster-{PARENT}".encode() in cluster.config_log.latest()
+
+
+async def test_a_level_that_a_starting_worker_cannot_write_within_the_time_limit_is_refused_with_what_it_does(
+    cluster: ServedCluster,
+) -> None:
+    cluster.request_timeout_ms = 1
+    runtime = SimulatedRuntime()
+    runtime.opens.clear()
+    worker = await cluster.serve(runtime=runtime, wait=False)
+    await until(lambda: worker.running.worker.startup_step == "starting the task runtime")
+    status, body = await put(worker, '{"level": "DEBUG"}', "?scope=cluster")
+    message = "Worker is still starting up. starting the task runtime"
+    assert (status, body) == (503, {"error_code": 503, "message": message})
+    assert not cluster.config_log.latest()
+    runtime.opens.set()
+    await cluster.settle()
+
+
 async def test_a_level_that_cannot_be_written_is_refused(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     cluster.config_log.broken = True

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from coterie.herder.seams import SplitEndedError
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
 from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
+from coterie.spark.generations.layout import GenerationId
+from coterie.spark.generations.manifest import GenerationPlan, read_manifest
+from coterie.spark.generations.resplit import close_generation
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.sink_files import counted, take_back
 from tests.spark.conftest import Rig, write_file
@@ -219,6 +223,41 @@ async def test_a_split_whose_task_configs_were_never_published_is_not_read_by_an
     assert [offset.partition for offset in await tasks.offsets(config)] == [
         {"filename": str(tmp_path / "in" / "0.csv")}
     ]
+
+
+@pytest.mark.parametrize(("former", "newest"), [("rate", "files"), ("files", "rate"), ("files", "python")])
+async def test_a_new_split_that_a_killed_worker_planned_for_another_class_does_not_keep_the_connector_from_starting(
+    rig: Rig, tmp_path: Path, former: str, newest: str
+) -> None:
+    """The task configs of the first split were never published, so the class could still be changed."""
+    tasks = Tasks(rig, f"planned-{former}-{newest}")
+    files = rig.config(tmp_path)
+    configs = {"files": files, "rate": rate_config(rig, tmp_path), "python": python_config(rig, tmp_path)}
+    path = write_file(tmp_path / "in", "0.csv", [(1, 1.0, 1)])
+    for_rate = ConnectorOffset(partition={"task": 1, "task_count": 2}, offset={"seconds": 100})
+    offset = {"files": file_offset(path, 1), "rate": for_rate}[former]
+    await tasks.change_offsets(configs[former], offset)
+    await tasks.split(configs[former])
+    tasks.configs = []
+    manifest = read_manifest(tasks.folder / "gen-2")
+    plan = GenerationPlan(
+        generation=GenerationId(number=3, id="planned"),
+        split=manifest.split,
+        config={**manifest.config, "sink.path": str(tmp_path / "planned")},
+        inferred_values=manifest.inferred_values,
+        initial_positions={},
+    )
+    close_generation(tasks.folder, plan)
+    with pytest.raises(SplitEndedError, match="Another worker has created checkpoint generation 3-planned"):
+        await tasks.split(configs[newest])
+    # The re-split is finished with the positions of its own class: they are there if the user puts this class again.
+    assert list(await tasks.offsets(configs[former])) == [offset]
+    assert list(await tasks.offsets(configs[newest])) == []
+    await tasks.split(configs[newest])
+    await tasks.start()
+    column, first = {"files": ("row", 1), "rate": ("value", 0), "python": ("row", 101)}[newest]
+    await rig.wait_until(lambda: (tmp_path / "out").exists() and counted(tmp_path / "out", column)[first] == 1)
+    await tasks.stop()
 
 
 @pytest.mark.processes

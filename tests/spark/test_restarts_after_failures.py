@@ -54,7 +54,7 @@ async def test_a_task_fails_at_once_or_is_restarted_until_its_folder_can_be_writ
         waiting = await task_of(worker, "always", "RESTARTING")
         assert f"sink.path={tmp_path / 'once' / 'out'}: File exists" in failed["trace"]
         assert waiting["trace"].startswith(
-            "The query has failed 4 times without progress and is started again after 1 s"
+            "The query has failed, failure 4 of the task without progress; the next attempt follows after "
         )
         assert f"sink.path={tmp_path / 'always' / 'out'}: File exists" in waiting["trace"]
 

@@ -177,11 +177,9 @@ def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector
     attempts = 0
     if isinstance(split.state, SplitRetryPending) and split.state.config_line_offset == connector.config_line_offset:
         attempts = split.state.failed_attempts
-    keeps_split = _has_failing_task(turn.herder, name)
     split.state = Splitting(
         config_line_offset=connector.config_line_offset,
         commit_line_offset=connector.commit_line_offset,
-        keeps_source_parts=keeps_split,
         failed_attempts=attempts,
     )
     turn.emit(
@@ -191,7 +189,7 @@ def _start_split(turn: Turn, name: ConnectorName, split: ConnectorRun, connector
             config=connector.config,
             checkpointed_task_configs=connector.checkpointed_task_configs,
             config_line_offset=connector.config_line_offset,
-            keeps_source_parts=keeps_split,
+            keeps_source_parts=_has_failing_task(turn.herder, name),
         )
     )
 
@@ -203,9 +201,9 @@ def _is_split_current(herder: Herder, name: ConnectorName, state: SplitComplete,
 
 
 def _must_be_split_again(herder: Herder, name: ConnectorName, state: SplitComplete) -> bool:
-    """Whether the connector must be split again: its tasks kept their source parts because a task was failing, and no
-    task is failing any more."""
-    return state.keeps_source_parts and not _has_failing_task(herder, name)
+    """Whether the connector must be split again: its tasks kept their source parts, although the config requires
+    others, because a task was failing; and no task is failing any more."""
+    return state.postponement is not None and not _has_failing_task(herder, name)
 
 
 def _has_failing_task(herder: Herder, name: ConnectorName) -> bool:
@@ -277,7 +275,6 @@ def on_split_ended(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
             split.state = SplitComplete(
                 config_line_offset=written_at,
                 task_configs=tuple(configs),
-                keeps_source_parts=splitting.keeps_source_parts,
                 postponement=postponement,
             )
         case SplitFailed(is_transient=True):

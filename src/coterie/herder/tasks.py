@@ -21,7 +21,7 @@ from coterie.herder.messages import (
     TaskStopped,
     WriteLogMessage,
 )
-from coterie.herder.restart_policy import jittered_delay_ms
+from coterie.herder.restart_policy import RestartPolicy, jittered_delay_ms
 from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.herder.state import Turn
 from coterie.herder.timers import TaskRestartDue
@@ -44,7 +44,8 @@ from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import JobState, TargetState
 
 REPORTED_RESTART_DELAY_MS = 1_000
-"""The shortest wait before a restart that the task's status shows: a shorter one is over when a reader sees it."""
+"""The shortest wait before a restart, by the policy, that the task's status shows: a shorter one is over when a reader
+sees it."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -225,7 +226,9 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
             died = TaskDied(
                 task=event.task, trace=event.trace, holds_checkpoint=True, restart_policy=state.restart_policy
             )
-            run.state = state.early_end or _state_after_query_failure(turn, died, run, state)
+            run.state = state.early_end or _state_after_query_failure(
+                turn, died, run, state, what_failed="The restart of the query"
+            )
         case _:
             raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
 
@@ -321,38 +324,64 @@ def _state_after_failed_start(
     failures = before.failures_since_progress + 1
     delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
     if delay_ms is None:
-        return Failed(spec=before.spec, trace=event.trace)
+        return Failed(spec=before.spec, trace=_trace_after_last_restart(turn, event, failures, event.restart_policy))
+    starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     # Shown also for a short wait, unlike the failure of a query: the next start may take long before it fails.
     run.outage = (
-        f"Start {failures} of the task has failed; the next one follows after {delay_ms / 1000:g} s: {event.trace}"
+        f"Start {failures} of the task has failed; the next one follows after "
+        f"{(starts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
     )
-    starts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
     return StartRetryPending(spec=before.spec, failed_starts=failures, starts_at_ms=starts_at_ms)
 
 
 def _state_after_query_failure(
-    turn: Turn, event: TaskDied, run: TaskRun, before: Starting | Running | Restarting
+    turn: Turn,
+    event: TaskDied,
+    run: TaskRun,
+    before: Starting | Running | Restarting,
+    *,
+    what_failed: str = "The query",
 ) -> FailedQuery:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
     says; if that is only after a while, the reason becomes the outage of ``run``. If the policy has no further restart,
-    or no restart can help, ``restarts_at_ms`` is None and the task fails."""
-    failures, restarts_at_ms = before.failures_since_progress + 1, None
+    or no restart can help, ``restarts_at_ms`` is None and the task fails. ``what_failed``: the subject of the
+    reason."""
+    failures, restarts_at_ms, trace = before.failures_since_progress + 1, None, event.trace
     run.outage = None
-    if event.can_restart and (delay_ms := event.restart_policy.delay_ms(failures)) is not None:
+    delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
+    if delay_ms is not None:
         restarts_at_ms = _set_restart_timer(turn, event.task, failures, delay_ms)
         if delay_ms >= REPORTED_RESTART_DELAY_MS:
             run.outage = (
-                f"The query has failed {failures} times without progress and is started again after "
-                f"{delay_ms / 1000:g} s: {event.trace}"
+                f"{what_failed} has failed, failure {failures} of the task without progress; the next attempt follows "
+                f"after {(restarts_at_ms - turn.now_ms) / 1000:g} s: {event.trace}"
             )
+    elif event.can_restart:
+        trace = _trace_after_last_restart(turn, event, failures, event.restart_policy)
     return FailedQuery(
         spec=before.spec,
         has_progressed=before.has_progressed,
         failures_since_progress=failures,
-        trace=event.trace,
+        trace=trace,
         restarts_at_ms=restarts_at_ms,
         restart_policy=event.restart_policy,
     )
+
+
+def _trace_after_last_restart(
+    turn: Turn, event: TaskDied | TaskStartFailed, failures: int, policy: RestartPolicy | None
+) -> str:
+    """The trace of the status FAILED of a task that has failed so often that ``policy`` has no further restart, after
+    logging that the task is not started again. It is the trace of ``event`` alone if the policy has no restart at all,
+    or there is no policy because no restart can help."""
+    if policy is None or policy.restarts_max == 0:
+        return event.trace
+    text = (
+        f"The task has failed {failures} times without progress and is not started again, because errors.restart.max "
+        "allows no more restarts; raise errors.restart.max, or set it to -1 for restarts without limit"
+    )
+    turn.emit(WriteLogMessage(text=f"Task {event.task}: {text}", warns=True))
+    return f"{text}: {event.trace}"
 
 
 def _set_restart_timer(turn: Turn, task: ConnectorTaskId, failures: int, delay_ms: int) -> int:

@@ -193,8 +193,6 @@ class Splitting:
     longer needed."""
     commit_line_offset: int | None = None
     """The last commit of the connector's task configs when the split began (:attr:`Connector.commit_line_offset`)."""
-    keeps_source_parts: bool = False
-    """Whether the tasks keep their source parts, because a task was failing when the split began."""
     failed_attempts: int = 0
     """How many earlier attempts to split this config have failed in a row with an error that may be temporary."""
 
@@ -256,11 +254,10 @@ class SplitComplete:
     config_line_offset: int
     """Identifies the config that was split (:attr:`Connector.config_line_offset`)."""
     task_configs: tuple[Mapping[str, str], ...] = field(repr=False)
-    keeps_source_parts: bool = False
-    """Whether the tasks kept their source parts because a task was failing. The connector is then split again when no
-    task is failing any more."""
     postponement: str | None = None
-    """Why the tasks keep their source parts although the config requires others, for the connector's status."""
+    """Why the tasks keep their source parts although the config requires others, for the connector's status: a task was
+    failing. The connector is then split again when no task is failing any more. None if the config requires no
+    others."""
     publication: Publication = UnpublishedTaskConfigs()
     commit_line_offset: int | None = None
     """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""

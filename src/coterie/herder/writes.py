@@ -19,6 +19,7 @@ does not contain it. The leader that does so has read the log to its end since i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder import config_records, place, signing
@@ -165,7 +166,13 @@ def _signature_refusal(herder: Herder, write: PendingWrite) -> RequestRefused | 
 def _write_to_advance(herder: Herder) -> PendingWrite | None:
     """The write at the head of the queue: the one that has begun, else the first queued one that may begin; None when
     there is none. While queued writes that need the leader wait, a target state is written before them, unless one of
-    them is for the same connector."""
+    them is for the same connector.
+
+    Writes of a connector are kept in order only from the queue on: a write that waits for the group or is validated can
+    be passed by a later one. A client sees no wrong order. It sends its next request when the one before is answered,
+    and by then that write is complete, or was dropped, or has timed out while it was under way, and ends before all
+    queued ones. (Only a change of offsets that has timed out may end later.) Requests of which none is answered when
+    the other is sent have no order."""
     writes = herder.requests.writes.values()
     if (under_way := next((write for write in writes if write.is_under_way), None)) is not None:
         return under_way
@@ -470,10 +477,18 @@ def _answer_write(turn: Turn, write: PendingWrite, answer: Answer) -> None:
 
 
 def _awaited_write(herder: Herder, write: PendingWrite) -> PendingWrite:
-    """The write that the worker works on while ``write`` is not complete: the write at the head of the queue, if a
-    queued write waits only for its turn; else ``write`` itself."""
-    is_in_turn = not isinstance(write.phase, WriteQueued) or (write.kind.needs_leader and _awaits_leader_log(herder))
-    return write if is_in_turn else _write_to_advance(herder) or write
+    """The write whose activity is the reason why ``write`` is not complete: ``write`` itself, unless it is queued and
+    waits only for its turn. Then it is the write before it of the same connector if that waits for the leader, since
+    writes of other connectors pass both meanwhile; else the write at the head of the queue."""
+    awaits_leader = _awaits_leader_log(herder)
+    if not isinstance(write.phase, WriteQueued) or (write.kind.needs_leader and awaits_leader):
+        return write
+    if awaits_leader:
+        for earlier in takewhile(lambda other: other is not write, herder.requests.writes.values()):
+            is_same_connector = earlier.kind.request.connector == write.kind.request.connector
+            if is_same_connector and isinstance(earlier.phase, WriteQueued) and earlier.kind.needs_leader:
+                return earlier
+    return _write_to_advance(herder) or write
 
 
 def _activity_text(herder: Herder, write: PendingWrite) -> str:

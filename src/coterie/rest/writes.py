@@ -1,6 +1,7 @@
 """Serves the writes of clients: asks this worker's herder, and sends the write to the leader if that is another worker.
 A restart of a task and a reset of active topics are served in the same way, although they are not written to the config
-log; a restart is sent to the worker that has the task.
+log; a restart is sent to the worker that has the task. A logger's level for all workers, which any worker writes, waits
+in the same way.
 
 While workers start, stop, restart or die, one attempt may not be enough:
 
@@ -37,7 +38,7 @@ from starlette.responses import Response
 
 from coterie.herder.requests.ids import ClientRequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.orders import RestartConnectorTask
+from coterie.herder.requests.orders import RestartConnectorTask, SetGroupLoggerLevel
 from coterie.herder.requests.refusals import Problem, RequestRefused, timeout_refusal
 from coterie.herder.requests.topics import ResetActiveTopics
 from coterie.herder.requests.writes import Write, WriteAttempt
@@ -46,7 +47,7 @@ from coterie.rest.leader import FORWARD_PARAMETER, RequestNotSentError, Response
 from coterie.rest.problems import STATUS_BY_PROBLEM
 from coterie.worker.worker import Worker
 
-ClientWrite: TypeAlias = Write | RestartConnectorTask | ResetActiveTopics
+ClientWrite: TypeAlias = Write | RestartConnectorTask | ResetActiveTopics | SetGroupLoggerLevel
 """A request of a client that changes something, and waits until it can be performed."""
 
 RETRY_PAUSE_S = 0.25

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class TaskQuery:
         """The message of a failure that a restart would only repeat; None without such a failure."""
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached. After a failure between
-        batches :meth:`end_reason` sets it."""
+        batches :meth:`detect_unreachable_server` sets it."""
         self._needs_restart = False
         """Whether the last batch was ended in order to start the query with another limit (BatchTooLargeError)."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
@@ -197,6 +198,7 @@ class TaskQuery:
         except Exception as error:
             if self.fence.is_closed:
                 raise FencedError from error
+            self.detect_unreachable_server()
             reason = self.end_reason() if self._query is not None else message_with_trace(error)
             raise (UnreachableError if self.is_server_unreachable else WorldError)(
                 reason or _TAKEN_OVER_MESSAGE
@@ -269,22 +271,24 @@ class TaskQuery:
 
     def end_reason(self) -> str:
         """Why the query, which must have ended, has ended: the cause in one line, followed by Spark's stack trace; or
-        only :attr:`permanent_failure`, if that is set; or that the query ended without an error.
-
-        Spark fails a query itself, without a failed batch, when its source cannot find the next batch. If the reason is
-        a server that does not respond, this sets :attr:`is_server_unreachable`."""
+        only :attr:`permanent_failure`, if that is set; or that the query ended without an error."""
         if self.permanent_failure is not None:
             return hide_secrets(self.permanent_failure)
         spark_failure = self._query.exception() if self._query is not None else None
         if spark_failure is None:
             return "The query ended without an error"
         assert self._query is not None
-        cause = self._last_failure
-        if cause is None:
-            java_exception = self._query._jsq.exception().get()
-            self.is_server_unreachable = is_retriable(java_exception)
-            cause = java_error_message(java_exception)
+        cause = self._last_failure or java_error_message(self._query._jsq.exception().get())
         return hide_secrets(f"{cause}\n\n{spark_failure}")
+
+    def detect_unreachable_server(self) -> None:
+        """Set :attr:`is_server_unreachable` if the query has ended between batches because a server does not respond.
+
+        Spark fails a query itself, without a failed batch, when its source cannot find the next batch."""
+        if self.permanent_failure is None and self._last_failure is None and self._query is not None:
+            spark_failure = self._query._jsq.exception()
+            if spark_failure.isDefined():
+                self.is_server_unreachable = is_retriable(spark_failure.get())
 
     def stop(self, *, grace_ms: int) -> None:
         """Stop the query and close its fence: afterwards this run commits nothing. The running batch, and a batch that
@@ -384,9 +388,11 @@ class TaskQuery:
                 batch_id=batch_id,
                 rows=rows,
                 is_small=is_small,
-                has_bounded_partitions=is_small
-                or self._pipeline.source.has_bounded_partitions(
-                    batch.sparkSession, self.held_checkpoint.path, batch_id
+                find_has_bounded_partitions=partial(
+                    self._pipeline.source.has_bounded_partitions,
+                    batch.sparkSession,
+                    self.held_checkpoint.path,
+                    batch_id,
                 ),
             )
             with ExitStack() as clean_up_stack:
@@ -441,7 +447,7 @@ class TaskQuery:
             separator = BadRowSeparator(
                 whole_batch.rows,
                 is_small=whole_batch.is_small,
-                has_bounded_partitions=whole_batch.has_bounded_partitions,
+                has_bounded_partitions=whole_batch.find_has_bounded_partitions,
             )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
             return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary

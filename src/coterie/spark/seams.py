@@ -4,7 +4,7 @@ A plug-in is a class. Its class methods belong to a connector: its keys, the val
 creates an object of the class from a task's config; the object reads or writes for one start of that task.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -257,13 +257,18 @@ class Batch:
     """The rows, with the columns of :meth:`Sink.to_sink_columns`."""
     is_small: bool
     """Whether all rows may be collected on the driver at once; see :meth:`Source.is_batch_small`."""
-    has_bounded_partitions: bool = False
-    """Whether the driver may hold the rows of two Spark partitions; see :meth:`Source.has_bounded_partitions`. Without
-    meaning when :attr:`is_small` is True."""
+    find_has_bounded_partitions: Callable[[], bool] = lambda: False
+    """Returns the result of :meth:`Source.has_bounded_partitions` for the batch."""
     bad_row_separator: BadRowSeparator | None = None
     """Separates the batch's good and bad rows, for a sink that writes both in one transaction
     (:attr:`Sink.atomic_dead_letters`); else None. Such a sink takes its rows from this separator and not from
     :attr:`rows`, which are the good rows of another evaluation."""
+
+    @property
+    def has_bounded_partitions(self) -> bool:
+        """Whether the driver may hold the rows of two Spark partitions; see :meth:`Source.has_bounded_partitions`. The
+        source computes it at each call, so only a sink whose driver reads the rows calls it."""
+        return self.is_small or self.find_has_bounded_partitions()
 
 
 class StagedBatch(Protocol):

@@ -45,7 +45,7 @@ from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_
 from coterie.spark.positions import Positions
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
-from coterie.spark.seams import HasConsumerGroup, HasRecreatedPartitions, TaskLineage
+from coterie.spark.seams import HasConsumerGroup, HasRecreatedPartitions, Source, TaskLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
@@ -421,9 +421,18 @@ class Splitter:
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
+        newest_store = self._configured_source(config).plugin.position_store
+
+        def find_position_store(plan_config: Mapping[str, str]) -> PositionStore:
+            """See :data:`FindPositionStore`: the one of ``config`` if this worker does not know the class."""
+            try:
+                return _time_limited_store(self._source_class(plan_config).position_store)
+            except ConfigError:
+                return _time_limited_store(newest_store)
+
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
-            position_store=_time_limited_store(self._configured_source(config).plugin.position_store),
+            find_position_store=find_position_store,
             run_batch_in_flight=partial(
                 self._run_batch_in_flight, fence, connector, config, frozenset(source_partitions)
             ),
@@ -445,17 +454,20 @@ class Splitter:
         """Whether a former and a newer config of a connector name two classes of sources
         (:data:`IsSourceClassChanged`). False if one of the classes is not known on this worker."""
         try:
-            former_class, newer_class = (
-                source_class(
-                    self._config.config_providers.resolve_where_possible(
-                        {key: config[key] for key in ("connector.class", "source.class") if key in config}
-                    )
-                )
-                for config in (former_config, newer_config)
-            )
+            return self._source_class(former_config) is not self._source_class(newer_config)
         except ConfigError:
             return False  # The class may have got another name.
-        return former_class is not newer_class
+
+    def _source_class(self, config: Mapping[str, str]) -> type[Source]:
+        """The class of source that a connector's config names.
+
+        :raises ConfigError: when the class is missing or not known on this worker.
+        """
+        return source_class(
+            self._config.config_providers.resolve_where_possible(
+                {key: config[key] for key in ("connector.class", "source.class") if key in config}
+            )
+        )
 
     def _configured_source(self, config: Mapping[str, str], class_key: str = "connector.class") -> ConfiguredSource:
         """The source of a connector or a task with this config, whose references are resolved

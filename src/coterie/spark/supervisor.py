@@ -703,6 +703,7 @@ class Supervisor:
         has taken over the checkpoint, end the run."""
         query = failed_state.query
         try:
+            query.detect_unreachable_server()
             reason = query.end_reason()
             is_checkpoint_held = not query.is_checkpoint_lost
         except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread

@@ -318,7 +318,7 @@ class World:
     def finisher(self) -> ResplitFinisher:
         return ResplitFinisher(
             connector_path=self.connector,
-            position_store=self.source.position_store,
+            find_position_store=lambda config: self.source.position_store,
             run_batch_in_flight=self.finish_batch,
             fence=Fence(),
         )

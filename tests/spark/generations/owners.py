@@ -21,7 +21,7 @@ def finisher(connector: Path, fence: Fence | None = None) -> ResplitFinisher:
 
     return ResplitFinisher(
         connector_path=connector,
-        position_store=KafkaPositionStore(),
+        find_position_store=lambda config: KafkaPositionStore(),
         run_batch_in_flight=run_batch,
         fence=fence or Fence(),
     )

@@ -144,7 +144,7 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
         tasks = read_manifest(generation_folder(finisher.connector_path, number)).split.partitions_by_task
         try:
             read[threading.get_ident()] = [
-                dict(finisher.position_store.read(held.path, parts))
+                dict(finisher.find_position_store({}).read(held.path, parts))
                 for held, parts in zip(found(finisher, number), tasks, strict=True)
             ]
         except OSError as error:
@@ -168,8 +168,12 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         ResplitFinisher,
         "publish_generation",
-        lambda self, number, held: commit(replace(self, position_store=Read(self.position_store)), number, held),
+        lambda self, number, held: commit(with_store(self, Read(self.find_position_store({}))), number, held),
     )
+
+
+def with_store(finisher: ResplitFinisher, store: PositionStore) -> ResplitFinisher:
+    return replace(finisher, find_position_store=lambda config: store)
 
 
 def sweep_seeds_of_others(patch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,9 @@ def test_another_sink_another_split_or_other_parts_create_a_generation(
 
 @pytest.mark.parametrize("is_name_stored_first", [True, False])
 def test_a_folder_and_its_digest_belong_to_the_same_generation(tmp_path: Path, is_name_stored_first: bool) -> None:
-    files = GenerationUpdater(replace(finisher(tmp_path), position_store=FilePositionStore()), tasks_stop_timeout_ms=0)
+    files = GenerationUpdater(
+        replace(finisher(tmp_path), find_position_store=lambda config: FilePositionStore()), tasks_stop_timeout_ms=0
+    )
 
     def updated(folder: str, *, has_digest: bool, known: bool = True) -> Manifest:
         split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=((folder,),))
@@ -197,7 +199,7 @@ def test_another_sink_closes_no_generation_whose_positions_cannot_be_read(tmp_pa
         was_connector_started=False,
         make_generation_zero_manifest=None,
     )
-    streams = replace(finisher(tmp_path), position_store=UnmovablePositionStore())
+    streams = replace(finisher(tmp_path), find_position_store=lambda config: UnmovablePositionStore())
     first = GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(now)
     with pytest.raises(WorldError, match="configure the former sink again"):
         GenerationUpdater(streams, tasks_stop_timeout_ms=0).update(
@@ -282,7 +284,7 @@ def test_checkpoints_without_generations_become_the_first_generation_at_once(tmp
     )
     files = ResplitFinisher(
         connector_path=tmp_path,
-        position_store=FilePositionStore(),
+        find_position_store=lambda config: FilePositionStore(),
         run_batch_in_flight=finisher(tmp_path).run_batch_in_flight,
         fence=Fence(),
     )

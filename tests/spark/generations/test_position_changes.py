@@ -129,6 +129,19 @@ def test_a_connector_with_a_set_position_in_a_new_partition_is_no_new_connector(
     assert manifest.positions == {PARTS[1]: 7, PARTS[2]: 4}
 
 
+def test_positions_of_absent_partitions_do_not_make_a_connector_whose_input_is_reset_one_that_has_read(
+    tmp_path: Path,
+) -> None:
+    """For example the partitions of a deleted topic, or of a topic that the config no longer names."""
+    owner(tmp_path).update(request_of(PARTS[:2], known=False))
+    owner(tmp_path).update(request_of(PARTS[1:2]))
+    change(tmp_path, {PARTS[1]: None})
+    requested: dict[bool, list[str]] = {True: [], False: []}
+    manifest = owner(tmp_path).update(replace(request_of(PARTS[1:]), find_initial_positions=recorded_in(requested)))
+    assert requested == {True: list(PARTS[1:]), False: []}
+    assert manifest.absent_partition_positions == {PARTS[0]: 3}
+
+
 def test_the_last_of_two_changes_of_a_position_applies(tmp_path: Path) -> None:
     owner(tmp_path).update(request_of(PARTS, known=False))
     change(tmp_path, {PARTS[0]: None, PARTS[1]: None})
@@ -158,7 +171,10 @@ def test_a_stored_change_is_shown_before_it_is_finished_and_is_finished_by_the_n
     """As after a kill of the worker that made the change."""
     owner(tmp_path).update(request_of(PARTS, known=False))
     killed = EndedFinisher(
-        connector_path=tmp_path, position_store=KafkaPositionStore(), run_batch_in_flight=run_nothing, fence=Fence()
+        connector_path=tmp_path,
+        find_position_store=lambda config: KafkaPositionStore(),
+        run_batch_in_flight=run_nothing,
+        fence=Fence(),
     )
     updater = GenerationUpdater(killed, tasks_stop_timeout_ms=0, liveness_timeout_ms=200)
     request = PositionChangeRequest(

@@ -57,7 +57,7 @@ def run_nothing(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
 def finisher(connector: Path, fence: Fence | None = None) -> ResplitFinisher:
     return ResplitFinisher(
         connector_path=connector,
-        position_store=KafkaPositionStore(),
+        find_position_store=lambda config: KafkaPositionStore(),
         run_batch_in_flight=run_nothing,
         fence=fence or Fence(),
     )
@@ -265,7 +265,7 @@ def test_a_re_split_that_hangs_after_its_fence_was_closed_lets_another_worker_co
             assert go_on.wait(60)
             return KafkaPositionStore.read(self, checkpoint, source_partitions)
 
-    one = replace(finisher(tmp_path, fence), position_store=HangingPositions())
+    one = replace(finisher(tmp_path, fence), find_position_store=lambda config: HangingPositions())
     one.create_first_generation(plan(1, [PARTS]))
     close_generation(tmp_path, plan(2, [PARTS]))
     thread = threading.Thread(target=lambda: expect_fenced(one.create_next_generation, 1))
@@ -303,7 +303,10 @@ def test_the_layout_without_generations_is_generation_0_and_its_folders_become_f
         absent_partition_positions={},
     )
     one = ResplitFinisher(
-        connector_path=tmp_path, position_store=FilePositionStore(), run_batch_in_flight=run_nothing, fence=Fence()
+        connector_path=tmp_path,
+        find_position_store=lambda config: FilePositionStore(),
+        run_batch_in_flight=run_nothing,
+        fence=Fence(),
     )
     assert newest_generation_number(tmp_path) == 0
     write_generation_zero_manifest(tmp_path, flat)

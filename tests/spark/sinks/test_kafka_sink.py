@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from pyspark.sql import functions as F
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.security import java_settings
 from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.arrow import internal_rows
 from coterie.spark.checkpoint import last_batch_id_in_log
 from coterie.spark.plugins import configured_sink, configured_source
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
 from coterie.spark.seams import Batch
+from coterie.spark.sinks import kafka
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from coterie.spark.sinks.kafka_writer import find_ledger_partition
@@ -332,6 +335,36 @@ async def test_stored_rows_of_a_batch_are_removed_after_it_is_staged_or_has_fail
     assert allocator.getAllocatedMemory() == 0
     sink.close()
     assert len(values(servers, "from-stored-rows")) == 4_999
+
+
+async def test_after_a_record_that_cannot_be_sent_no_more_stored_rows_are_converted(
+    rig: Rig, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(servers, "first-row-too-large")
+    config = {
+        "topic": "first-row-too-large",
+        "ledger.topic": "first-row-too-large-ledger",
+        "value.converter": "StringConverter",
+        "producer.override.bootstrap.servers": servers,
+        "producer.override.max.request.size": "5000",
+    }
+    sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
+    length = F.when(F.col("id") == 0, 9_000).otherwise(100)
+    lines = rig.session.range(0, 5_000, 1, 2).select(F.repeat(F.lit("x"), length).alias("value"))
+    converted = 0
+
+    def counted(rows: DataFrame, record_batches: Any) -> Generator[Any, None, None]:
+        nonlocal converted
+        for piece in internal_rows(rows, record_batches):
+            converted += 1
+            yield piece
+
+    monkeypatch.setattr(kafka, "internal_rows", counted)
+    sink.take_over(LINEAGE, 1)
+    with pytest.raises(WorldError, match="For larger records raise"):
+        sink.stage(Batch(task_lineage=LINEAGE, batch_id=0, rows=lines, is_small=False))
+    sink.close()
+    assert converted == 1
 
 
 async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import logging
 import os
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,16 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
-from coterie.spark.generations.split import SplitFunction
+from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.positions import commit_empty_batches, write_source_log
 from coterie.spark.prefixed_config import SOURCE_PREFIX, PrefixedConfig
 from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, SPARK_PARTITION_BYTES_MAX, TaskInput
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.folder_size import FolderSizeWarning
-from tests.spark.conftest import Rig, rows_of
+from tests.spark.conftest import Rig, rows_of, write_file
 
 ROWS = 60
 
@@ -172,9 +174,9 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
     return source(format_).is_batch_small(without_spark, checkpoint, 0)
 
 
-def has_bounded_partitions(checkpoint: Path, checked: FileSource, path: Path) -> bool:
-    """Whether the Spark partitions of a batch of this file are bounded."""
-    write_source_log(checkpoint, [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}'])
+def has_bounded_partitions(checkpoint: Path, checked: FileSource, *files: Path) -> bool:
+    """Whether the Spark partitions of a batch of these files are bounded."""
+    write_source_log(checkpoint, [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files])
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
     without_spark: Any = None
     return checked.has_bounded_partitions(without_spark, checkpoint, 0)
@@ -245,6 +247,54 @@ def test_the_size_of_a_gzip_file_is_read_from_its_end(tmp_path: Path) -> None:
     assert not has_bounded_partitions(tmp_path / "unbounded", source("json"), path)
     path.write_bytes(b"")
     assert not is_small(tmp_path / "empty", "json", path), "Spark reports the error in the file"
+
+
+def test_files_that_other_tasks_read_do_not_count(tmp_path: Path) -> None:
+    split = Split(function=SplitFunction.PATH_HASH_V1, partitions_by_task=(("/in",),) * 4)
+    files = [tmp_path / f"{number}.avro" for number in range(40)]
+    own = split.positions_of_task(0, {path.as_uri(): 1 for path in files}).keys()
+    assert 0 < len(own) < len(files)
+    for path in files:
+        path.touch()
+        if path.as_uri() not in own:
+            os.truncate(path, 9 << 20)
+    one_of_four = replace(source("avro"), task_input=replace(source("avro").task_input, task_count=4))
+    without_spark: Any = None
+    assert has_bounded_partitions(tmp_path / "checkpoint", one_of_four, *files)
+    assert not has_bounded_partitions(tmp_path / "of-one-task", source("avro"), *files)
+    assert one_of_four.is_batch_small(without_spark, tmp_path / "checkpoint", 0)
+    (tmp_path / own_name(own)).unlink()
+    with pytest.raises(WorldError, match=f"deleted after it was planned.*{own_name(own)}"):
+        one_of_four.check_after_read(without_spark, tmp_path / "checkpoint", 0)
+    (tmp_path / own_name(own)).touch()
+    (tmp_path / next(path.name for path in files if path.as_uri() not in own)).unlink()
+    one_of_four.check_after_read(without_spark, tmp_path / "checkpoint", 0)
+
+
+def own_name(own: Iterable[str]) -> str:
+    """The name of one of these files."""
+    return min(own).rpartition("/")[2]
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(180)
+async def test_the_size_of_spark_partitions_is_estimated_only_for_a_sink_whose_driver_reads_them(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimated: list[int] = []
+
+    def estimate(source: FileSource, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
+        estimated.append(batch_id)
+        return True
+
+    monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: False)
+    monkeypatch.setattr(FileSource, "has_bounded_partitions", estimate)
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(rig.config(tmp_path), "no-estimate")
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert estimated == []
 
 
 def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:

@@ -76,7 +76,7 @@ async def _alter_resource(
 
     :raises KafkaRefusal: when there is no such resource, or a change is invalid or not supported.
     :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After an error nothing was
-        changed; except that of a group's configs, those for connect groups may be changed already.
+        changed; for a group see :func:`_alter_group_configs`.
     """
     name = asked.resource_name
     if resource_counts[asked.resource_type, name] > 1:
@@ -117,8 +117,13 @@ async def _alter_topic_configs(broker: BrokerContext, name: str, alter: Alter, *
 async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *, validate_only: bool) -> None:
     """Alter the configs of the group ``name``, which need not exist; if ``validate_only``, only check the new configs.
 
-    :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it.
-    :raises WorldError: when the log cannot be written; the configs for connect groups may be changed already.
+    As in Kafka all changes are made or none. The configs for connect groups and all others are stored by two writes, so
+    only some of them are changed if the broker is killed between the two, or if the first write cannot be undone after
+    an error of the second.
+
+    :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it,
+        also because the log cannot be written.
+    :raises WorldError: when the log cannot be written.
     """
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
@@ -127,10 +132,19 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
     _raise_if_error_message(group_config_error(configs, broker.settings))
     if validate_only:
         return
-    await _set_connect_configs(broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs))
     others = {key: value for key, value in configs.items() if not key.startswith(GROUP_PREFIX)}
-    if others != broker.log.group_configs.get(name, {}):
+    others_before = broker.log.group_configs.get(name, {})
+    if others != others_before:
         await broker.log.set_group_configs(name, others)
+    try:
+        await _set_connect_configs(
+            broker, GroupId(name), _select_connect_configs(before), _select_connect_configs(configs)
+        )
+    except KafkaRefusal:
+        # This undo needs no space on a full disk; an undo of the coordinator's record would need more.
+        if others != others_before:
+            await broker.log.set_group_configs(name, others_before)
+        raise
 
 
 def _select_connect_configs(configs: Mapping[str, str]) -> dict[str, str]:

@@ -7,11 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coterie.herder.requests.orders import SetGroupLoggerLevel
-from coterie.herder.requests.refusals import Done
 from coterie.nouns.logger_levels import ROOT, LoggerLevel
 from coterie.rest import bodies
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderRequests, empty_response_factory
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError, NotFoundError
 from coterie.rest.request_parameters import query_value
@@ -52,12 +51,14 @@ class LoggersResource:
         return JSONResponse(_logger_state_json(state))
 
     async def set_logger_level(self, request: Request) -> Response:
-        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers.
+        """Set the level of a logger and of its descendants on this worker; with ``?scope=cluster`` on all workers: this
+        waits while this worker starts.
 
         :raises BadRequestError: when the body contains no level.
         :raises NotFoundError: when the level in the body is unknown; the status 404 is Connect's.
         """
-        text = (await bodies.parse_body(bodies.parse_config_with_nulls, await bodies.read_body(request))).get("level")
+        body = await bodies.read_body(request)
+        text = (await bodies.parse_body(bodies.parse_config_with_nulls, body)).get("level")
         if text is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
         level_name = text.strip().upper()
@@ -66,8 +67,8 @@ class LoggersResource:
         name, level = _logger_in_path(request), LoggerLevel(level_name)
         scope = query_value(request, "scope") or "worker"
         if scope.lower() == "cluster":
-            await self._herder.ask(SetGroupLoggerLevel(logger=name, level=level), Done)
-            return Response(status_code=204)
+            herder_request = SetGroupLoggerLevel(logger=name, level=level)
+            return await self._herder.ask_or_forward(request, body, herder_request, empty_response_factory(204))
         if scope.lower() != "worker":
             logger.warning("The scope %r of a logger's level is unknown; the level is set on this worker", scope)
         return JSONResponse(await self._herder.worker.logger_levels.set_level(name, level))

@@ -8,7 +8,7 @@ and separates them (:meth:`BadRowSeparator.separate`); Spark stores the evaluate
 
 import json
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -101,11 +101,13 @@ class BadRowSeparator:
     """Separates the good and the bad rows of one batch, ``classified_rows``, which have the column ``BAD_ROW_COLUMN``.
     Each attempt to write the batch evaluates the rows again.
 
-    ``is_small`` and ``has_bounded_partitions`` determine how :meth:`separate` reads the rows to the driver: see
-    :func:`read_arrow_batches`.
+    ``is_small`` and the result of ``has_bounded_partitions`` determine how :meth:`separate` reads the rows to the
+    driver: see :func:`read_arrow_batches`. ``has_bounded_partitions`` is called only if ``is_small`` is False.
     """
 
-    def __init__(self, classified_rows: DataFrame, *, is_small: bool, has_bounded_partitions: bool) -> None:
+    def __init__(
+        self, classified_rows: DataFrame, *, is_small: bool, has_bounded_partitions: Callable[[], bool]
+    ) -> None:
         self._classified_rows = classified_rows
         self._is_small = is_small
         self._has_bounded_partitions = has_bounded_partitions
@@ -119,7 +121,7 @@ class BadRowSeparator:
             read_arrow_batches(
                 self._classified_rows,
                 is_small=self._is_small,
-                has_bounded_partitions=self._has_bounded_partitions,
+                has_bounded_partitions=self._is_small or self._has_bounded_partitions(),
             )
         )
         return self._last_separated_rows

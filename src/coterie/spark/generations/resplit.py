@@ -102,6 +102,10 @@ def is_source_class_never_changed(former_config: Mapping[str, str], newer_config
     return False
 
 
+FindPositionStore: TypeAlias = Callable[[Mapping[str, str]], PositionStore]
+"""Returns the position store of the class of source that a connector's config, the argument, names."""
+
+
 class SupersededError(CoterieError):
     """Another worker has taken over this re-split or has created another generation, so this worker's re-split has
     ended without a result."""
@@ -170,8 +174,9 @@ class ResplitFinisher:
 
     connector_path: Path
     """The connector's folder."""
-    position_store: PositionStore
-    """Reads the positions of the old checkpoints, and writes them into the new ones."""
+    find_position_store: FindPositionStore
+    """Finds the store that reads the positions of the old checkpoints and writes them into the new ones: the one of the
+    plan's config. This worker's newest config may already name another class of source than the plan."""
     run_batch_in_flight: Callable[[Manifest, int, HeldCheckpoint], None]
     """Runs the batch in flight of one task of a closed generation. The arguments are the generation's manifest, the
     task's number and the task's checkpoint. Returns when the batch is committed."""
@@ -260,11 +265,12 @@ class ResplitFinisher:
         manifest, plan = read_manifest(generation_path), read_plan(generation_path)
         assert plan is not None, f"{generation_path} is not closed"
         is_source_class_changed = self.is_source_class_changed(manifest.config, plan.config)
+        position_store = self.find_position_store(plan.config)
         positions_by_task: dict[int, Positions] = {}
         for task, checkpoint in enumerate(held_checkpoints):
             try:
                 if not is_source_class_changed:
-                    positions_by_task[task] = self.position_store.read(
+                    positions_by_task[task] = position_store.read(
                         checkpoint.path, manifest.split.partitions_by_task[task]
                     )
             except OSError as error:
@@ -330,6 +336,7 @@ class ResplitFinisher:
         :raises FencedError: when the fence is closed.
         """
         number = manifest.generation.number
+        position_store = self.find_position_store(manifest.config)
         unfinished_folder = self.connector_path / f"{unfinished_folder_prefix(number)}{uuid.uuid4().hex}"
         unfinished_folder.mkdir()
         (unfinished_folder / MANIFEST_FILE).write_text(manifest_to_json(manifest))
@@ -343,7 +350,7 @@ class ResplitFinisher:
             positions = (
                 manifest.positions if is_split_by_hash else manifest.split.positions_of_task(task, manifest.positions)
             )
-            self.position_store.initialize(checkpoint, positions)
+            position_store.initialize(checkpoint, positions)
         sync_folder_tree(unfinished_folder)
         try:
             with self.fence.allow_commit():

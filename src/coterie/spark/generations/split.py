@@ -82,7 +82,12 @@ class Split:
                 for partition in self.partitions_by_task[task_number]
                 if partition in positions
             }
-        return {uri: position for uri, position in positions.items() if self._task_number_by_hash(uri) == task_number}
+        task_count = len(self.partitions_by_task)
+        return {
+            uri: position
+            for uri, position in positions.items()
+            if task_number_of_file(self.function, uri, task_count) == task_number
+        }
 
     def partitions_without_position(
         self, positions: Positions, further_partitions: Set[str] = frozenset()
@@ -92,13 +97,6 @@ class Split:
         if self.function is not SplitFunction.PARTS_V1:
             return ()
         return tuple(sorted((self.source_partitions | further_partitions) - positions.keys()))
-
-    def _task_number_by_hash(self, uri: str) -> int:
-        """The number of the task that reads the file ``uri``, with a hash function."""
-        text = (
-            encoded_path_of_uri(uri) if self.function is SplitFunction.PATH_HASH_V1 else _file_uri_with_one_slash(uri)
-        )
-        return spark_hash(text.encode()) % len(self.partitions_by_task)
 
 
 def _partition_name_digest(name: str) -> str:
@@ -112,9 +110,15 @@ def encoded_path_of_uri(uri: str) -> str:
     return re.sub(_SCHEME_AND_AUTHORITY, "", uri)
 
 
+def task_number_of_file(function: SplitFunction, uri: str, task_count: int) -> int:
+    """The number of the task that reads the file ``uri``, of ``task_count`` tasks. ``function``: a hash function."""
+    text = encoded_path_of_uri(uri) if function is SplitFunction.PATH_HASH_V1 else _file_uri_with_one_slash(uri)
+    return spark_hash(text.encode()) % task_count
+
+
 def task_number_sql(function: SplitFunction, uri_sql: str, task_count: int) -> str:
-    """A Spark SQL expression for the number of the task that reads a file, of ``task_count`` tasks; ``uri_sql`` is the
-    SQL expression of the file's URI."""
+    """A Spark SQL expression for the result of :func:`task_number_of_file`; ``uri_sql`` is the SQL expression of the
+    file's URI."""
     hashed_sql = (
         uri_sql
         if function is SplitFunction.PATH_HASH_V0

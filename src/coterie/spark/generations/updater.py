@@ -294,7 +294,7 @@ class GenerationUpdater:
                     "partitions, or create a connector under another name"
                 )
             if not is_source_class_changed and isinstance(
-                self._resplit_finisher.position_store, UnmovablePositionStore
+                self._resplit_finisher.find_position_store(request.config), UnmovablePositionStore
             ):
                 # Do not close the generation: the re-split could never be finished.
                 raise WorldError(
@@ -367,9 +367,10 @@ class GenerationUpdater:
         # A generation without tasks only has the positions that a user has set before the first start, and if all
         # positions are reset, the connector begins as a new one: partitions that were added since count as its first.
         # If its input was deleted and created again, it still has the positions that were set for the new partitions.
+        # Positions of partitions that are not read now do not count: they were kept for a return of these partitions.
         has_read = previous is not None and (
             not previous.split.source_partitions <= set(previous.reset_partitions)
-            or bool(previous.split.source_partitions and known_positions)
+            or bool(previous.split.source_partitions and request.split.source_partitions & known_positions.keys())
         )
         later_partitions = new_partitions - set(previous.reset_partitions) if previous and has_read else frozenset()
         initial_positions: dict[str, int] = {}

@@ -182,7 +182,7 @@ class KafkaSink:
         with ExitStack() as stored_rows:
 
             def make_send() -> SendFunction | None:
-                if batch.is_small or batch.has_bounded_partitions:
+                if batch.has_bounded_partitions:
                     return make_send_function(records, topic, is_small=batch.is_small)
                 return make_send_function_of_stored_rows(
                     records, topic, stored_rows.enter_context(closing(stored_arrow_partitions(records)))
@@ -248,8 +248,11 @@ def make_send_function_of_stored_rows(
             for partition in chain((first_partition,), stored_partitions):
                 with closing(internal_rows(records, partition)) as pieces:
                     for rows in pieces:
+                        # `execute` acquires the producer first. This cannot fail: the pool has the producer already.
                         executions += 1
                         write_task.execute(rows)
+                        # After a failed record `execute` sends nothing more and raises nothing.
+                        write_task.checkForErrors()
         finally:
             try:
                 write_task.close()

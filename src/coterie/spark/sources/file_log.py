@@ -34,14 +34,17 @@ def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
 
     :raises OSError: when a file of the checkpoint cannot be read, for example because the batch is not planned.
     """
+    return tuple(sorted(set(map(to_local_path, planned_file_uris(checkpoint, batch_id)))))
+
+
+def planned_file_uris(checkpoint: Path, batch_id: int) -> frozenset[str]:
+    """The URIs of the files of :func:`planned_files`, as Spark wrote them. Raises its errors."""
     log_folder = checkpoint / "sources" / "0"
     first_number = _last_entry_number_of_batch(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
-    paths: set[str] = set()
+    uris: set[str] = set()
     for number in range(first_number, _last_entry_number_of_batch(checkpoint, batch_id) + 1):
-        paths.update(
-            to_local_path(entry["path"]) for entry in _read_log_entry(log_folder, number) if entry["batchId"] == number
-        )
-    return tuple(sorted(paths))
+        uris.update(entry["path"] for entry in _read_log_entry(log_folder, number) if entry["batchId"] == number)
+    return frozenset(uris)
 
 
 def files_already_read(checkpoint: Path) -> Positions:

@@ -43,7 +43,7 @@ from coterie.spark.bad_records.error_columns import (
 from coterie.spark.bad_records.keys import TOLERANCE_KEY, error_tolerance_of
 from coterie.spark.columns import to_ddl
 from coterie.spark.failures import error_message
-from coterie.spark.generations.split import SplitFunction, task_number_sql
+from coterie.spark.generations.split import SplitFunction, task_number_of_file, task_number_sql
 from coterie.spark.generations.stores import FilePositionStore, PositionStore
 from coterie.spark.jars import missing_package_message
 from coterie.spark.paths import SOURCE_GROUP, local_path_error, path_of_config_value
@@ -55,6 +55,7 @@ from coterie.spark.seams import SMALL_BATCH_BYTES_MAX, SMALL_BATCH_ROWS_MAX, SPA
 from coterie.spark.sources.file_log import (
     missing_paths,
     paths_with_glob_characters,
+    planned_file_uris,
     planned_files,
     to_local_path,
     to_spark_file_uri,
@@ -376,10 +377,10 @@ class FileSource:
 
     def is_batch_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether the batch fits into the driver's memory (:meth:`Source.is_batch_small`). Computed from the sizes of
-        the batch's files and, for Parquet and ORC, from the numbers of rows in the files' footers. The files of other
-        tasks count, too; files that were deleted do not. False if a file cannot be read."""
+        the batch's files that this task reads and, for Parquet and ORC, from the numbers of rows in the files' footers.
+        Files that were deleted do not count. False if a file cannot be read."""
         size_bytes = rows = 0
-        for path in planned_files(checkpoint, batch_id):
+        for path in self._planned_files_of_this_task(checkpoint, batch_id):
             try:
                 size_bytes += self._decompressed_size_bytes(path)
                 rows += self._footer_row_count(path)
@@ -397,9 +398,9 @@ class FileSource:
         but not a file that is compressed as a whole or whose records may contain line breaks; and it compares the size
         before decompression, so that parts of Avro, ORC and Parquet files are larger in memory, too. So the result is
         True if the batch has none of these files, or if all its files together have at most twice
-        :data:`SPARK_PARTITION_BYTES_MAX` after decompression. The files of other tasks count, too. False if the size of
-        a file is needed and cannot be read."""
-        paths = planned_files(checkpoint, batch_id)
+        :data:`SPARK_PARTITION_BYTES_MAX` after decompression. Only the files that this task reads count. False if the
+        size of a file is needed and cannot be read."""
+        paths = self._planned_files_of_this_task(checkpoint, batch_id)
         if not self._has_records_over_lines and not any(map(self._is_compressed, paths)):
             return True
         try:
@@ -467,22 +468,20 @@ class FileSource:
 
         :raises WorldError: when one of these files no longer exists: Spark may have skipped its rows.
         """
-        missing_files = missing_paths(planned_files(checkpoint, batch_id))
-        if missing_of_this_task := self._paths_of_this_task(spark, missing_files):
+        if missing_files := missing_paths(self._planned_files_of_this_task(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} was not committed: files of the batch were deleted after the batch was planned. "
-                f"Restore these files, then restart the task: {_paths_text(missing_of_this_task)}"
+                f"Restore these files, then restart the task: {_paths_text(missing_files)}"
             )
 
-    def _paths_of_this_task(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
-        """Those of ``paths``, local paths, that the split assigns to this task. Computed with Spark, because the split
-        uses Spark's hash of the URI that Hadoop makes of a path."""
-        if not paths:
-            return []
-        path_of = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
-        uris = [(path, path_of(f"file:{path}").toUri().toString()) for path in paths]
-        rows = spark.createDataFrame(uris, "path STRING, uri STRING")
-        return [row["path"] for row in rows.where(self._is_of_this_task_sql("uri")).select("path").collect()]
+    def _planned_files_of_this_task(self, checkpoint: Path, batch_id: int) -> list[str]:
+        """The local paths of those files of the batch that the split assigns to this task, sorted."""
+        task_input = self.task_input
+        return sorted(
+            to_local_path(uri)
+            for uri in planned_file_uris(checkpoint, batch_id)
+            if task_number_of_file(task_input.split_function, uri, task_input.task_count) == task_input.task_number
+        )
 
     def _is_of_this_task_sql(self, uri_sql: str) -> str:
         """A condition in Spark SQL: whether the split assigns a file to this task. ``uri_sql`` is the SQL expression of

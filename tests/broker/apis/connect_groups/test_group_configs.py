@@ -1,5 +1,6 @@
 """Configs of one connect group, by Kafka's config APIs: in effect at once, and after a restart."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from coterie.wire.errors import ErrorCode
 from tests.broker.apis.connect_groups.worker import Worker
 from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
+from tests.broker.full_disk import fill_disk, lift_limit
 
 GROUP, BROKER = 32, 4
 SESSION, HEARTBEAT_INTERVAL = "connect.session.timeout.ms", "connect.heartbeat.interval.ms"
@@ -14,9 +16,11 @@ DELAY = "connect.scheduled.rebalance.max.delay.ms"
 SET, DELETE = 0, 1
 
 
-def alter(client: RawClient, *changes: tuple[str, int, str | None], validate_only: bool = False) -> Any:
-    configs = [{"name": name, "config_operation": operation, "value": value} for name, operation, value in changes]
-    resource = {"resource_type": GROUP, "resource_name": "workers", "configs": configs}
+def alter(
+    client: RawClient, *changes: tuple[str, int, str | None], validate_only: bool = False, name: str = "workers"
+) -> Any:
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resource = {"resource_type": GROUP, "resource_name": name, "configs": configs}
     (answer,) = client.ask(44, 1, resources=[resource], validate_only=validate_only).responses
     return answer
 
@@ -88,6 +92,22 @@ def test_an_invalid_group_config_changes_nothing(
     assert refused.error_code is error
     assert message in refused.error_message
     assert configured_groups(client) == []
+
+
+def test_on_a_full_disk_all_configs_of_a_request_are_set_or_none(broker: ThreadedBroker) -> None:
+    """The broker stores those of connect groups and all others by two writes. Both need new pages of its file."""
+    limit = "share.delivery.count.limit"
+    errors = []
+    with raw_client(broker.port) as client:
+        for spare_pages in range(12):
+            name = f"{spare_pages}-" + "n" * 9_000
+            broker.run(lambda node: node.log.run_write(partial(fill_disk, spare_pages=spare_pages)))  # noqa: B023
+            errors.append(alter(client, (SESSION, SET, "7000"), (limit, SET, "7"), name=name).error_code)
+            broker.run(lambda node: node.log.run_write(lift_limit))
+            found = entries(client, name=name)
+            expected = ("7000", "7") if errors[-1] is ErrorCode.none else ("10000", "5")
+            assert (found[SESSION].value, found[limit].value) == expected, (spare_pages, errors)
+    assert len(set(errors)) > 1, errors
 
 
 def test_a_validated_group_config_is_not_set(connect: Connect) -> None:
