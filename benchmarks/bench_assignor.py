@@ -24,7 +24,7 @@ from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.target import Load, compute_balanced_target, fewest_moves_bound
 from coterie.cli.garbage_collection import raise_gc_thresholds
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from tests.assignors.oracle import fewest_moves
 from tests.kafka.real_kafka import ProgramUnavailableError, fetch, java_path
@@ -195,13 +195,13 @@ class AssignedGroup:
         return loads, self.configured - union_of_jobs(owned)
 
     def _round(self, members: Mapping[MemberId, MemberSpec]) -> RoundOutcome:
-        generation = Generation(self.state.generation + 1 if self.state.generation > 0 else 1)
+        generation = GenerationId(self.state.generation + 1 if self.state.generation > 0 else 1)
         return assign(
             self.state,
             configured=self.configured,
             members=members,
             generation=generation,
-            last_completed_generation=Generation(generation - 1 if generation > 1 else -1),
+            last_completed_generation=GenerationId(generation - 1 if generation > 1 else -1),
             now_ms=0,
             policy=NO_DELAY,
         )

@@ -6,7 +6,7 @@ from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.lab.scenario.notation import parse_jobs
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.nouns.jobs import Jobs
 
 DELAY_300_MS = RebalancePolicy(max_delay_ms=300)
@@ -47,8 +47,8 @@ class Leader:
                 )
                 for member, owned in members.items()
             },
-            generation=Generation(self.generation),
-            last_completed_generation=Generation(self.last_completed_generation),
+            generation=GenerationId(self.generation),
+            last_completed_generation=GenerationId(self.last_completed_generation),
             now_ms=now_ms,
             policy=self.policy,
             received_delay_ms=self.received_delay_ms,

@@ -27,7 +27,7 @@ from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason, limit_revocations
 from coterie.herder.rounds.leading import member_spec_of_report
 from coterie.member.classic.connect_translation import to_member_report
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_metadata, encode_metadata
@@ -54,8 +54,8 @@ def reference_assign(
     state: AssignorState,
     configured: Jobs,
     members: Mapping[MemberId, MemberSpec],
-    generation: Generation,
-    completed: Generation,
+    generation: GenerationId,
+    completed: GenerationId,
     now_ms: int,
     policy: RebalancePolicy,
 ) -> tuple[AssignorState, Mapping[MemberId, MemberOutcome], int]:
@@ -156,11 +156,11 @@ def run_history(
 ) -> None:
     state = AssignorState()
     runs: dict[MemberId, Jobs] = {}
-    now_ms, completed = 0, Generation(-1)
+    now_ms, completed = 0, GenerationId(-1)
     for number, (members, later_ms, now_configured, arrives) in enumerate(steps, start=1):
         now_ms += later_ms
         configured = now_configured or configured
-        generation = Generation(number)
+        generation = GenerationId(number)
         views = {
             member: spec_after_encoding(member, runs.get(member), protocol, static_settings[member])
             for member in members

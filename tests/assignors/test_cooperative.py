@@ -11,7 +11,7 @@ from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.lab.scenario.notation import parse_jobs
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from tests.assignors.leader import Leader
 
@@ -393,8 +393,8 @@ def run_rebalance(
         state,
         configured=configured,
         members={member: MemberSpec(owned=owned) for member, owned in members.items()},
-        generation=Generation(generation),
-        last_completed_generation=Generation(generation - 1),
+        generation=GenerationId(generation),
+        last_completed_generation=GenerationId(generation - 1),
         now_ms=now_ms,
         policy=RebalancePolicy(max_delay_ms=300),
     )

@@ -14,7 +14,7 @@ from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.target import Load
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from tests.assignors.oracle import optimum
 
@@ -261,8 +261,8 @@ class Histories(RuleBasedStateMachine):
             state,
             configured=self.configured,
             members=members,
-            generation=Generation(self.generation),
-            last_completed_generation=Generation(self.completed_before),
+            generation=GenerationId(self.generation),
+            last_completed_generation=GenerationId(self.completed_before),
             now_ms=self.now_ms,
             policy=self.policy,
             received_delay_ms=self.received_delay_before_ms,
@@ -275,8 +275,8 @@ class Histories(RuleBasedStateMachine):
             self.last.assignor_state,
             configured=self.configured,
             members={m: replace(view, owned=self.last.assignments[m].owned_after) for m, view in self.before.items()},
-            generation=Generation(self.generation + 1),
-            last_completed_generation=Generation(self.generation),
+            generation=GenerationId(self.generation + 1),
+            last_completed_generation=GenerationId(self.generation),
             now_ms=self.now_ms,
             policy=self.policy,
         )

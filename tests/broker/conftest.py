@@ -15,13 +15,13 @@ import pytest
 from coterie.broker.context import BrokerContext
 from coterie.broker.server import Broker, running_broker
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.target_assignments import Assign
 from coterie.wire.frames import RequestHeader, decode_response, encode_request, with_length
 from coterie.wire.kio_entities import build_request
 from tests.ports import free_port
 
-QUICK = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500)
+QUICK = ClassicGroupSettings(initial_rebalance_delay_ms=50, session_timeout_min_ms=500)
 DEADLINE_S = 60
 
 T = TypeVar("T")

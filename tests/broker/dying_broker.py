@@ -31,7 +31,7 @@ from coterie.broker.transactions.writes import WriteResult
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, SyncGroup
 from coterie.groups.classic.offset_messages import OffsetWritten, PendingOffsetWritten
-from coterie.groups.classic.state import Group, Limits, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase
 from coterie.groups.connect.messages import (
     CurrentAssignment,
     MemberDeparted,
@@ -158,7 +158,7 @@ def main(data: Path, port: int, point: str, parent: Connection) -> None:
     settings = BrokerSettings(
         data_path=data,
         port=port,
-        group_limits=Limits(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
+        group_limits=ClassicGroupSettings(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
         connect_groups=ConnectGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0),
     )
     asyncio.run(server.serve(settings, ready=lambda _, port: parent.send(port)))

@@ -39,7 +39,7 @@ import asyncio, logging, os, resource, sys, threading
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, SecuritySettings, SecurityProtocol
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 
 def end_with_parent():
     sys.stdin.read()
@@ -51,7 +51,7 @@ resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
 settings = BrokerSettings(
     data_path=Path(sys.argv[1]),
     partitions_max=500,
-    group_limits=Limits(initial_rebalance_delay_ms=10),
+    group_limits=ClassicGroupSettings(initial_rebalance_delay_ms=10),
     failed_authentication_delay_ms=0,
     security=SecuritySettings(protocol=SecurityProtocol(sys.argv[3])),
 )

@@ -27,9 +27,9 @@ import asyncio, sys
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 settings = BrokerSettings(
-    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), group_limits=Limits(initial_rebalance_delay_ms=20)
+    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), group_limits=ClassicGroupSettings(initial_rebalance_delay_ms=20)
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coterie.engine.lease import Lease
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import Request, Response, Timer
 from coterie.member.classic.state import Member, MemberSettings
@@ -113,7 +113,7 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
         retry_backoff_ms=50,
         retry_backoff_max_ms=200,
     )
-    coordinator = KafkaCoordinator(
+    coordinator = KafkaCoordinatorClient(
         [f"127.0.0.1:{port}"], client_id=name, request_timeout_ms=20_000, parked_timeout_ms=60_000
     )
     membership = GroupMembership(step, Member(settings), coordinator)

@@ -6,7 +6,7 @@ from typing import Any
 from coterie.assignors.members import RebalancePolicy
 from coterie.herder.requests.views import GroupView, MemberInfo
 from coterie.lab.scenario.notation import parse_jobs
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.rest.group_views import group_json
 
@@ -30,7 +30,7 @@ def member(name: str, owned: str, claims: Jobs | None = None) -> MemberInfo:
 def view(**different: Any) -> GroupView:
     return GroupView(
         **{
-            "generation": Generation(7),
+            "generation": GenerationId(7),
             "protocol": "static",
             "assignor": None,
             "leader": MemberId("id-of-one"),

@@ -27,7 +27,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
     VerifyPartitions,
 )
-from coterie.groups.transactions import Transaction, apply, deadline_ms, step
+from coterie.groups.transactions import TransactionalIdState, apply, deadline_ms, step
 from coterie.wire.errors import ErrorCode
 
 NOW_MS = 1_000_000
@@ -59,7 +59,7 @@ def end(
     return EndTransaction(producer=producer, is_commit=commit, bumps_epoch=bumps, fresh_producer_id=fresh)
 
 
-def reply_to(transaction: Transaction, event: Event, now_ms: int = NOW_MS) -> Reply:
+def reply_to(transaction: TransactionalIdState, event: Event, now_ms: int = NOW_MS) -> Reply:
     return reply_in(step(transaction, event, now_ms=now_ms))
 
 
@@ -72,9 +72,9 @@ def markers(output: Output[Record, Effect]) -> list[tuple[ProducerIdAndEpoch, bo
     return [(record.producer, record.is_commit) for record in output.records if isinstance(record, MarkersWritten)]
 
 
-def ongoing_transaction(*partitions: TopicPartition) -> Transaction:
+def ongoing_transaction(*partitions: TopicPartition) -> TransactionalIdState:
     """An open transaction of `FIRST`."""
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     assert reply_to(transaction, init()).producer == FIRST
     assert reply_to(transaction, add(FIRST, *(partitions or (P0,)))).error is ErrorCode.none
     return transaction
@@ -84,7 +84,7 @@ def ongoing_transaction(*partitions: TopicPartition) -> Transaction:
 
 
 def test_the_first_producer_gets_the_fresh_id_and_later_ones_its_next_epochs() -> None:
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     assert reply_to(transaction, init()).producer == FIRST
     assert reply_to(transaction, init(fresh=78)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
     assert reply_to(transaction, init(fresh=78)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 2)
@@ -92,7 +92,7 @@ def test_the_first_producer_gets_the_fresh_id_and_later_ones_its_next_epochs() -
 
 @pytest.mark.parametrize("timeout_ms", [-5, 0, 900_001])
 def test_an_invalid_timeout_is_refused_and_nothing_is_stored(timeout_ms: int) -> None:
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     assert reply_to(transaction, init(timeout_ms=timeout_ms)).error is ErrorCode.invalid_transaction_timeout
     assert transaction.last_record is None
 
@@ -119,7 +119,7 @@ def test_a_new_producer_aborts_the_open_transaction_of_the_previous_one() -> Non
 
 
 def test_a_producer_that_sends_its_epoch_gets_the_next_one_and_may_repeat_the_request() -> None:
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     reply_to(transaction, init())
     assert reply_to(transaction, init(FIRST)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1)
     assert reply_to(transaction, init(FIRST)).producer == ProducerIdAndEpoch(FRESH_PRODUCER_ID, 1), (
@@ -134,7 +134,7 @@ def test_a_producer_that_sends_its_epoch_gets_the_next_one_and_may_repeat_the_re
         ProducerIdAndEpoch(FRESH_PRODUCER_ID + 1, 2),
     ):
         assert reply_to(transaction, init(other_producer)).error is ErrorCode.producer_fenced
-    assert reply_to(Transaction(), init(ProducerIdAndEpoch(1234, 7))).producer == FIRST, (
+    assert reply_to(TransactionalIdState(), init(ProducerIdAndEpoch(1234, 7))).producer == FIRST, (
         "no producer is registered under this id"
     )
 
@@ -147,7 +147,7 @@ def test_a_producer_that_initializes_in_its_own_transaction_aborts_it() -> None:
 
 
 def test_a_late_init_of_a_previous_epoch_does_not_abort_the_open_transaction() -> None:
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     reply_to(transaction, init())
     second = reply_to(transaction, init(FIRST)).producer
     reply_to(transaction, add(second, P0))
@@ -185,8 +185,8 @@ def test_the_last_epoch_is_reserved_for_the_markers(event: Event, producer: Prod
     assert transaction.last_record.producer == producer
 
 
-def at_epoch(epoch: int) -> Transaction:
-    transaction = Transaction()
+def at_epoch(epoch: int) -> TransactionalIdState:
+    transaction = TransactionalIdState()
     apply(
         transaction,
         TransactionWritten(
@@ -206,7 +206,7 @@ def at_epoch(epoch: int) -> Transaction:
 
 
 def test_the_first_partition_begins_the_transaction_and_each_is_added_once() -> None:
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     reply_to(transaction, init())
     output = step(transaction, add(FIRST, P0), now_ms=NOW_MS)
     assert SetTimer(at_ms=NOW_MS + TIMEOUT_MS) in output.effects
@@ -238,8 +238,8 @@ def test_a_request_of_another_producer_is_refused(producer: ProducerIdAndEpoch, 
     assert reply_to(transaction, add(producer, P1)).error is error
     assert reply_to(transaction, end(producer, commit=True)).error is error
     assert reply_to(transaction, end(producer, commit=True, bumps=True)).error is error
-    assert reply_to(Transaction(), add(producer, P1)).error is ErrorCode.invalid_producer_id_mapping
-    assert reply_to(Transaction(), end(producer, commit=True)).error is ErrorCode.invalid_producer_id_mapping
+    assert reply_to(TransactionalIdState(), add(producer, P1)).error is ErrorCode.invalid_producer_id_mapping
+    assert reply_to(TransactionalIdState(), end(producer, commit=True)).error is ErrorCode.invalid_producer_id_mapping
 
 
 # -- commit and abort -------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_since_v5_an_end_returns_the_next_epoch_and_may_be_repeated(commit: bool
 
 
 def test_without_a_transaction_a_commit_is_refused_and_since_v5_an_abort_bumps_the_epoch() -> None:
-    transaction = Transaction()
+    transaction = TransactionalIdState()
     reply_to(transaction, init())
     for commit in (True, False):
         assert reply_to(transaction, end(FIRST, commit=commit)).error is ErrorCode.invalid_txn_state
@@ -345,7 +345,7 @@ events = st.one_of(
 def test_replayed_records_give_the_live_state_and_epochs_only_increase(
     epoch: int | None, steps: Iterable[tuple[Event, int]]
 ) -> None:
-    live, replayed = (Transaction() if epoch is None else at_epoch(epoch) for _ in range(2))
+    live, replayed = (TransactionalIdState() if epoch is None else at_epoch(epoch) for _ in range(2))
     now_ms = NOW_MS
     for event, later_ms in steps:
         now_ms += later_ms

@@ -49,7 +49,7 @@ from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.questions import ListPlugins, PluginKeys, PluginList
 from coterie.herder.requests.writes import WriteAttempt
 from coterie.herder.state import Herder, HerderSettings
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -110,7 +110,7 @@ def assignments_requested(
     undecodable_members: frozenset[MemberId] = frozenset(),
 ) -> AssignmentsRequested:
     """The event for a rebalance that this herder leads."""
-    token = RoundToken(generation=Generation(generation), protocol=protocol, undecodable_members=undecodable_members)
+    token = RoundToken(generation=GenerationId(generation), protocol=protocol, undecodable_members=undecodable_members)
     return AssignmentsRequested(token=token, member_id=ME, members=members)
 
 

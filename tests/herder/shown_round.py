@@ -3,7 +3,7 @@
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec
 from coterie.herder.group_view import RoundSnapshot, snapshot_round
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import AssignmentChange, AssignmentsRequested, MemberReport
 
@@ -34,7 +34,7 @@ def round_snapshot(
         AssignmentsRequested(token=None, member_id=min(views), members=reports),
         views,
         assignments,
-        generation=Generation(1),
+        generation=GenerationId(1),
         protocol="static",
         eligibility=Eligibility.from_members(views, BOTH),
         configured=BOTH,

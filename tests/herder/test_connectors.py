@@ -18,7 +18,7 @@ from coterie.herder.messages import (
 from coterie.herder.seams import SourcePartsChanged
 from coterie.herder.status_records import Status, status_line_of_job
 from coterie.herder.timers import ConnectorRetryDue
-from coterie.nouns.ids import Generation, Incarnation, WorkerId
+from coterie.nouns.ids import GenerationId, Incarnation, WorkerId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import JobState, TargetState
 from tests.herder.herder_driver import ME, SESSION_TIMEOUT_MS, HerderDriver, lease_renewed
@@ -163,7 +163,7 @@ def publish(herder: HerderDriver, config_line_offset: int) -> None:
 
 def append_task_status(herder: HerderDriver, number: int, state: JobState, trace: str | None = None) -> None:
     """Another worker writes the task's status to the status topic."""
-    status = Status(state=state, worker_id=WorkerId("there:8083"), generation=Generation(1), trace=trace)
+    status = Status(state=state, worker_id=WorkerId("there:8083"), generation=GenerationId(1), trace=trace)
     line = status_line_of_job(ConnectorTaskId(ORDERS, number), status)
     herder.feed(
         StatusLinesRead(lines=[TopicRecord(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)])

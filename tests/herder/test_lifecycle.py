@@ -18,7 +18,7 @@ from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, SetTargetState
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.membership import Handover, Leave, MembershipLost, PlaceHandover, Rejoin, SetWorkerState
+from coterie.nouns.membership import ClassicPlaceHandover, Handover, Leave, MembershipLost, Rejoin, SetWorkerState
 from coterie.nouns.states import JobState, TargetState
 from tests.herder.builders import BOTH_TASKS, DELETED, FIRST, ORDERS, STATIC, assigned_jobs, compute_round, working
 from tests.herder.herder_driver import ME, OTHER, ROUND, HerderDriver, lease_renewed
@@ -55,7 +55,7 @@ def test_a_restarting_worker_exits_with_a_handover_and_without_leaving() -> None
     driver = working()
     end = restart_to_exit(driver)
     assert (end.exit_code, end.relaunches) == (0, True)
-    assert isinstance(end.handover, PlaceHandover)
+    assert isinstance(end.handover, ClassicPlaceHandover)
     assert (end.handover.jobs, end.handover.member_id, end.handover.generation) == (BOTH_TASKS, ME, 1)
     assert not end.handover.must_ask_for_round, "a follower needs no rejoin"
     assert not driver.pop_effects(Leave)
@@ -82,7 +82,7 @@ def test_a_restarted_leader_requests_a_rejoin_to_receive_its_members_reports() -
     driver = working()
     driver.assign(leader=ME, protocol=STATIC)
     end = restart_to_exit(driver)
-    assert isinstance(end.handover, PlaceHandover)
+    assert isinstance(end.handover, ClassicPlaceHandover)
     assert end.handover.must_ask_for_round
     next_driver = next_process(end.handover, driver)
     next_driver.feed(lease_renewed(sent_at_ms=next_driver.now_ms))

@@ -17,7 +17,7 @@ from coterie.herder.status_records import (
     parse_status,
     status_line_of_job,
 )
-from coterie.nouns.ids import Generation, WorkerId
+from coterie.nouns.ids import GenerationId, WorkerId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job
 from coterie.nouns.states import JobState
 
@@ -59,7 +59,7 @@ def apply_status(state: StatusState, job: Job, status: Status | None) -> None:
 
 
 def status(state: JobState, worker: WorkerId, generation: int) -> Status:
-    return Status(state=state, worker_id=worker, generation=Generation(generation))
+    return Status(state=state, worker_id=worker, generation=GenerationId(generation))
 
 
 def test_a_late_unassigned_status_does_not_replace_the_new_owners_status() -> None:

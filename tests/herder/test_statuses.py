@@ -18,7 +18,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.seams import TaskProgressed
 from coterie.herder.status_records import Status, status_line_of_job
-from coterie.nouns.ids import Generation, MemberId, WorkerId
+from coterie.nouns.ids import GenerationId, MemberId, WorkerId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import ComputedAssignments
 from coterie.nouns.states import JobState
@@ -63,7 +63,7 @@ def stored_status(herder: HerderDriver, job: Job) -> tuple[JobState, str | None,
 
 def append_status(herder: HerderDriver, job: Job, state: JobState, worker: str, generation: int) -> None:
     """The herder reads another worker's status from the status log."""
-    line = status_line_of_job(job, Status(state=state, worker_id=WorkerId(worker), generation=Generation(generation)))
+    line = status_line_of_job(job, Status(state=state, worker_id=WorkerId(worker), generation=GenerationId(generation)))
     apply_line(herder, line)
 
 
@@ -139,7 +139,7 @@ def test_a_reader_ignores_a_late_reason(state: JobState) -> None:
     late = Status(
         state=JobState.UNASSIGNED,
         worker_id=WorkerId("leader"),
-        generation=Generation(6),
+        generation=GenerationId(6),
         trace="every worker is draining",
     )
     apply_line(herder, status_line_of_job(TASKS[1], late))

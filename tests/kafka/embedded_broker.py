@@ -13,7 +13,7 @@ import asyncio, os, sys, threading
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.groups.connect.settings import ConnectGroupSettings
 
 def end_with_parent():
@@ -21,7 +21,7 @@ def end_with_parent():
     os._exit(0)
 
 threading.Thread(target=end_with_parent, daemon=True).start()
-limits = Limits(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
+limits = ClassicGroupSettings(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
 settings = BrokerSettings(
     data_path=Path(sys.argv[1]),
     port=int(sys.argv[2]),

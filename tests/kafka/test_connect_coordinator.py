@@ -26,7 +26,7 @@ from coterie.groups.connect.messages import (
     MemberMetadata,
     PrepareAssignment,
 )
-from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
+from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
 from coterie.member.connect.messages import (
     DescribeRequest,
     DescribeResponse,
@@ -80,9 +80,11 @@ OK: Answer = lambda _: heartbeat_values(HeartbeatResponse(member_epoch=MemberEpo
 
 
 @asynccontextmanager
-async def connected(answer: Answer) -> AsyncIterator[tuple[ConnectServer, KafkaConnectCoordinator]]:
+async def connected(answer: Answer) -> AsyncIterator[tuple[ConnectServer, KafkaConnectCoordinatorClient]]:
     async with asyncio.timeout(DEADLINE_S), connect_server(answer) as server:
-        coordinator = KafkaConnectCoordinator([f"127.0.0.1:{server.port}"], client_id="tests", request_timeout_ms=5_000)
+        coordinator = KafkaConnectCoordinatorClient(
+            [f"127.0.0.1:{server.port}"], client_id="tests", request_timeout_ms=5_000
+        )
         yield server, coordinator
         await coordinator.close()
 

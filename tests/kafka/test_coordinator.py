@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -18,7 +18,7 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 
 DEADLINE_S = 40
@@ -26,14 +26,16 @@ NO_MEMBER_ID = MemberId("")
 
 
 @pytest.fixture
-async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoordinator]]:
+async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoordinatorClient]]:
     """A function that makes a member's connection to the coordinator; all are closed at the end."""
-    made: list[KafkaCoordinator] = []
+    made: list[KafkaCoordinatorClient] = []
 
-    def make() -> KafkaCoordinator:
+    def make() -> KafkaCoordinatorClient:
         # The first server does not exist: one reachable server is enough.
         servers = ["127.0.0.1:1", bootstrap]
-        made.append(KafkaCoordinator(servers, client_id="tests", request_timeout_ms=10_000, parked_timeout_ms=20_000))
+        made.append(
+            KafkaCoordinatorClient(servers, client_id="tests", request_timeout_ms=10_000, parked_timeout_ms=20_000)
+        )
         return made[-1]
 
     yield make
@@ -41,7 +43,7 @@ async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoor
         await coordinator.close()
 
 
-Make = Callable[[], KafkaCoordinator]
+Make = Callable[[], KafkaCoordinatorClient]
 _NOT_YET = (
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
@@ -49,7 +51,7 @@ _NOT_YET = (
 )
 
 
-async def ask(coordinator: KafkaCoordinator, request: Request) -> Response:
+async def ask(coordinator: KafkaCoordinatorClient, request: Request) -> Response:
     """Send a request as a member does: repeat it until the coordinator has started."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
@@ -75,13 +77,13 @@ def join(group: GroupId, member: MemberId, metadata: bytes = b"metadata") -> Joi
     )
 
 
-async def joined(coordinator: KafkaCoordinator, request: JoinRequest) -> JoinResponse:
+async def joined(coordinator: KafkaCoordinatorClient, request: JoinRequest) -> JoinResponse:
     response = await ask(coordinator, request)
     assert isinstance(response, JoinResponse)
     return response
 
 
-async def new_member(coordinator: KafkaCoordinator, group: GroupId) -> MemberId:
+async def new_member(coordinator: KafkaCoordinatorClient, group: GroupId) -> MemberId:
     response = await joined(coordinator, join(group, NO_MEMBER_ID))
     assert response.error is ErrorCode.member_id_required
     assert response.member_id
@@ -157,7 +159,7 @@ async def test_heartbeats_get_responses_while_a_join_is_parked(coordinator_of: M
         assert await waiting == SyncResponse(error=ErrorCode.none, assignment=b"follower's")
 
     # A stale generation is refused, and a member that leaves makes the other one rejoin.
-    stale = HeartbeatRequest(group_id=group, member_id=two.member_id, generation=Generation(1))
+    stale = HeartbeatRequest(group_id=group, member_id=two.member_id, generation=GenerationId(1))
     assert (await ask(second, stale)).error is ErrorCode.illegal_generation
     left = await ask(second, LeaveRequest(group_id=group, member_id=two.member_id))
     assert left.error is ErrorCode.none
@@ -181,7 +183,7 @@ async def test_a_member_without_a_protocol_in_common_is_refused(coordinator_of: 
 
 async def test_requests_of_an_unknown_member_are_refused(coordinator_of: Make) -> None:
     coordinator, group = coordinator_of(), fresh_group()
-    unknown = JoinResponse(error=ErrorCode.none, generation=Generation(3), member_id=MemberId("stranger"))
+    unknown = JoinResponse(error=ErrorCode.none, generation=GenerationId(3), member_id=MemberId("stranger"))
     # The sync first: while Kafka's coordinator is loading, it responds to every heartbeat without an error.
     assert (await ask(coordinator, sync(group, unknown))).error is ErrorCode.unknown_member_id
     assert (await ask(coordinator, heartbeat(group, unknown))).error is ErrorCode.unknown_member_id
@@ -222,7 +224,7 @@ async def test_a_join_does_not_wait_for_an_earlier_parked_join(coordinator_of: M
 
 
 async def test_the_error_without_a_reachable_broker_names_every_server() -> None:
-    coordinator = KafkaCoordinator(
+    coordinator = KafkaCoordinatorClient(
         ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, parked_timeout_ms=1_000
     )
     with pytest.raises(WorldError, match=r"127\.0\.0\.1:1: .*localhost:2: "):

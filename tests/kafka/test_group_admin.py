@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.kafka.group_admin import ClassicGroup, ClassicMember, GroupAdmin, ListedGroup
+from coterie.kafka.coordinator import KafkaCoordinatorClient
+from coterie.kafka.group_admin import ClassicGroupDescription, ClassicMemberDescription, GroupAdmin, ListedGroup
 from coterie.member.classic.messages import JoinRequest, JoinResponse, SyncRequest, SyncResponse
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
@@ -32,7 +32,9 @@ def group() -> GroupId:
 
 async def static_member(bootstrap: str, group: GroupId) -> MemberId:
     """A static member of the type of workers, which sends nothing more."""
-    coordinator = KafkaCoordinator([bootstrap], client_id="anna", request_timeout_ms=10_000, parked_timeout_ms=20_000)
+    coordinator = KafkaCoordinatorClient(
+        [bootstrap], client_id="anna", request_timeout_ms=10_000, parked_timeout_ms=20_000
+    )
     request = JoinRequest(
         group_id=group,
         member_id=MemberId(""),
@@ -68,17 +70,17 @@ async def test_a_classic_group_is_listed_described_and_loses_a_removed_member(
         await admin.list_groups()
     )
     described = await admin.describe_group(group)
-    assert isinstance(described, ClassicGroup)
+    assert isinstance(described, ClassicGroupDescription)
     assert (described.state, described.protocol_type, described.protocol) == ("Stable", "connect", "compatible")
     (member,) = described.members
-    assert member == ClassicMember(
+    assert member == ClassicMemberDescription(
         member_id=member_id, instance_id=PLACE, client_id="anna", client_host=member.client_host
     )
     with pytest.raises(WorldError, match=f"cannot remove member {member_id} of group {group}: .*UNKNOWN_MEMBER_ID"):
         await admin.remove_member(group, member_id, InstanceId("elsewhere"))
     await admin.remove_member(group, member_id, PLACE)
     emptied = await admin.describe_group(group)
-    assert isinstance(emptied, ClassicGroup)
+    assert isinstance(emptied, ClassicGroupDescription)
     assert (emptied.state, emptied.members) == ("Empty", ())
 
 

@@ -16,12 +16,12 @@ from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewTopicRecord
 from coterie.kafka.broker_access import check_broker_access
 from coterie.kafka.connection import HEARTBEAT, Address, BrokerAccessError, BrokerConnection
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.kafka.leader_log import transactional_id
 from coterie.kafka.topics import Topics
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.certificates import Authority
@@ -135,8 +135,8 @@ async def test_a_log_and_a_group_can_be_reached(secured: Secured, mechanism: str
         await topics.close()
 
 
-def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinator:
-    return KafkaCoordinator(
+def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinatorClient:
+    return KafkaCoordinatorClient(
         [secured.bootstrap],
         client_id="tests",
         request_timeout_ms=20_000,
@@ -145,7 +145,7 @@ def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinator:
     )
 
 
-async def _joined(coordinator: KafkaCoordinator, group: str) -> ErrorCode:
+async def _joined(coordinator: KafkaCoordinatorClient, group: str) -> ErrorCode:
     """The error code of a new member's join, after the coordinator has started."""
     while True:
         response = await coordinator.ask(
@@ -315,7 +315,7 @@ async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Auth
 @pytest.mark.kafka
 async def test_a_sasl_session_is_renewed_before_it_ends(secured_kafka: Secured) -> None:
     coordinator = _coordinator(secured_kafka, secured_kafka.by("SCRAM-SHA-256"))
-    heartbeat = HeartbeatRequest(group_id=GroupId("unused"), member_id=MemberId("m"), generation=Generation(1))
+    heartbeat = HeartbeatRequest(group_id=GroupId("unused"), member_id=MemberId("m"), generation=GenerationId(1))
     try:
         async with asyncio.timeout(DEADLINE_S):
             await _joined(coordinator, "unused")

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.wire.errors import ErrorCode
 from tests.worker.fleet import ORDERS, Fleet, Remote
@@ -32,7 +32,7 @@ async def view_of(remote: Remote) -> WorkerView | None:
     return view if isinstance(view, WorkerView) else None
 
 
-async def until_settled(remotes: list[Remote], tasks: int) -> Generation:
+async def until_settled(remotes: list[Remote], tasks: int) -> GenerationId:
     """Wait until all are in one generation and run ``tasks`` tasks in total."""
 
     async def is_so() -> bool:
@@ -130,12 +130,14 @@ async def test_of_two_workers_with_one_instance_id_the_former_ends_with_the_reas
 
 async def test_a_heartbeat_with_an_instance_id_shows_whether_the_group_has_that_instance(bootstrap: str) -> None:
     """The request that a member sends before its first join."""
-    coordinator = KafkaCoordinator([bootstrap], client_id="asks", request_timeout_ms=10_000, parked_timeout_ms=20_000)
+    coordinator = KafkaCoordinatorClient(
+        [bootstrap], client_id="asks", request_timeout_ms=10_000, parked_timeout_ms=20_000
+    )
     group = GroupId(f"group-{uuid.uuid4().hex[:8]}")
 
     async def answered() -> ErrorCode:
         question = HeartbeatRequest(
-            group_id=group, member_id=MemberId(""), instance_id=NAMES[0], generation=Generation(-1)
+            group_id=group, member_id=MemberId(""), instance_id=NAMES[0], generation=GenerationId(-1)
         )
         return (await coordinator.ask(question)).error
 

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.engine.lease import Lease
 from coterie.herder.seams import Membership
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.member.classic.machine import step
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
@@ -89,7 +89,7 @@ async def worker(
         rebalance_timeout_ms=20_000,
         heartbeat_interval_ms=200,
     )
-    coordinator = KafkaCoordinator(
+    coordinator = KafkaCoordinatorClient(
         [bootstrap], client_id=name, request_timeout_ms=session_timeout_ms // 3, parked_timeout_ms=20_000
     )
     membership = GroupMembership(step, Member(settings), coordinator)

@@ -168,9 +168,9 @@ def test_a_worker_that_lost_its_membership_triggers_only_one_rebalance() -> None
     stage.set_configured_jobs(parse_jobs("AC0"))
     stage.start_worker("W1")
     worker = stage.workers["W1"]
-    worker.eager_assigned_jobs, worker.stopped_jobs = NO_JOBS, parse_jobs("AC0")
+    worker.eager_assigned_jobs, worker.jobs_stopped_before_join = NO_JOBS, parse_jobs("AC0")
     worker.handle_lost_membership()
     stage.printed_lines.clear()
     stage.rejoin_worker("W1")
     assert stage.printed_lines.count("Rebalance is triggered") == 1
-    assert not worker.stopped_jobs
+    assert not worker.jobs_stopped_before_join

@@ -51,7 +51,7 @@ def short_limits(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 async def all_threads_returned(rig: Rig) -> None:
     blocking_source.go_on.set()
-    await rig.wait_until(lambda: rig.spark_runtime._calls.lost_count == 0)
+    await rig.wait_until(lambda: rig.spark_runtime._calls.lost_thread_count == 0)
 
 
 async def test_a_start_that_returns_after_it_was_abandoned_finds_its_fence_shut_and_reports_nothing(
@@ -63,7 +63,7 @@ async def test_a_start_that_returns_after_it_was_abandoned_finds_its_fence_shut_
     spec = TaskSpec(task=ConnectorTaskId(name, 0), connector_incarnation=incarnation, config=task_config)
     with pytest.raises(PluginTimeoutError, match=r"The plug-in of task late-start-0 has not returned from read"):
         await rig.runtime.start(spec)
-    assert rig.spark_runtime._calls.lost_count == 1
+    assert rig.spark_runtime._calls.lost_thread_count == 1
     assert not rig.spark_runtime._supervisor._runs
     await all_threads_returned(rig)
     assert rig.spark_runtime.held_checkpoint(spec.task) is None
@@ -100,7 +100,7 @@ async def test_a_stop_of_a_batch_that_blocks_ends_soon_after_its_grace(
     assert time.monotonic() - began_s < 20
     assert run.fence.is_closed
     assert not rig.spark_runtime._supervisor._runs
-    assert rig.spark_runtime._calls.lost_count == 1, "the thread that stops the batch waits for its end"
+    assert rig.spark_runtime._calls.lost_thread_count == 1, "the thread that stops the batch waits for its end"
     await all_threads_returned(rig)
     assert not (held.path / "commits" / "0").exists(), "the batch was committed after its task was stopped"
 

@@ -40,7 +40,7 @@ def test_calls_that_have_run_for_long_make_room_for_as_many_others_which_count_f
     assert ledger.mark_next_calls_running(COUNTED_AS_RUNNING_MAX_S - 0.01) == []
     assert ledger.mark_next_calls_running(COUNTED_AS_RUNNING_MAX_S) == calls[2:4]
     assert ledger.next_change_at_s(COUNTED_AS_RUNNING_MAX_S) == 1.5 * COUNTED_AS_RUNNING_MAX_S
-    assert ledger.lost_count == 0, "an old call is not lost before its time limit is over"
+    assert ledger.lost_thread_count == 0, "an old call is not lost before its time limit is over"
     for call in calls[:4]:
         assert ledger.remove_call(call)
     assert ledger.mark_next_calls_running(9) == calls[4:]
@@ -62,7 +62,7 @@ def test_calls_that_hang_delay_the_call_behind_them_by_a_bounded_time(
             now_s = next_second(ledger, now_s)
         ledger.shorten_time_limit(call, now_s)
         ledger.expire_calls(now_s)
-    assert ledger.lost_count == lost_before
+    assert ledger.lost_thread_count == lost_before
     began_s, ahead, good = now_s, [ledger.add(queue) for _ in range(hanging)], ledger.add(queue)
     while good not in (started := ledger.mark_next_calls_running(now_s)):
         assert len(started) <= concurrent_max
@@ -90,11 +90,11 @@ def test_a_call_is_lost_at_the_end_of_its_stage_and_no_longer_when_it_has_return
     assert expired.stage is not None
     assert (expired.stage.name, expired.has_stage_expired) == ("start", True)
     assert ledger.expire_calls(61) == [], "a call expires once"
-    assert (ledger.lost_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
+    assert (ledger.lost_thread_count, ledger.running_call_ids(), ledger.next_change_at_s(61)) == (1, [], None)
     assert not ledger.begin_stage(call, CallStage(name="next", began_at_s=61, deadline_s=99))
     ledger.end_stage(call, now_s=61, outer_ends_at_s=99)
     assert not ledger.remove_call(call), "the result of a lost call does not count"
-    assert ledger.lost_count == 0
+    assert ledger.lost_thread_count == 0
 
 
 def test_only_the_innermost_stage_has_a_time_limit_and_the_outer_one_begins_again() -> None:
@@ -144,7 +144,7 @@ def test_a_call_that_is_not_needed_gets_a_shorter_time_limit_and_never_a_longer_
     assert ledger.expire_calls(4.9) == []
     (expired,) = ledger.expire_calls(5)
     assert not expired.has_stage_expired
-    assert ledger.lost_count == (1 if is_running else 0), "only a call that runs has a thread to lose"
+    assert ledger.lost_thread_count == (1 if is_running else 0), "only a call that runs has a thread to lose"
     assert ledger.mark_next_calls_running(6) == []
 
 

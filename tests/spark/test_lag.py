@@ -129,7 +129,7 @@ async def test_a_source_that_does_not_return_its_offsets_delays_no_other_source_
         for _ in range(3):
             sources.reports.commit_changed_offsets(threading.Event())
         assert sorted(sources.asked) == ["good", "good", "good", "hangs"]
-        assert calls.lost_count == 1
+        assert calls.lost_thread_count == 1
         assert "The plug-in of task hangs-0 has not returned from group_offsets" in caplog.text
     finally:
         go_on.set()

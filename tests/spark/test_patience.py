@@ -23,8 +23,8 @@ from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
-from coterie.spark.task_timeouts import Outage, TaskTimeouts
+from coterie.spark.smt.transform_type import KeyOrValue, TransformType, make_transform_config_key
+from coterie.spark.task_timeouts import Outage, TaskTimeoutsAndRestarts
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import Fleet
 from tests.worker.simulated import until
@@ -32,7 +32,7 @@ from tests.worker.simulated import until
 
 def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | None]:
     """The pauses in milliseconds before attempts that all fail at once."""
-    patience = TaskTimeouts(
+    patience = TaskTimeoutsAndRestarts(
         retry_timeout_ms=timeout_ms,
         retry_delay_max_ms=delay_max_ms,
         batch_timeout_ms=None,
@@ -54,7 +54,7 @@ def test_pauses_double_from_300_ms_to_the_maximum_and_end_at_the_time_limit() ->
 
 
 def test_retry_keys_are_connects_and_the_default_batch_timeout_is_an_hour() -> None:
-    assert TaskTimeouts.of({}) == TaskTimeouts(
+    assert TaskTimeoutsAndRestarts.of({}) == TaskTimeoutsAndRestarts(
         retry_timeout_ms=0,
         retry_delay_max_ms=60_000,
         batch_timeout_ms=3_600_000,
@@ -67,7 +67,7 @@ def test_retry_keys_are_connects_and_the_default_batch_timeout_is_an_hour() -> N
         "errors.restart.max": "-1",
         "errors.restart.delay.max.ms": "8",
     }
-    assert TaskTimeouts.of(keys) == TaskTimeouts(
+    assert TaskTimeoutsAndRestarts.of(keys) == TaskTimeoutsAndRestarts(
         retry_timeout_ms=-1,
         retry_delay_max_ms=7,
         batch_timeout_ms=None,
@@ -82,7 +82,7 @@ def test_retry_keys_are_connects_and_the_default_batch_timeout_is_an_hour() -> N
     )
     for name, value in wrong:
         with pytest.raises(ConfigError, match=name):
-            TaskTimeouts.of({name: value})
+            TaskTimeoutsAndRestarts.of({name: value})
 
 
 def endless(pids: Path) -> TransformType:
@@ -95,7 +95,7 @@ def endless(pids: Path) -> TransformType:
             pass
         return row
 
-    def apply(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+    def apply(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
     return TransformType(
@@ -121,7 +121,7 @@ def pids(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     path = tmp_path / "pids"
     monkeypatch.setattr(
         "coterie.spark.transforms.TYPE_AND_SIDE_BY_NAME",
-        {**TYPE_AND_SIDE_BY_NAME, "Endless": (endless(path), RecordSide.VALUE)},
+        {**TYPE_AND_SIDE_BY_NAME, "Endless": (endless(path), KeyOrValue.VALUE)},
     )
     monkeypatch.setattr("coterie.spark.transforms.TRANSFORM_TYPE_VALIDATOR", lambda _: None)
     yield path

@@ -87,7 +87,7 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
     def starts() -> None:
         hangs_in_the_plugin()
         try:
-            with fence.allow_commit():
+            with fence.commit_unless_closed():
                 commits.append("too late")
         except FencedError as error:
             late_error.append(error)
@@ -106,12 +106,12 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
         await calls.call(ONE_AT_ONCE, "task c-0", starts, stage="start", on_abandon=shut_fence)
     assert messages == [str(raised.value)]
     assert counts_before_error == [1], "the lost thread must be reported before the error"
-    assert calls.lost_count == 1
+    assert calls.lost_thread_count == 1
     go_on.set()
     lost.wait_for(0)
     assert late_error, "the start has returned late and found its fence shut"
     assert commits == []
-    assert calls.lost_count == 0
+    assert calls.lost_thread_count == 0
     closed(calls)
 
 

@@ -1,13 +1,13 @@
 """Membership handovers from a process to its successor, with a value in every field."""
 
-from coterie.nouns.ids import ConfigOffset, Generation, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ConnectPlaceHandover, PlaceHandover
+from coterie.nouns.membership import ClassicPlaceHandover, ConnectPlaceHandover
 
 ODD = ConnectorName('or-der\\"s é')
-PLACE = PlaceHandover(
+PLACE = ClassicPlaceHandover(
     member_id=MemberId("worker-1-uuid"),
-    generation=Generation(7),
+    generation=GenerationId(7),
     protocol="sessioned",
     leader=MemberId("worker-0-uuid"),
     leader_url=WorkerUrl("http://there:8083/"),

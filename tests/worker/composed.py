@@ -29,7 +29,7 @@ from coterie.member.classic.messages import (
     Timer,
 )
 from coterie.member.classic.state import Member
-from coterie.member.seams import Coordinator, Step
+from coterie.member.seams import CoordinatorClient, Step
 from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import MembershipEvent, MembershipLost
 from coterie.rest.leader import open_http_client
@@ -66,9 +66,9 @@ class CapturedBytes:
 
 
 class CapturingCoordinator:
-    """`Coordinator` that forwards requests and records the bytes of the embedded protocol."""
+    """`CoordinatorClient` that forwards requests and records the bytes of the embedded protocol."""
 
-    def __init__(self, coordinator: Coordinator[Request, Response], captured: list[CapturedBytes]) -> None:
+    def __init__(self, coordinator: CoordinatorClient[Request, Response], captured: list[CapturedBytes]) -> None:
         self._coordinator = coordinator
         self._captured = captured
 
@@ -105,7 +105,7 @@ class RecordingMembership(GroupMembership[Member, Request, Response, Timer]):
         self,
         step: Step[Member, Request, Response, Timer],
         member: Member,
-        coordinator: Coordinator[Request, Response],
+        coordinator: CoordinatorClient[Request, Response],
         *,
         events: list[MembershipEvent],
     ) -> None:

@@ -13,7 +13,7 @@ from coterie.cli.assignors import assign_functions_by_name, read_offered_assigno
 from coterie.groups.connect.messages import GroupState
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
-from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
+from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
 from coterie.kafka.group_admin import GroupAdmin
 from coterie.member.connect.machine import step
 from coterie.member.connect.messages import Request, Response, Timer
@@ -36,7 +36,7 @@ SETTINGS = ConnectGroupSettings(assignment_interval_ms=0, initial_rebalance_dela
 class ConnectMembership(GroupMembership[Member, Request, Response, Timer]):
     """The membership that every worker of a connect group has; tells whether the worker has ordered it to leave."""
 
-    def __init__(self, settings: MemberSettings, coordinator: KafkaConnectCoordinator) -> None:
+    def __init__(self, settings: MemberSettings, coordinator: KafkaConnectCoordinatorClient) -> None:
         super().__init__(step, Member(settings, None), coordinator)
         self.id = settings.member_id
         self.left = False
@@ -76,7 +76,7 @@ class ConnectCluster(Cluster):
             config_topic_id=bytes(16),
             allowed_response_hold_ms=HOLD_MS,
         )
-        coordinator = KafkaConnectCoordinator([self._bootstrap], client_id="worker", request_timeout_ms=10_000)
+        coordinator = KafkaConnectCoordinatorClient([self._bootstrap], client_id="worker", request_timeout_ms=10_000)
         return ConnectMembership(settings, coordinator)
 
     def assignors(self, policy: RebalancePolicy) -> Mapping[str, Assign]:

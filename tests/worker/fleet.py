@@ -16,8 +16,8 @@ from coterie.herder.requests.reads import ConnectorStatus, DescribeStatus
 from coterie.herder.requests.writes import PutConnector, WrittenConnector
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.state import HerderSettings
-from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.kafka.group_admin import GroupAdmin
 from coterie.kafka.leader_log import transactional_id
 from coterie.kafka.topics import Topics
@@ -265,7 +265,7 @@ class Fleet:
 
 
 def _classic_membership(member: MemberSettings, servers: Sequence[str]) -> Membership:
-    coordinator = KafkaCoordinator(
+    coordinator = KafkaCoordinatorClient(
         servers,
         client_id=member.url,
         request_timeout_ms=SESSION_MS // 3,
@@ -287,5 +287,5 @@ def _connect_membership(
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         config_topic_id=config_topic_id,
     )
-    coordinator = KafkaConnectCoordinator(servers, client_id=member.url, request_timeout_ms=SESSION_MS // 3)
+    coordinator = KafkaConnectCoordinatorClient(servers, client_id=member.url, request_timeout_ms=SESSION_MS // 3)
     return GroupMembership(connect_step, connect.Member(settings, None), coordinator)

@@ -41,7 +41,7 @@ from coterie.herder.state import HerderSettings
 from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetChange, OffsetsRefusedError
 from coterie.nouns.errors import UnreachableError, WorldError, WriterFencedError
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.logger_levels import LoggerLevel, is_same_or_descendant
 from coterie.nouns.member_state import MemberState
@@ -412,7 +412,7 @@ class SimulatedGroup:
 
     def __init__(self) -> None:
         self.members: dict[MemberId, SimulatedMembership] = {}
-        self.generation = Generation(0)
+        self.generation = GenerationId(0)
         self.rounds = 0
         self.protocol = ConnectProtocol.STATIC
         """The protocol that the last rebalance selected."""
@@ -436,7 +436,7 @@ class SimulatedGroup:
         if not self.gathers or not self.members or any(member.releases for member in self.members.values()):
             return
         self.gathers = False
-        self.generation = Generation(self.generation + 1)
+        self.generation = GenerationId(self.generation + 1)
         self.rounds += 1
         self.protocol = min(member.offers for member in self.members.values())
         for member in self.members.values():
@@ -486,7 +486,7 @@ class SimulatedMembership:
             self.releases = True
             self.emit(StopAllBeforeJoin())
 
-    def receive(self, generation: Generation, assignment: WorkerAssignment) -> None:
+    def receive(self, generation: GenerationId, assignment: WorkerAssignment) -> None:
         protocol = self._group.protocol
         _, received = decode_assignment(encode_assignment(protocol, assignment))
         self._handed = received.assigned - self._owned

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from coterie.broker.apis.connect_groups.response_values import heartbeat_values
-from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
+from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
 from coterie.member.connect.machine import step
 from coterie.member.connect.messages import Request, Response, Timer
 from coterie.member.connect.state import Member, MemberSettings
@@ -42,7 +42,9 @@ async def member_of(server: ConnectServer) -> AsyncIterator[Membership]:
     settings = MemberSettings(
         group_id=GroupId("fleet"), member_id=ME, url=WorkerUrl("http://me"), server_assignor="cooperative"
     )
-    coordinator = KafkaConnectCoordinator([f"127.0.0.1:{server.port}"], client_id="tests", request_timeout_ms=5_000)
+    coordinator = KafkaConnectCoordinatorClient(
+        [f"127.0.0.1:{server.port}"], client_id="tests", request_timeout_ms=5_000
+    )
     membership: Membership = GroupMembership(step, Member(settings), coordinator)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.jobs import ConnectorName
 from coterie.wire.connect import ConnectProtocol
 from tests.worker.fleet import ORDERS, SESSION_MS, Fleet, Link
@@ -22,7 +22,7 @@ SLOW = pytest.mark.parametrize("protocol", [ConnectProtocol.EAGER, ConnectProtoc
 
 @pytest.fixture
 async def fleet(tmp_path: Path, protocol: ConnectProtocol) -> AsyncIterator[Fleet]:
-    settings = BrokerSettings(data_path=tmp_path, group_limits=Limits(initial_rebalance_delay_ms=300))
+    settings = BrokerSettings(data_path=tmp_path, group_limits=ClassicGroupSettings(initial_rebalance_delay_ms=300))
     async with running_broker(settings) as broker, AsyncExitStack() as stack:
         fleet = Fleet(f"127.0.0.1:{broker.port}", stack, protocol=protocol)
         yield fleet
@@ -51,7 +51,7 @@ async def test_a_worker_continues_the_tasks_of_a_worker_that_left(fleet: Fleet) 
 async def test_a_short_broker_restart_stops_no_task_and_loses_no_record(
     tmp_path: Path, protocol: ConnectProtocol
 ) -> None:
-    limits = Limits(initial_rebalance_delay_ms=300)
+    limits = ClassicGroupSettings(initial_rebalance_delay_ms=300)
     async with AsyncExitStack() as stack:
         async with running_broker(BrokerSettings(data_path=tmp_path, group_limits=limits)) as broker:
             fleet = Fleet(f"127.0.0.1:{broker.port}", stack, protocol=protocol)

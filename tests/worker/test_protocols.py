@@ -13,9 +13,9 @@ import pytest
 
 from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.herder.requests.views import DescribeWorker, WorkerView
-from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.coordinator import KafkaCoordinatorClient
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
 from coterie.member.classic.state import PARKED_TIMEOUT_MARGIN_MS
 from coterie.nouns.ids import MemberId
@@ -32,7 +32,7 @@ TASKS = 4
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    settings = BrokerSettings(data_path=tmp_path, group_limits=Limits(initial_rebalance_delay_ms=100))
+    settings = BrokerSettings(data_path=tmp_path, group_limits=ClassicGroupSettings(initial_rebalance_delay_ms=100))
     async with running_broker(settings) as broker, AsyncExitStack() as stack:
         fleet = Fleet(f"127.0.0.1:{broker.port}", stack)
         fleet.delay_ms = 300
@@ -109,7 +109,7 @@ async def test_a_member_with_undecodable_metadata_gets_no_assignment_and_the_oth
     await fleet.create(ORDERS, TASKS)
     await until_all_run([one], STATIC)
     before = fleet.starts()
-    stranger = KafkaCoordinator(
+    stranger = KafkaCoordinatorClient(
         [fleet.bootstrap],
         client_id="stranger",
         request_timeout_ms=SESSION_MS // 3,

@@ -15,7 +15,7 @@ from coterie.broker.server import running_broker
 from coterie.broker.settings import BrokerSettings
 from coterie.cli import listeners
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.kafka.connect_coordinator import KafkaConnectCoordinator
+from coterie.kafka.connect_coordinator import KafkaConnectCoordinatorClient
 from coterie.member.connect.messages import HeartbeatRequest
 from coterie.nouns.connect_groups import LEAVE
 from coterie.nouns.ids import GroupEpoch, GroupId, MemberId
@@ -169,7 +169,7 @@ async def test_a_worker_that_the_coordinator_does_not_know_stops_all_jobs_and_re
 
 async def put_out(port: int, member: MemberId) -> None:
     """Let the member leave the group without its knowledge: a request of another client does it in its name."""
-    coordinator = KafkaConnectCoordinator([f"127.0.0.1:{port}"], client_id="another", request_timeout_ms=10_000)
+    coordinator = KafkaConnectCoordinatorClient([f"127.0.0.1:{port}"], client_id="another", request_timeout_ms=10_000)
     try:
         await coordinator.ask(
             HeartbeatRequest(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from coterie.assignors.members import MemberSpec
 from coterie.assignors.moves import RevocationReason
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 
 
@@ -57,7 +57,7 @@ class AssignorState:
     A leader that has computed no round since it joined the group starts with the default values.
     """
 
-    generation: Generation = Generation(-1)
+    generation: GenerationId = GenerationId(-1)
     """The generation of the last round that this leader computed; -1 before the first."""
     outcome_by_member: Mapping[MemberId, MemberOutcome] = field(default_factory=dict)
     """The result of the round of ``generation`` for each member."""
@@ -80,8 +80,8 @@ def usable_state(
     state: AssignorState,
     members: Mapping[MemberId, MemberSpec],
     *,
-    generation: Generation,
-    last_completed_generation: Generation,
+    generation: GenerationId,
+    last_completed_generation: GenerationId,
 ) -> AssignorState:
     """Return the part of ``state`` that still applies to the group, with every static member under its present id.
 

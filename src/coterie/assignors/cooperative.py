@@ -50,7 +50,7 @@ from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason, Revocations, count_revoked_jobs, limit_revocations
 from coterie.assignors.target import fewest_moves_bound
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 IMMEDIATE_ROUND_DELAY_MS = 1
@@ -108,8 +108,8 @@ def assign(
     *,
     configured: Jobs,
     members: Mapping[MemberId, MemberSpec],
-    generation: Generation,
-    last_completed_generation: Generation,
+    generation: GenerationId,
+    last_completed_generation: GenerationId,
     now_ms: int,
     policy: RebalancePolicy,
     received_delay_ms: int = 0,

@@ -15,7 +15,7 @@ from coterie.assignors.assignor_state import AssignorState, Deferral, MemberOutc
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 
 
@@ -172,7 +172,7 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
         changed_snapshot = apply_change(changed_snapshot, change)
     members = changed_snapshot.members
     state = AssignorState(
-        generation=Generation(0),
+        generation=GenerationId(0),
         outcome_by_member={
             member: MemberOutcome(kept=spec.owned, is_draining=spec.is_draining, instance_id=spec.instance_id)
             for member, spec in snapshot.members.items()
@@ -200,8 +200,8 @@ def compute_plan(snapshot: GroupSnapshot, changes: Sequence[GroupChange]) -> Pla
             state,
             configured=changed_snapshot.configured_jobs,
             members=members,
-            generation=Generation(rounds + 1),
-            last_completed_generation=Generation(rounds),
+            generation=GenerationId(rounds + 1),
+            last_completed_generation=GenerationId(rounds),
             now_ms=now_ms,
             policy=changed_snapshot.policy,
             received_delay_ms=received_delay_ms,

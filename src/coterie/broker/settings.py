@@ -6,9 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from coterie.config import defaults
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.groups.connect.settings import ConnectGroupSettings
-from coterie.groups.transaction_messages import TransactionLimits
+from coterie.groups.transaction_messages import TransactionSettings
 
 
 class SecurityProtocol(StrEnum):
@@ -138,7 +138,7 @@ class BrokerSettings:
     """A connection is closed when its peer reads nothing of a response for this time: the unread bytes occupy its
     principal's budget, for which other connections may wait."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
-    group_limits: Limits = field(default_factory=Limits)
+    group_limits: ClassicGroupSettings = field(default_factory=ClassicGroupSettings)
     """Limits of groups: initial rebalance delay, session timeouts, sizes, numbers and retention of offsets."""
     group_protocols: frozenset[GroupProtocol] = frozenset(GroupProtocol)
     """``group.coordinator.rebalance.protocols``: the protocols of the groups that the broker serves. Classic groups are
@@ -151,7 +151,7 @@ class BrokerSettings:
     connect_assignors: tuple[str, ...] | None = None
     """``group.connect.assignors``: the names of the assignors that compute target assignments in the broker; None: all
     that the broker was given."""
-    transactions: TransactionLimits = field(default_factory=TransactionLimits)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
     """Timeouts of transactions, and when the state of idle producers and transactional ids expires."""
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     stats_path: Path | None = None

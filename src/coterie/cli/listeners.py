@@ -76,14 +76,14 @@ def _create_listener(listener_class: Any) -> WorkerRebalanceListener:
 class _Call:
     """One call of a plug-in, for the thread and for log messages."""
 
-    plugin_text: str
+    plugin_kind_and_name: str
     """The kind and the name of the plug-in, such as "listener audit"."""
     method_name: str
     function: Callable[[], object]
     """Calls the method, with its arguments."""
 
     def __str__(self) -> str:
-        return f"{self.method_name} of {self.plugin_text}"
+        return f"{self.method_name} of {self.plugin_kind_and_name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,22 +211,26 @@ class ListenerThread:
         if isinstance(news, JobsAssigned):
             for name, assignor in self._assignor_by_name.items():
                 function = partial(self._notify_assignor, name, assignor, news.assignment)
-                yield _Call(plugin_text=f"assignor {name}", method_name="on_assignment", function=function)
+                yield _Call(plugin_kind_and_name=f"assignor {name}", method_name="on_assignment", function=function)
         for one in self._listeners:
             plugin, listener = f"listener {one.name}", one.listener
             match news:
                 case JobsAssigned(jobs=jobs, assignment_epoch=epoch):
                     yield _Call(
-                        plugin_text=plugin,
+                        plugin_kind_and_name=plugin,
                         method_name="on_assigned",
                         function=partial(listener.on_assigned, jobs, epoch),
                     )
                 case JobsRevoked(jobs=jobs):
                     yield _Call(
-                        plugin_text=plugin, method_name="on_revoked", function=partial(listener.on_revoked, jobs)
+                        plugin_kind_and_name=plugin,
+                        method_name="on_revoked",
+                        function=partial(listener.on_revoked, jobs),
                     )
                 case JobsLost(jobs=jobs):
-                    yield _Call(plugin_text=plugin, method_name="on_lost", function=partial(listener.on_lost, jobs))
+                    yield _Call(
+                        plugin_kind_and_name=plugin, method_name="on_lost", function=partial(listener.on_lost, jobs)
+                    )
 
     def _notify_assignor(self, name: str, assignor: ConnectAssignor, assignment: TargetOfMember) -> None:
         """Call the assignor's `on_assignment`, then ``after_assignment``. A separate function, so that an assignor

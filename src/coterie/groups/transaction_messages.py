@@ -30,7 +30,7 @@ NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionLimits:
+class TransactionSettings:
     """The settings of transactions; the defaults are Kafka's."""
 
     timeout_max_ms: int = 900_000
@@ -67,7 +67,7 @@ class InitProducerId:
     transaction_timeout_ms: int
     """The transaction timeout that the producer requests."""
     transaction_timeout_max_ms: int
-    """`TransactionLimits.timeout_max_ms`: a longer timeout is refused."""
+    """`TransactionSettings.timeout_max_ms`: a longer timeout is refused."""
     expected_producer: ProducerIdAndEpoch | None
     """The producer id and epoch that the producer had until now (KIP-360); None: the producer has just started."""
     fresh_producer_id: int

@@ -31,7 +31,7 @@ from coterie.groups.transaction_messages import (
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
-class Transaction:
+class TransactionalIdState:
     """The state of one transactional id. ``last_record`` is None until its first producer has requested a producer
     id."""
 
@@ -39,14 +39,14 @@ class Transaction:
         self.last_record = last_record
 
 
-def apply(transaction: Transaction, record: Record) -> None:
+def apply(transaction: TransactionalIdState, record: Record) -> None:
     """Change the state according to ``record``. No other function changes the state, neither live nor at replay.
     Markers change nothing here: they belong to the partitions."""
     if isinstance(record, TransactionWritten):
         transaction.last_record = record
 
 
-def check_invariants(transaction: Transaction) -> None:
+def check_invariants(transaction: TransactionalIdState) -> None:
     """Assert the invariants. Called after each step."""
     written = transaction.last_record
     if written is not None:
@@ -56,7 +56,7 @@ def check_invariants(transaction: Transaction) -> None:
         assert 0 <= written.producer.epoch <= EPOCH_MAX, "an epoch is left for the markers that fence the producer"
 
 
-def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Record, Effect]:
+def step(transaction: TransactionalIdState, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     """Process one event: change the state and return the records and effects. The caller writes the records atomically
     and performs the effects once they are durable.
 
@@ -85,7 +85,7 @@ def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Recor
 class _Turn:
     """The working set of one step: the state, the time, and the records and effects of the step so far."""
 
-    def __init__(self, transaction: Transaction, now_ms: int) -> None:
+    def __init__(self, transaction: TransactionalIdState, now_ms: int) -> None:
         self.transaction = transaction
         self.now_ms = now_ms
         self.records: list[Record] = []
@@ -255,7 +255,7 @@ def deadline_ms(written: TransactionWritten) -> int | None:
 # -- guards -----------------------------------------------------------------------------------------------------------
 
 
-def check_producer(transaction: Transaction, producer: ProducerIdAndEpoch) -> TransactionWritten:
+def check_producer(transaction: TransactionalIdState, producer: ProducerIdAndEpoch) -> TransactionWritten:
     """The state of the transactional id, if ``producer`` is its present producer.
 
     :raises KafkaRefusal: INVALID_PRODUCER_ID_MAPPING, when the transactional id has another producer id or none yet;

@@ -13,7 +13,7 @@ from coterie.assignors.assignor_state import Deferral
 from coterie.assignors.claims import Eligibility
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
-from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import AssignmentChange, AssignmentsRequested, MemberReport
 
@@ -36,7 +36,7 @@ class RoundSnapshot:
     """The result of the last round that this worker computed as its group's leader, with the metadata that the members
     sent."""
 
-    generation: Generation
+    generation: GenerationId
     protocol: str
     """The group's protocol, as a value of ``connect.protocol``."""
     leader: MemberId
@@ -56,7 +56,7 @@ def snapshot_round(
     views: Mapping[MemberId, MemberSpec],
     assignments: Mapping[MemberId, AssignmentChange],
     *,
-    generation: Generation,
+    generation: GenerationId,
     protocol: str,
     eligibility: Eligibility,
     configured: Jobs,

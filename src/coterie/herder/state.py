@@ -36,11 +36,11 @@ from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, LogPosition
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
+    ClassicPlaceHandover,
     ConnectPlaceHandover,
     GroupProtocolName,
     Handover,
     LeaseRenewed,
-    PlaceHandover,
     SetWorkerState,
 )
 from coterie.nouns.states import JobState, TargetState
@@ -468,7 +468,7 @@ class Place:
         if handover is not None:
             self.phase = RoundCompleted()
             self.member_id = handover.member_id
-            self.epoch = handover.generation if isinstance(handover, PlaceHandover) else handover.member_epoch
+            self.epoch = handover.generation if isinstance(handover, ClassicPlaceHandover) else handover.member_epoch
             self.leader, self.leader_url = handover.leader, handover.leader_url
             self.assigned, self.assignment_offset = handover.jobs, handover.config_offset
 
@@ -535,7 +535,7 @@ class Herder:
         self.statuses = StatusState()
         # Soft state.
         self.place = Place(handover)
-        self.rounds = Rounds(handover if isinstance(handover, PlaceHandover) else None)
+        self.rounds = Rounds(handover if isinstance(handover, ClassicPlaceHandover) else None)
         self.leader_state = LeaderState()
         self.targets = Targets(handover if isinstance(handover, ConnectPlaceHandover) else None)
         self.leader_log = LeaderLogAccess()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coterie.engine.log import NewTopicRecord, TopicRecord
 from coterie.herder.config_records import encode_json
-from coterie.nouns.ids import Generation, WorkerId
+from coterie.nouns.ids import GenerationId, WorkerId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import JobState
 
@@ -17,7 +17,7 @@ class Status:
 
     state: JobState
     worker_id: WorkerId
-    generation: Generation
+    generation: GenerationId
     """The group's generation when the status was written; in a connect group, the member epoch of the writer."""
     trace: str | None = field(default=None, repr=False)
     """The error of a job, or the reason for its state. Left out of ``repr``, because it may quote a config."""
@@ -111,7 +111,7 @@ def parse_status(value: bytes) -> Status | None:
         return Status(
             state=JobState(state),
             worker_id=WorkerId(worker_id),
-            generation=Generation(generation),
+            generation=GenerationId(generation),
             trace=trace if isinstance(trace, str) else None,
             version=version if isinstance(version, str) else None,
         )

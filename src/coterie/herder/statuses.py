@@ -7,7 +7,7 @@ from coterie.herder import active_topics, place
 from coterie.herder.messages import AppendStatuses, SetTimer, StatusAppendEnded, WriteLogMessage
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, status_line_of_job
-from coterie.nouns.ids import Generation
+from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import JobState
 from coterie.nouns.text import without_lone_surrogates
@@ -35,7 +35,7 @@ def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = Non
     status = Status(
         state=state,
         worker_id=herder.settings.worker_id,
-        generation=Generation(herder.place.epoch),
+        generation=GenerationId(herder.place.epoch),
         trace=trace,
         version=herder.settings.plugin_version,
     )
@@ -100,7 +100,7 @@ def report_unassigned_jobs(turn: Turn, reason_by_job: Mapping[Job, str]) -> None
         status = Status(
             state=JobState.UNASSIGNED,
             worker_id=herder.settings.worker_id,  # The worker that writes the status, as in Connect.
-            generation=Generation(herder.place.epoch),
+            generation=GenerationId(herder.place.epoch),
             trace=reason,
         )
         known = on_its_way.get(job, herder.statuses.get(job))

@@ -17,7 +17,7 @@ from coterie.herder.work import (
     Stopping,
     TaskRun,
 )
-from coterie.nouns.ids import Generation
+from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import ConnectorTaskId
 
 
@@ -34,7 +34,7 @@ def worker_view(herder: Herder) -> WorkerView:
         restarting=herder.lifecycle.is_relaunching,
         protocol=protocol.protocol_name(herder),
         member_id=herder.place.member_id,
-        generation=Generation(herder.place.epoch),
+        generation=GenerationId(herder.place.epoch),
         settled=herder.place.is_settled,
         leader=herder.place.leader,
         leader_url=herder.place.leader_url,

@@ -53,9 +53,9 @@ from coterie.wire.kio_entities import Values
 _MOVED = frozenset(int(error) for error in MOVED)
 
 
-class KafkaConnectCoordinator:
+class KafkaConnectCoordinatorClient:
     """Sends a member's requests to the coordinator of its connect group over TCP (the seam
-    `member.seams.Coordinator`). Sends each request once: the member decides whether and when to retry."""
+    `member.seams.CoordinatorClient`). Sends each request once: the member decides whether and when to retry."""
 
     def __init__(
         self,

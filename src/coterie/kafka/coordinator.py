@@ -40,14 +40,14 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
 
-class KafkaCoordinator:
-    """Sends a member's requests to its group's coordinator over TCP (the seam `member.seams.Coordinator`). Sends each
-    request once: the member decides whether and when to retry."""
+class KafkaCoordinatorClient:
+    """Sends a member's requests to its group's coordinator over TCP (the seam `member.seams.CoordinatorClient`). Sends
+    each request once: the member decides whether and when to retry."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ def _to_join_response(answer: Any) -> JoinResponse:
     }
     return JoinResponse(
         error=answer.error_code,
-        generation=Generation(answer.generation_id),
+        generation=GenerationId(answer.generation_id),
         protocol=answer.protocol_name or "",
         leader=MemberId(answer.leader),
         member_id=MemberId(answer.member_id),

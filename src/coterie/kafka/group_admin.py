@@ -58,7 +58,7 @@ class ListedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicMember:
+class ClassicMemberDescription:
     """One member of a classic group."""
 
     member_id: MemberId
@@ -68,14 +68,14 @@ class ClassicMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicGroup:
+class ClassicGroupDescription:
     """A classic group, as a DescribeGroups response describes it."""
 
     state: str
     protocol_type: str
     protocol: str
     """The selected protocol; empty during a rebalance."""
-    members: tuple[ClassicMember, ...]
+    members: tuple[ClassicMemberDescription, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class GroupAdmin:
             groups += map(_to_listed_group, response.groups)
         return sorted(groups, key=lambda group: group.group_id)
 
-    async def describe_group(self, group_id: GroupId) -> GroupDescription | ClassicGroup | None:
+    async def describe_group(self, group_id: GroupId) -> GroupDescription | ClassicGroupDescription | None:
         """The connect group or classic group ``group_id``; None if there is no such group.
 
         :raises WorldError: when the group's coordinator cannot be found, does not respond or refuses the request.
@@ -218,7 +218,7 @@ class GroupAdmin:
             case error_code:
                 raise _make_refusal_error(f"describe group {group_id}", error_code, response.message)
 
-    async def _describe_classic_group(self, group_id: GroupId) -> ClassicGroup | None:
+    async def _describe_classic_group(self, group_id: GroupId) -> ClassicGroupDescription | None:
         """The classic group ``group_id``; None if there is none.
 
         :raises WorldError: as :meth:`describe_group`.
@@ -234,12 +234,12 @@ class GroupAdmin:
             raise _make_refusal_error(f"describe group {group_id}", group.error_code)
         if group.group_state == _DEAD:
             return None
-        return ClassicGroup(
+        return ClassicGroupDescription(
             state=group.group_state,
             protocol_type=group.protocol_type,
             protocol=group.protocol_data,
             members=tuple(
-                ClassicMember(
+                ClassicMemberDescription(
                     member_id=MemberId(one.member_id),
                     instance_id=None if one.group_instance_id is None else InstanceId(one.group_instance_id),
                     client_id=one.client_id,

@@ -20,7 +20,7 @@ class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
     ) -> Output[None, Effect[RequestT, TimerT]]: ...
 
 
-class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
+class CoordinatorClient(Protocol[RequestT_contra, ResponseT_co]):
     """The client of the group's coordinator: sends requests to it (over TCP, or simulated)."""
 
     async def ask(self, request: RequestT_contra, /) -> ResponseT_co:

@@ -9,7 +9,7 @@ MemberId = NewType("MemberId", str)
 none yet; in a connect group the worker creates it."""
 InstanceId = NewType("InstanceId", str)
 """``group.instance.id``: identifies a static member across restarts (KIP-345)."""
-Generation = NewType("Generation", int)
+GenerationId = NewType("GenerationId", int)
 """Number of a classic group's membership; it increases with each rebalance. -1 in requests of a worker without a
 generation."""
 GroupEpoch = NewType("GroupEpoch", int)

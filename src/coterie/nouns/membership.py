@@ -13,7 +13,7 @@ from typing import TypeAlias
 from coterie.nouns.group_description import GroupDescription
 from coterie.nouns.ids import (
     ConfigOffset,
-    Generation,
+    GenerationId,
     GroupEpoch,
     InstanceId,
     LeaderEpoch,
@@ -234,7 +234,7 @@ class UpdateAssignor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceHandover:
+class ClassicPlaceHandover:
     """The membership of a classic group that a worker's process passes to the next process when it re-executes itself.
 
     The next process continues as the same member of the group, if its first heartbeat arrives within the session
@@ -242,7 +242,7 @@ class PlaceHandover:
     """
 
     member_id: MemberId
-    generation: Generation
+    generation: GenerationId
     protocol: str
     """The protocol that the group uses, as a value of ``connect.protocol``."""
     leader: MemberId
@@ -291,7 +291,7 @@ class ConnectPlaceHandover:
     """The assignor's message to this worker."""
 
 
-Handover: TypeAlias = PlaceHandover | ConnectPlaceHandover
+Handover: TypeAlias = ClassicPlaceHandover | ConnectPlaceHandover
 """The membership that a worker's process passes to the next process, of either group protocol."""
 
 

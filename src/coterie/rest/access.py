@@ -82,7 +82,7 @@ class AccessGate:
             media_types.check_accept_header(request, endpoint.response_media_type)
             await self._check_access(request, endpoint)
             return await handler(request)
-        entry = audit.Entry.from_request(request, endpoint)
+        entry = audit.AuditLine.from_request(request, endpoint)
         try:
             # As in Connect, before the log-in.
             media_types.check_content_type(request, reads_body=endpoint.request_body_type is not None)
@@ -94,7 +94,7 @@ class AccessGate:
             entry.write(request, error_response(request, error))
             raise
         entry.write(request, response)
-        return audit.set_audited_header(request, response)
+        return audit.set_or_remove_audited_header(request, response)
 
     async def _check_access(self, request: Request, endpoint: Endpoint) -> None:
         """Check that the request may be served, and keep its caller in the request's context. If the rules require no

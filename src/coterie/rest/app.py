@@ -13,10 +13,10 @@ from coterie.rest import audit, problems
 from coterie.rest.access import AccessGate, AccessRules
 from coterie.rest.cross_origin import ResponseHeadersMiddleware
 from coterie.rest.endpoints import ENDPOINTS, Endpoint
-from coterie.rest.herder_requests import HerderRequests
-from coterie.rest.resources.connectors import ConnectorsResource
-from coterie.rest.resources.group import GroupResource
-from coterie.rest.resources.internal import InternalResource
+from coterie.rest.herder_requests import HerderClient
+from coterie.rest.resources.connectors import ConnectorConfigsResource
+from coterie.rest.resources.group import GroupAndWorkersResource
+from coterie.rest.resources.internal import WorkerRequestsResource
 from coterie.rest.resources.loggers import LoggersResource
 from coterie.rest.resources.metrics import MetricsResource
 from coterie.rest.resources.offsets import OffsetsResource
@@ -46,11 +46,11 @@ def create_app(
     ``endpoints``: the endpoints that it serves.
     """
     access = access or AccessRules()
-    herder = HerderRequests(worker, http_client)
+    herder = HerderClient(worker, http_client)
     resources = [
         ServerResource(worker, cluster_id=cluster_id, endpoints=endpoints).handlers(),
         MetricsResource(herder, group_id=group_id).handlers(),
-        ConnectorsResource(herder).handlers(),
+        ConnectorConfigsResource(herder).handlers(),
         StatusesResource(herder).handlers(),
         TopicsResource(herder).handlers(),
         TargetStatesResource(herder).handlers(),
@@ -58,8 +58,8 @@ def create_app(
         PluginsResource(herder).handlers(),
         OffsetsResource(herder).handlers(),
         LoggersResource(herder).handlers(),
-        InternalResource(herder).handlers(),
-        GroupResource(herder).handlers(),
+        WorkerRequestsResource(herder).handlers(),
+        GroupAndWorkersResource(herder).handlers(),
     ]
     operations = {endpoint.operation for endpoint in endpoints}
     served = [{operation: handlers[operation] for operation in handlers.keys() & operations} for handlers in resources]
@@ -74,4 +74,4 @@ def create_app(
 
 def _error_response(request: Request, error: Exception) -> Response:
     """The response for an exception that a handler has raised."""
-    return audit.set_audited_header(request, problems.error_response(request, error))
+    return audit.set_or_remove_audited_header(request, problems.error_response(request, error))

@@ -47,7 +47,7 @@ _FIELDS_BY_OPERATION = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry:
+class AuditLine:
     """The audit line of one request."""
 
     operation: Operation
@@ -112,7 +112,7 @@ class Entry:
         return {"after": self.requested}
 
 
-def set_audited_header(request: Request, response: Response) -> Response:
+def set_or_remove_audited_header(request: Request, response: Response) -> Response:
     """Return ``response``: with :data:`AUDITED_HEADER` if another worker has forwarded ``request`` and the audit log
     contains the line of the request, otherwise without this header. Every response must pass this function: ``access``
     calls it for the responses of handlers, ``app`` for those to exceptions."""

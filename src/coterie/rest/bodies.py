@@ -222,7 +222,7 @@ class _NumberText(str):
     __slots__ = ()
 
 
-def _with_numbers(parsed: object) -> object:
+def _with_parsed_numbers(parsed: object) -> object:
     """``parsed`` with a number in place of each :class:`_NumberText`.
 
     :raises ValueError: when a number is too large.
@@ -235,9 +235,9 @@ def _with_numbers(parsed: object) -> object:
                     return number
             raise ValueError(f"the number {parsed:.50} is too large")
         case list():
-            return [_with_numbers(item) for item in parsed]
+            return [_with_parsed_numbers(item) for item in parsed]
         case dict():
-            return {key: _with_numbers(value) for key, value in parsed.items()}
+            return {key: _with_parsed_numbers(value) for key, value in parsed.items()}
         case _:
             return parsed
 
@@ -268,7 +268,7 @@ def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
     if not parsed and (parsed is None or isinstance(parsed, list)):
         raise BadRequestError("Partitions / offsets need to be provided for an alter offsets request")
     try:
-        parsed = _with_numbers(parsed)
+        parsed = _with_parsed_numbers(parsed)
     except ValueError as error:
         raise UnreadableBodyError(f'Cannot read "{name}": {error}') from None
     except RecursionError:

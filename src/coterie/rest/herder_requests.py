@@ -24,7 +24,7 @@ CONNECTORS_PER_PIECE = 50
 """The number of connectors that are described before the event loop runs other callbacks."""
 
 
-class HerderRequests:
+class HerderClient:
     """Sends the requests of clients to the herder of one worker, and forwards them to other workers with its HTTP
     client."""
 

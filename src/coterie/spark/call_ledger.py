@@ -122,7 +122,7 @@ class CallLedger:
         self._calls_added = 0
 
     @property
-    def lost_count(self) -> int:
+    def lost_thread_count(self) -> int:
         """Number of lost calls: the number of threads that hang in a plug-in."""
         return sum(isinstance(state, LostCall) for state in self._states.values())
 

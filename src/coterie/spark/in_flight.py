@@ -61,7 +61,7 @@ def config_for_batch_in_flight(
     is_same_sink_place = sink_identity(newest_config, worker_kafka_properties) == sink_identity(
         former_manifest.config, worker_kafka_properties
     )
-    uses_newest_dead_letters = _may_use_newest_dead_letters(newest_config, former_manifest.config, sink)
+    uses_newest_dead_letters = _may_use_newest_dead_letter_destination(newest_config, former_manifest.config, sink)
     dead_letter_config = newest_config if uses_newest_dead_letters else former_manifest.config
     batch_config = {
         **{
@@ -203,7 +203,7 @@ def _is_dead_letter_key(key: str) -> bool:
     return key == TOLERANCE_KEY or key.startswith(DEAD_LETTER_KEY_PREFIX)
 
 
-def _may_use_newest_dead_letters(
+def _may_use_newest_dead_letter_destination(
     newest_config: Mapping[str, str], former_config: Mapping[str, str], sink: _SourceOrSinkInBothConfigs[ConfiguredSink]
 ) -> bool:
     """Whether bad rows of the batch may be written to the dead letter destination of ``newest_config``: only if the

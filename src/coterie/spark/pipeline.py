@@ -13,7 +13,7 @@ from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
 from coterie.spark.seams import Sink, Source, TaskInput, TopicUser
-from coterie.spark.task_timeouts import TaskTimeouts
+from coterie.spark.task_timeouts import TaskTimeoutsAndRestarts
 from coterie.spark.validation import GENERATION_KEY, INFERRED_VALUES_KEY
 
 TASK_DEFINITION = ConfigDef(
@@ -63,7 +63,7 @@ class Pipeline:
     dead_letter_queue: DeadLetterQueue | None
     """Writes the bad records. None when the first bad record fails the task, when the sink writes the bad records in
     the transaction of the good rows, or when they are dropped."""
-    timeouts: TaskTimeouts
+    timeouts: TaskTimeoutsAndRestarts
     trigger_interval_ms: int
     """Interval at which the task checks for new input; 0 means without a pause."""
 
@@ -104,7 +104,7 @@ class Pipeline:
             dead_letter_queue=None
             if tolerance is None or needs_no_queue
             else make_dead_letter_queue(tolerance.dead_letter_destination, config, worker_kafka_properties),
-            timeouts=TaskTimeouts.of(config),
+            timeouts=TaskTimeoutsAndRestarts.of(config),
             trigger_interval_ms=common_definition().required_value(config, "trigger.interval.ms", int),
         )
 

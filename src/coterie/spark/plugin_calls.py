@@ -156,10 +156,10 @@ class PluginCalls:
         return call
 
     @property
-    def lost_count(self) -> int:
+    def lost_thread_count(self) -> int:
         """Number of lost threads: abandoned calls that have not returned."""
         with self._changed:
-            return self._ledger.lost_count
+            return self._ledger.lost_thread_count
 
     def close(self) -> None:
         """Refuse further calls, and let those fail that still wait. Running calls continue."""
@@ -315,9 +315,9 @@ class PluginCalls:
     def _report_lost_count(self) -> None:
         """Call ``on_lost_count`` if the number of lost threads has changed since the last call."""
         with self._report_lock:
-            if (lost_count := self.lost_count) != self._reported_lost_count:
-                self._reported_lost_count = lost_count
-                self._on_lost_count(lost_count)
+            if (lost_thread_count := self.lost_thread_count) != self._reported_lost_count:
+                self._reported_lost_count = lost_thread_count
+                self._on_lost_count(lost_thread_count)
 
 
 class _CurrentCall(threading.local):

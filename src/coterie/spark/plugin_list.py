@@ -105,7 +105,7 @@ def _sinks() -> Iterator[Plugin]:
 def _transforms() -> Iterator[Plugin]:
     for kind in ALL_TRANSFORM_TYPES:
         for side, class_name in kind.class_names_by_side().items():
-            names = (name for name, named_side in kind.sides_by_name().items() if named_side is side)
+            names = (name for name, named_side in kind.key_or_value_by_name().items() if named_side is side)
             aliases = tuple(name for name in names if name != class_name)
             yield _make_built_in_plugin(class_name, PluginType.TRANSFORMATION, aliases)
 

@@ -43,7 +43,7 @@ from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import clean_up_stage, plugin_stage
 from coterie.spark.seams import Batch, BatchTooLargeError, Source, StagedBatch, TaskLineage
 from coterie.spark.sources.kafka_client import is_retriable
-from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeouts
+from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, TaskTimeoutsAndRestarts
 from coterie.spark.transforms import apply_transforms
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class TaskQuery:
         self._used_topics = pipeline.used_topics
 
     @property
-    def timeouts(self) -> TaskTimeouts:
+    def timeouts(self) -> TaskTimeoutsAndRestarts:
         return self._pipeline.timeouts
 
     @property
@@ -302,7 +302,9 @@ class TaskQuery:
         deadline_s = started_at_s + grace_ms / 1000
         try:
             if self._query is not None and grace_ms > 0 and not self.fence.is_closed:
-                _stop_at_batch_boundary(self._query, self.held_checkpoint.path, lambda: self._is_grace_over(deadline_s))
+                _stop_at_batch_boundary(
+                    self._query, self.held_checkpoint.path, lambda: self._must_interrupt(deadline_s)
+                )
                 self._run_last_planned_batch(self._query, deadline_s)
         except (CoterieError, PySparkException, Py4JError, OSError) as error:
             log.debug("Task %s: the query did not stop at a batch boundary: %s", self.task, error)
@@ -319,7 +321,7 @@ class TaskQuery:
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("Task %s: stopped %s after %d ms", self.task, state, (time.monotonic() - started_at_s) * 1000)
 
-    def _is_grace_over(self, deadline_s: float) -> bool:
+    def _must_interrupt(self, deadline_s: float) -> bool:
         """Whether the fence is closed, or the time is past ``deadline_s``, a monotonic second."""
         return self.fence.is_closed or time.monotonic() > deadline_s
 
@@ -348,14 +350,14 @@ class TaskQuery:
         Returns when that batch has ended or failed, or when the grace is over. Does nothing if the query has failed or
         its checkpoint was taken over. Raises the exceptions of :meth:`start`.
         """
-        if self._is_grace_over(deadline_s) or ended_query.exception() is not None or self.is_checkpoint_lost:
+        if self._must_interrupt(deadline_s) or ended_query.exception() is not None or self.is_checkpoint_lost:
             return
         if find_batch_in_flight(self.held_checkpoint.path) is None:
             return
         log.debug("Task %s: running the batch that Spark planned during the stop", self.task)
         ended_query.stop()
         query = self._start_closing_sinks_on_error(once=True)
-        while not self._is_grace_over(deadline_s) and not query.awaitTermination(POLL_INTERVAL_S):
+        while not self._must_interrupt(deadline_s) and not query.awaitTermination(POLL_INTERVAL_S):
             pass
 
     def _process_batch(self, batch: DataFrame, batch_id: int) -> None:
@@ -398,7 +400,7 @@ class TaskQuery:
             with ExitStack() as clean_up_stack:
                 staged_batches, get_summary = self._stage_batch(whole_batch, clean_up_stack)
                 self._pipeline.source.check_after_read(batch.sparkSession, self.held_checkpoint.path, batch_id)
-                with self.fence.allow_commit():
+                with self.fence.commit_unless_closed():
                     for staged_batch in staged_batches:
                         staged_batch.commit()
                 if self._bad_record_reporter is not None:

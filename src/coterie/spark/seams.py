@@ -315,7 +315,7 @@ class HasConsumerGroup(Protocol):
 
 
 @runtime_checkable
-class HasRecreatedPartitions(Protocol):
+class MayRecreatePartitions(Protocol):
     """A source class whose input may be deleted and created again under its name. The new input is another source
     partition, but clients name both by the same partition of an offset."""
 

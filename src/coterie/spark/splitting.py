@@ -45,7 +45,7 @@ from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_
 from coterie.spark.positions import Positions
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
-from coterie.spark.seams import HasConsumerGroup, HasRecreatedPartitions, Source, TaskLineage
+from coterie.spark.seams import HasConsumerGroup, MayRecreatePartitions, Source, TaskLineage
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
 from coterie.spark.task_timeouts import METADATA_MAX_AGE_KEY
@@ -270,7 +270,7 @@ class Splitter:
                 if newest_document is None or self._is_source_class_changed(newest_document.config, config)
                 else newest_document.split.source_partitions
             )
-            if positions and isinstance(source.plugin, HasRecreatedPartitions):
+            if positions and isinstance(source.plugin, MayRecreatePartitions):
                 # Otherwise the positions of deleted input would still be shown for the changed partitions.
                 known = self._read_reached_positions(folder, source.plugin.position_store, config)
                 with plugin_stage("former_partitions"):

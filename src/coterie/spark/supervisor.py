@@ -291,7 +291,7 @@ class Supervisor:
         returned. The caller must then give up the worker's membership of the group."""
         with self._lock:
             halted_runs = list(self._runs)
-            ended_runs = self._end_runs_with_query()
+            ended_runs = self._mark_runs_with_query_ended()
             for run, _ in ended_runs:
                 self._events.put(TaskHalted(task=run.task))
         # Close all fences before waiting for one: a run that hangs in its commit must not keep the others running. A
@@ -313,7 +313,7 @@ class Supervisor:
         the JVM has ended or is about to end. Rejects their further commits, and waits for running commits,
         :data:`RUNNING_COMMITS_TIMEOUT_MS` at most."""
         with self._lock:
-            runs = [run for run, _ in self._end_runs_with_query()]
+            runs = [run for run, _ in self._mark_runs_with_query_ended()]
         _close_fences_and_wait(runs)
 
     def held_checkpoint(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
@@ -787,7 +787,7 @@ class Supervisor:
             if isinstance(run.state, QueryRunning | QueryFailed | QueryWaiting | QueryRestarting)
         ]
 
-    def _end_runs_with_query(self) -> list[tuple[QueryRun, TaskQuery]]:
+    def _mark_runs_with_query_ended(self) -> list[tuple[QueryRun, TaskQuery]]:
         """End the runs of :meth:`_runs_with_query` and return them. Their queries and fences are not changed. The
         caller holds the lock."""
         runs_and_queries = self._runs_with_query()

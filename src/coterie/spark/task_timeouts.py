@@ -55,7 +55,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskTimeouts:
+class TaskTimeoutsAndRestarts:
     """The time limits, the retry delay and the restart policy in a task's config."""
 
     retry_timeout_ms: int
@@ -69,7 +69,7 @@ class TaskTimeouts:
     """The restarts after a failure that is not an outage."""
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> "TaskTimeouts":
+    def of(cls, config: Mapping[str, str]) -> "TaskTimeoutsAndRestarts":
         """The time limits, the retry delay and the restart policy that a task's config defines.
 
         :raises ConfigError: when a value is not valid; the error names the key.

@@ -14,7 +14,7 @@ from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import PREDICATE_MATCHES_COLUMN, ROW_BEFORE_COLUMN, exact_column
 from coterie.spark.smt.predicates import PREDICATE_TYPE_BY_NAME, PREDICATE_TYPE_VALIDATOR, PredicateType
 from coterie.spark.smt.registry import TRANSFORM_TYPE_VALIDATOR, TYPE_AND_SIDE_BY_NAME
-from coterie.spark.smt.transform_type import RecordSide, TransformType
+from coterie.spark.smt.transform_type import KeyOrValue, TransformType
 
 
 def _alias_list_error(value: str) -> str | None:
@@ -204,7 +204,7 @@ class Transform:
     """One transform of a connector: its type, its keys, and the rows to which it is applied."""
 
     transform_type: TransformType
-    record_side: RecordSide
+    record_side: KeyOrValue
     settings: PrefixedConfig
     """The keys of the transform."""
     predicate: Predicate | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
 PROTOCOL_TYPE = "connect"
@@ -113,7 +113,7 @@ class WorkerMetadata:
 class RoundToken:
     """The rebalance for which the leader has to compute assignments: the token of ``AssignmentsRequested``."""
 
-    generation: Generation
+    generation: GenerationId
     protocol: ConnectProtocol
     """The group's selected protocol: the newest that all members offer."""
     undecodable_members: frozenset[MemberId] = frozenset()

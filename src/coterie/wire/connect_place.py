@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import ConfigOffset, Generation, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupEpoch, LeaderEpoch, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import ConnectPlaceHandover, Handover, PlaceHandover
+from coterie.nouns.membership import ClassicPlaceHandover, ConnectPlaceHandover, Handover
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -19,7 +19,7 @@ def encode_place_handover(place: Handover) -> bytes:
     """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_place_handover` in the
     next process."""
     match place:
-        case PlaceHandover():
+        case ClassicPlaceHandover():
             fields = _json_fields_of_classic_place(place)
         case ConnectPlaceHandover():
             fields = _json_fields_of_connect_place(place)
@@ -38,7 +38,7 @@ def decode_place_handover(data: bytes) -> Handover:
         raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error
 
 
-def _json_fields_of_classic_place(place: PlaceHandover) -> Mapping[str, object]:
+def _json_fields_of_classic_place(place: ClassicPlaceHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "generation": place.generation,
@@ -53,11 +53,11 @@ def _json_fields_of_classic_place(place: PlaceHandover) -> Mapping[str, object]:
     }
 
 
-def _decode_classic_place(fields: Any) -> PlaceHandover:
+def _decode_classic_place(fields: Any) -> ClassicPlaceHandover:
     deferred_until_ms = fields["deferred_until_ms"]
-    return PlaceHandover(
+    return ClassicPlaceHandover(
         member_id=MemberId(fields["member_id"]),
-        generation=Generation(int(fields["generation"])),
+        generation=GenerationId(int(fields["generation"])),
         protocol=ConnectProtocol.from_setting(fields["protocol"]).setting,
         leader=MemberId(fields["leader"]),
         leader_url=WorkerUrl(fields["leader_url"]),

@@ -14,7 +14,7 @@ from kio.serial.errors import SerialError
 
 from coterie.nouns.errors import WireError
 from coterie.wire.connect_group_messages.settled_heartbeat import (
-    decode_settled_heartbeat,
+    decode_heartbeat_without_changes,
     encode_response_without_news,
 )
 from coterie.wire.kio_entities import Values, build_response
@@ -102,7 +102,7 @@ def decode_request_body(frame: bytes, header: RequestHeader, *, elements_max: in
     if header_version(schema) == 2:
         reader.skip_tagged_fields()
     if header.api_key == CONNECT_GROUP_HEARTBEAT:
-        settled = decode_settled_heartbeat(frame, reader.position)
+        settled = decode_heartbeat_without_changes(frame, reader.position)
         if settled is not None:
             return settled
     return _decode_entity(frame, reader.position, schema, elements_max)

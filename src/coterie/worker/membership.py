@@ -25,7 +25,7 @@ from coterie.member.events import (
     TimerT,
     WriteLogMessage,
 )
-from coterie.member.seams import Coordinator, Step
+from coterie.member.seams import CoordinatorClient, Step
 from coterie.nouns.errors import WorldError
 from coterie.nouns.membership import LeaseRenewed, Leave, MembershipEvent, MembershipOrder, UpdateAssignor
 from coterie.worker.inbox import Inbox, now_ms
@@ -51,7 +51,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         self,
         step: Step[MemberT, RequestT, ResponseT, TimerT],
         member: MemberT,
-        coordinator: Coordinator[RequestT, ResponseT],
+        coordinator: CoordinatorClient[RequestT, ResponseT],
     ) -> None:
         """``member`` is the state of the machine whose step function is ``step``; it may continue the membership of a
         previous process."""

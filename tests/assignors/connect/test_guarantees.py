@@ -15,7 +15,7 @@ from coterie.assignors.cooperative import assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.target import Load
 from coterie.groups.connect.target_check import target_error
-from coterie.nouns.ids import ConfigOffset, Generation, GroupEpoch, InstanceId, MemberEpoch, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupEpoch, InstanceId, MemberEpoch, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot, SnapshotDeparted, SnapshotMember
 from tests.assignors.connect.fleet import DELAY_MS, Fleet, member
@@ -112,8 +112,8 @@ def settled_classic(snapshot: GroupSnapshot) -> tuple[Mapping[MemberId, Jobs], i
             state,
             configured=snapshot.configured,
             members=members,
-            generation=Generation(generation),
-            last_completed_generation=Generation(generation - 1),
+            generation=GenerationId(generation),
+            last_completed_generation=GenerationId(generation - 1),
             now_ms=generation,
             policy=policy,
         )

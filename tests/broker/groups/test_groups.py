@@ -11,7 +11,7 @@ from coterie.broker.context import BrokerContext
 from coterie.broker.groups.classic import ClassicMachine
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic import machine
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import Connect, ThreadedBroker, raw_client
 from tests.broker.full_disk import fill_disk, lift_limit
@@ -88,7 +88,7 @@ def test_the_broker_is_the_coordinator_of_every_group(connect: Connect, broker: 
 
 
 def test_a_broker_with_the_maximum_of_groups_refuses_a_new_one(settings: BrokerSettings) -> None:
-    limits = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500, groups_max=1)
+    limits = ClassicGroupSettings(initial_rebalance_delay_ms=50, session_timeout_min_ms=500, groups_max=1)
     broker = ThreadedBroker(BrokerSettings(data_path=settings.data_path, group_limits=limits))
     broker.start()
     try:
@@ -203,7 +203,7 @@ def test_the_stats_contain_nothing_of_unknown_members(connect: Connect, broker: 
 def settings(tmp_path: Path) -> BrokerSettings:
     return BrokerSettings(
         data_path=tmp_path / "broker",
-        group_limits=Limits(initial_rebalance_delay_ms=20),
+        group_limits=ClassicGroupSettings(initial_rebalance_delay_ms=20),
         stats_path=tmp_path / "stats.json",
     )
 

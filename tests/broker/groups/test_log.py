@@ -16,7 +16,7 @@ from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
 from coterie.broker.storage.store import Store
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batch_filter import split_records
@@ -283,7 +283,9 @@ def test_offsets_that_the_log_cannot_write_are_neither_acknowledged_nor_visible(
         assert fetched(client) == {"t": 7}
 
 
-@pytest.mark.parametrize("settings", [Limits(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True)
+@pytest.mark.parametrize(
+    "settings", [ClassicGroupSettings(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True
+)
 def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
         create(client, "t")

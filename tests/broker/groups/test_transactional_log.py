@@ -16,7 +16,7 @@ from coterie.broker.transactions.coordinator import Transactions
 from coterie.broker.transactions.writes import TransactionSupport
 from coterie.groups.classic.messages import Record
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetWritten, PendingOffsetWritten
-from coterie.groups.transaction_messages import MarkersWritten, ProducerIdAndEpoch, TransactionLimits
+from coterie.groups.transaction_messages import MarkersWritten, ProducerIdAndEpoch, TransactionSettings
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batches import iter_batch_headers
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -75,7 +75,7 @@ async def running(folder: Path) -> AsyncIterator[OffsetsUnderTest]:
         def on_markers(markers: MarkersWritten) -> None:
             ends.append((markers, groups.end_transaction(markers.producer.producer_id)))
 
-        transactions = await Transactions.open(log, TransactionLimits(), now_ms=Clock(), on_markers=on_markers)
+        transactions = await Transactions.open(log, TransactionSettings(), now_ms=Clock(), on_markers=on_markers)
         yield OffsetsUnderTest(BrokerUnderTest(log, transactions), groups, ends)
 
 

@@ -15,7 +15,7 @@ from coterie.groups.transaction_messages import (
     ProducerIdAndEpoch,
     Reply,
     TopicPartition,
-    TransactionLimits,
+    TransactionSettings,
 )
 from coterie.wire.batches import (
     TRANSACTIONAL_BIT,
@@ -153,4 +153,4 @@ async def running_transactions(
     async with open_log(folder / "log.sqlite", folder / "lock") as log:
         if TOPIC not in log.topics:
             await log.create_topic(TOPIC, partitions, {})
-        yield BrokerUnderTest(log, await Transactions.open(log, TransactionLimits(), now_ms=clock or Clock()))
+        yield BrokerUnderTest(log, await Transactions.open(log, TransactionSettings(), now_ms=clock or Clock()))

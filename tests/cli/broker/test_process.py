@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.cli.app import app
 from coterie.cli.broker import process
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import WorldError
 
 
@@ -67,7 +67,7 @@ def test_the_broker_advertises_a_host_that_clients_can_reach(
     )
     assert not settings.auto_create_topics
     assert settings.connections_per_address_max == 2
-    assert settings.group_limits == Limits(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
+    assert settings.group_limits == ClassicGroupSettings(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
     assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)
 
 

@@ -26,16 +26,16 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import TransactionEnded
-from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, apply, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
 class GroupDriver:
     """One group machine, its log, timers and responses; the clock moves only in ``advance_clock``."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClassicGroupSettings) -> None:
         self.limits = limits
         self.group = Group(GroupId("fleet"), limits)
         self.now_ms = 0
@@ -136,7 +136,7 @@ class GroupDriver:
                 reply_to=reply_to,
                 member_id=MemberId(member_id),
                 instance_id=InstanceId(instance) if instance is not None else None,
-                generation=Generation(generation) if generation is not None else self.group.generation,
+                generation=GenerationId(generation) if generation is not None else self.group.generation,
                 protocol_type=protocol_type,
                 protocol=protocol,
                 assignments=tuple((MemberId(other), data) for other, data in (assignments or {}).items()),
@@ -150,7 +150,7 @@ class GroupDriver:
             Heartbeat(
                 reply_to=reply_to,
                 member_id=MemberId(member_id),
-                generation=Generation(generation) if generation is not None else self.group.generation,
+                generation=GenerationId(generation) if generation is not None else self.group.generation,
                 instance_id=InstanceId(instance) if instance is not None else None,
             )
         )
@@ -201,9 +201,9 @@ class GroupDriver:
 
 @pytest.fixture
 def driver() -> GroupDriver:
-    return GroupDriver(Limits())
+    return GroupDriver(ClassicGroupSettings())
 
 
 @pytest.fixture
-def new_driver() -> Callable[[Limits], GroupDriver]:
+def new_driver() -> Callable[[ClassicGroupSettings], GroupDriver]:
     return GroupDriver

@@ -11,10 +11,10 @@ from coterie.groups.classic.offset_messages import (
     OffsetRemoved,
     OffsetWritten,
 )
-from coterie.nouns.ids import Generation, GroupId, TopicPartition
+from coterie.nouns.ids import GenerationId, GroupId, TopicPartition
 
 GENERATION = GenerationWritten(
-    protocol_type="connect", generation=Generation(1), protocol=None, leader=None, written_at_ms=1, members={}
+    protocol_type="connect", generation=GenerationId(1), protocol=None, leader=None, written_at_ms=1, members={}
 )
 OFFSET = OffsetWritten(partition=TopicPartition("t", 3), committed_offset=CommittedOffset(offset=1, committed_at_ms=2))
 

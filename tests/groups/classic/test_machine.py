@@ -7,7 +7,7 @@ import pytest
 
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import PendingMemberTimer, SessionTimer
-from coterie.groups.classic.state import Group, Limits, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_a_group_without_an_id_is_refused(driver: "GroupDriver") -> None:
-    driver.group = Group(GroupId(""), Limits())
+    driver.group = Group(GroupId(""), ClassicGroupSettings())
     assert driver.error(driver.join()) is ErrorCode.invalid_group_id
     assert driver.heartbeat("m1") is ErrorCode.invalid_group_id
     assert driver.error(driver.sync("m1")) is ErrorCode.invalid_group_id
@@ -120,8 +120,8 @@ def test_a_repeated_join_replaces_the_parked_one(driver: "GroupDriver") -> None:
     assert driver.join_response(again).generation == 2
 
 
-def test_a_full_group_refuses_another_member(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(group_size_max=2))
+def test_a_full_group_refuses_another_member(new_driver: "Callable[[ClassicGroupSettings], GroupDriver]") -> None:
+    driver = new_driver(ClassicGroupSettings(group_size_max=2))
     driver.settle(2)
     assert driver.error(driver.join()) is ErrorCode.group_max_size_reached
     assert driver.heartbeat("m1") is ErrorCode.none

@@ -1,15 +1,17 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from coterie.groups.classic.state import Limits, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, Phase
 from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from tests.groups.classic.conftest import GroupDriver
 
 
-def test_a_pending_member_id_does_not_count_for_the_size_limit(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(group_size_max=2))
+def test_a_pending_member_id_does_not_count_for_the_size_limit(
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
+) -> None:
+    driver = new_driver(ClassicGroupSettings(group_size_max=2))
     driver.settle(1)
     pending = driver.join(requires_known_member_id=True)
     assert driver.error(pending) is ErrorCode.member_id_required
@@ -22,11 +24,11 @@ def test_a_pending_member_id_does_not_count_for_the_size_limit(new_driver: "Call
 
 
 def test_in_an_oversized_group_the_first_members_to_rejoin_are_accepted(
-    new_driver: "Callable[[Limits], GroupDriver]",
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
 ) -> None:
-    driver = new_driver(Limits())
+    driver = new_driver(ClassicGroupSettings())
     driver.settle(3)
-    driver.limits = Limits(group_size_max=2)
+    driver.limits = ClassicGroupSettings(group_size_max=2)
     driver.restart()
     assert driver.phase is Phase.PREPARING_REBALANCE, "its size limit was reduced while its coordinator was down"
     third, first = driver.join("m3"), driver.join("m1")
@@ -39,8 +41,10 @@ def test_in_an_oversized_group_the_first_members_to_rejoin_are_accepted(
     }
 
 
-def test_the_number_of_pending_member_ids_is_limited(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(pending_members_max=2))
+def test_the_number_of_pending_member_ids_is_limited(
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
+) -> None:
+    driver = new_driver(ClassicGroupSettings(pending_members_max=2))
     for _ in range(2):
         assert driver.error(driver.join(requires_known_member_id=True)) is ErrorCode.member_id_required
     assert driver.error(driver.join(requires_known_member_id=True)) is ErrorCode.coordinator_load_in_progress, (
@@ -52,8 +56,10 @@ def test_the_number_of_pending_member_ids_is_limited(new_driver: "Callable[[Limi
     assert driver.error(driver.join(requires_known_member_id=True)) is ErrorCode.member_id_required
 
 
-def test_the_total_size_of_the_members_metadata_is_limited(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(generation_size_max_bytes=20))
+def test_the_total_size_of_the_members_metadata_is_limited(
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
+) -> None:
+    driver = new_driver(ClassicGroupSettings(generation_size_max_bytes=20))
     driver.join(protocols=(("v1", b"8 bytes."),))
     driver.join(protocols=(("v1", b"8 bytes."),))
     driver.advance_clock(6_000)
@@ -66,8 +72,10 @@ def test_the_total_size_of_the_members_metadata_is_limited(new_driver: "Callable
     assert driver.is_parked(driver.join("m2", protocols=(("v1", b"7 bytes"),)))
 
 
-def test_the_total_size_of_the_assignments_is_limited(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(generation_size_max_bytes=30))
+def test_the_total_size_of_the_assignments_is_limited(
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
+) -> None:
+    driver = new_driver(ClassicGroupSettings(generation_size_max_bytes=30))
     driver.join()
     driver.join()
     driver.advance_clock(6_000)

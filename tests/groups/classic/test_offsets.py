@@ -31,9 +31,9 @@ from coterie.groups.classic.offset_messages import (
     TransactionEnded,
     TxnOffsetCommit,
 )
-from coterie.groups.classic.state import Group, Limits, Phase, apply
+from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, apply
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, ReplyTo
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
 from coterie.wire.primitives import Writer
 from tests.groups.classic.conftest import GroupDriver
@@ -43,7 +43,7 @@ T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 TOPIC_ID = TopicId(b"the topic's id..")
 DAY_MS = 86_400_000
-CHECK_MS = Limits().offsets_retention_check_ms
+CHECK_MS = ClassicGroupSettings().offsets_retention_check_ms
 _numbers = map(ReplyTo, count(1_000_000))
 
 slow_settings = partial(settings, suppress_health_check=[HealthCheck.too_slow])
@@ -73,7 +73,7 @@ def commit(
             reply_to=reply_to,
             member_id=MemberId(member),
             instance_id=None if instance is None else InstanceId(instance),
-            generation=Generation(generation),
+            generation=GenerationId(generation),
             retention_ms=retention_ms,
             offsets=tuple(
                 NewOffset(partition=partition, topic_id=TOPIC_ID, offset=offset, leader_epoch=3, metadata=metadata)
@@ -101,7 +101,7 @@ def commit_in_transaction(
             producer=ProducerIdAndEpoch(producer_id, 0),
             member_id=MemberId(member),
             instance_id=None if instance is None else InstanceId(instance),
-            generation=Generation(generation),
+            generation=GenerationId(generation),
             offsets=tuple(
                 NewOffset(partition=partition, topic_id=TOPIC_ID, offset=offset, leader_epoch=3, metadata=metadata)
                 for partition in partitions or (T0,)
@@ -252,7 +252,7 @@ def test_of_several_offsets_for_a_partition_the_last_is_kept_and_each_gets_an_er
             reply_to=reply_to,
             member_id=MemberId(""),
             instance_id=None,
-            generation=Generation(-1),
+            generation=GenerationId(-1),
             retention_ms=None,
             offsets=offsets,
         ),
@@ -618,7 +618,7 @@ def run_history(driver: GroupDriver, history: Sequence[tuple[str, TopicPartition
 def test_the_last_record_of_each_key_is_sufficient_to_load_a_group(
     history: list[tuple[str, TopicPartition, int]],
 ) -> None:
-    driver = GroupDriver(Limits())
+    driver = GroupDriver(ClassicGroupSettings())
     run_history(driver, history)
     last: dict[bytes, bytes | None] = {}
     for record in without_transactions(driver.log):
@@ -656,7 +656,7 @@ def without_transactions(log: Sequence[Record | TransactionEnded]) -> list[Recor
 def test_a_replay_of_the_log_gives_the_same_offsets_and_pending_offsets(
     history: list[tuple[str, TopicPartition, int]],
 ) -> None:
-    driver = GroupDriver(Limits())
+    driver = GroupDriver(ClassicGroupSettings())
     run_history(driver, history)
     before = driver.group
     driver.restart()
@@ -667,7 +667,7 @@ def test_a_replay_of_the_log_gives_the_same_offsets_and_pending_offsets(
 @given(st.lists(moves, max_size=30))
 @slow_settings(max_examples=60)
 def test_a_group_without_requests_is_removed_eventually(history: list[tuple[str, TopicPartition, int]]) -> None:
-    driver = GroupDriver(Limits())
+    driver = GroupDriver(ClassicGroupSettings())
     run_history(driver, history)
     for producer_id in range(3):
         end_transaction(driver, commit=False, producer_id=producer_id)

@@ -12,7 +12,7 @@ from coterie.groups.classic.records import (
     encode_generation_key,
 )
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 
 INT32 = st.integers(0, 2**31 - 1)
 MEMBERS = st.builds(
@@ -29,7 +29,7 @@ MEMBER_IDS = st.text(max_size=9).map(MemberId)
 RECORDS = st.builds(
     GenerationWritten,
     protocol_type=st.text(max_size=9),
-    generation=INT32.map(Generation),
+    generation=INT32.map(GenerationId),
     protocol=st.none() | st.text(max_size=9),
     leader=st.none() | MEMBER_IDS,
     written_at_ms=st.integers(-1, 2**63 - 1),
@@ -40,7 +40,7 @@ RECORDS = st.builds(
 def test_the_bytes_are_those_of_group_metadata() -> None:
     record = GenerationWritten(
         protocol_type="connect",
-        generation=Generation(5),
+        generation=GenerationId(5),
         protocol="v1",
         leader=MemberId("m1"),
         written_at_ms=1_000,

@@ -32,15 +32,15 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import GroupRemoved
-from coterie.groups.classic.state import Group, Limits, Phase, apply, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, apply, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 # A slow host must not fail the health check.
 patient = partial(settings, suppress_health_check=[HealthCheck.too_slow])
 
-LIMITS = Limits(group_size_max=4)
+LIMITS = ClassicGroupSettings(group_size_max=4)
 ALLOWED_SINGLE_STEPS = {
     (Phase.EMPTY, Phase.PREPARING_REBALANCE),
     (Phase.PREPARING_REBALANCE, Phase.COMPLETING_REBALANCE),
@@ -141,7 +141,7 @@ class RandomHistory:
             known_member_ids[move.member_number % len(known_member_ids)] if known_member_ids else MemberId("ghost")
         )
         any_member_id = [*known_member_ids, MemberId("ghost")][move.member_number % (len(known_member_ids) + 1)]
-        wrong_generation = Generation(self.group.generation + (0, 0, 0, 0, -1, 1, 0, 0)[move.variant])
+        wrong_generation = GenerationId(self.group.generation + (0, 0, 0, 0, -1, 1, 0, 0)[move.variant])
         match move.kind:
             case "new" | "new with id":
                 yield self.join(MemberId(""), move, requires_id=move.kind == "new with id")
@@ -250,7 +250,7 @@ class RandomHistory:
             ),
         )
 
-    def sync(self, member_id: MemberId, generation: Generation, move: RandomEvent) -> SyncGroup:
+    def sync(self, member_id: MemberId, generation: GenerationId, move: RandomEvent) -> SyncGroup:
         return SyncGroup(
             reply_to=self.reply_to(),
             member_id=member_id,

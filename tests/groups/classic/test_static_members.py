@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coterie.groups.classic.messages import JoinedMember, JoinPhaseTimer
-from coterie.groups.classic.state import Limits, Phase
+from coterie.groups.classic.state import ClassicGroupSettings, Phase
 from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -145,15 +145,19 @@ def test_a_static_member_that_rejoins_before_its_sync_must_still_sync(driver: "G
     assert driver.heartbeat("m1", 1) is ErrorCode.rebalance_in_progress
 
 
-def test_a_full_group_accepts_a_returning_static_member(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(group_size_max=2))
+def test_a_full_group_accepts_a_returning_static_member(
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
+) -> None:
+    driver = new_driver(ClassicGroupSettings(group_size_max=2))
     settle(driver, "a", "b")
     assert driver.join_response(driver.join(instance="b")).generation == 1
     assert driver.error(driver.join(instance="c")) is ErrorCode.group_max_size_reached
 
 
-def test_an_absent_static_member_counts_for_the_size_limit(new_driver: "Callable[[Limits], GroupDriver]") -> None:
-    driver = new_driver(Limits(group_size_max=2))
+def test_an_absent_static_member_counts_for_the_size_limit(
+    new_driver: "Callable[[ClassicGroupSettings], GroupDriver]",
+) -> None:
+    driver = new_driver(ClassicGroupSettings(group_size_max=2))
     settle(driver, "a", "b")
     leader = driver.join("m1", instance="a")
     assert driver.error(driver.join()) is ErrorCode.group_max_size_reached

@@ -30,12 +30,12 @@ from coterie.groups.classic.offset_messages import (
 from coterie.groups.classic.summary import ID_LENGTH_MAX, summarize_event
 from coterie.groups.effects import TimerFired
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
-from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo, TopicPartition
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId, ReplyTo, TopicPartition
 
 REPLY_TO = ReplyTo(1)
 LONG_MEMBER_ID = MemberId("x" * 100_000 + "-uuid")
 INSTANCE = InstanceId("y" * 100_000 + "-instance")
-THIRD = Generation(3)
+THIRD = GenerationId(3)
 PARTITIONS = tuple(TopicPartition("z" * 249, number) for number in range(1_000))
 OFFSETS = tuple(
     NewOffset(partition=one, topic_id=None, offset=1, leader_epoch=1, metadata="m" * 100) for one in PARTITIONS

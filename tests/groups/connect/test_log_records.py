@@ -11,11 +11,11 @@ from coterie.groups.connect.log_records import decode_record, encode_record
 from coterie.groups.connect.messages import (
     ConfigsRemoved,
     ConfigsWritten,
-    ConfiguredRemoved,
-    ConfiguredWritten,
+    ConfiguredJobsRemoved,
+    ConfiguredJobsWritten,
     CurrentAssignment,
-    CurrentRemoved,
-    DepartedRemoved,
+    CurrentAssignmentRemoved,
+    DepartedMemberRemoved,
     GroupMetadata,
     GroupRemoved,
     MemberDeparted,
@@ -66,7 +66,7 @@ CASES: Mapping[str, tuple[int, Record, Mapping[str, Any]]] = {
     ),
     "ConnectWorkerGroupConnectorsTasksMetadata": (
         4,
-        ConfiguredWritten(
+        ConfiguredJobsWritten(
             group_epoch=GroupEpoch(4), config_topic_id=bytes(range(16)), leader_epoch=LeaderEpoch(3),
             configured=ConfiguredJobs(config_offset=ConfigOffset(99), jobs=SOME),
         ),
@@ -181,8 +181,8 @@ def test_another_version_of_a_value_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        GroupRemoved(), ConfiguredRemoved(), ConfigsRemoved(), MemberRemoved(member_id=W1),
-        TargetRemoved(member_id=W1), CurrentRemoved(member_id=W1), DepartedRemoved(member_id=W1),
+        GroupRemoved(), ConfiguredJobsRemoved(), ConfigsRemoved(), MemberRemoved(member_id=W1),
+        TargetRemoved(member_id=W1), CurrentAssignmentRemoved(member_id=W1), DepartedMemberRemoved(member_id=W1),
     ],
     ids=lambda record: type(record).__name__,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from coterie.groups.connect.log_records import decode_record, encode_record
 from coterie.groups.connect.messages import (
     ConfigsWritten,
-    ConfiguredWritten,
+    ConfiguredJobsWritten,
     CurrentAssignment,
     GroupMetadata,
     MemberDeparted,
@@ -79,7 +79,7 @@ LITERAL: Mapping[str, tuple[Record, str, str]] = {
         "05 08 000000000000004d",        # tag 5, 8 bytes: NextAtMs 77
     ),
     "ConnectWorkerGroupConnectorsTasksMetadata": (
-        ConfiguredWritten(
+        ConfiguredJobsWritten(
             group_epoch=GroupEpoch(4), config_topic_id=bytes(range(16)), leader_epoch=LeaderEpoch(3),
             configured=ConfiguredJobs(config_offset=ConfigOffset(99), jobs=JOB),
         ),
@@ -364,7 +364,7 @@ ANY: Mapping[str, st.SearchStrategy[Record]] = {
         unplaceable=st.lists(st.builds(UnplaceableJobs, jobs=JOBS, reason=TEXT), max_size=3).map(tuple),
     ),
     "ConnectWorkerGroupConnectorsTasksMetadata": st.builds(
-        ConfiguredWritten, group_epoch=EPOCHS, config_topic_id=st.binary(min_size=16, max_size=16),
+        ConfiguredJobsWritten, group_epoch=EPOCHS, config_topic_id=st.binary(min_size=16, max_size=16),
         leader_epoch=LEADER_EPOCHS,
         configured=st.builds(ConfiguredJobs, config_offset=INT64.map(ConfigOffset), jobs=JOBS),
     ),

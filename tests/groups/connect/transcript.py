@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.groups.connect.messages import (
-    ConfiguredWritten,
+    ConfiguredJobsWritten,
     CurrentAssignment,
     Event,
     GroupMetadata,
@@ -132,7 +132,7 @@ class Play:
             self.workers[member_id] = PlayedWorker(member_id, MemberEpoch(number), jobs, has_joined=True)
         configured = ConfiguredJobs(config_offset=ConfigOffset(1), jobs=parse_jobs(CONFIGURED))
         log.append(
-            ConfiguredWritten(
+            ConfiguredJobsWritten(
                 group_epoch=number, config_topic_id=bytes(16), leader_epoch=LeaderEpoch(1), configured=configured
             )
         )

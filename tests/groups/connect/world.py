@@ -70,9 +70,10 @@ RETRY_MS = {
 def key_of(record: Record) -> tuple[object, ...]:
     """The key of a record in the compacted log."""
     kinds = {
-        "GroupMetadata": 3, "GroupRemoved": 3, "ConfiguredWritten": 4, "ConfiguredRemoved": 4, "MemberMetadata": 5,
-        "MemberRemoved": 5, "TargetWritten": 6, "TargetRemoved": 6, "CurrentAssignment": 7, "CurrentRemoved": 7,
-        "ConfigsWritten": 8, "ConfigsRemoved": 8, "MemberDeparted": 9, "DepartedRemoved": 9,
+        "GroupMetadata": 3, "GroupRemoved": 3, "ConfiguredJobsWritten": 4, "ConfiguredJobsRemoved": 4,
+        "MemberMetadata": 5, "MemberRemoved": 5, "TargetWritten": 6, "TargetRemoved": 6, "CurrentAssignment": 7,
+        "CurrentAssignmentRemoved": 7, "ConfigsWritten": 8, "ConfigsRemoved": 8, "MemberDeparted": 9,
+        "DepartedMemberRemoved": 9,
     }  # fmt: skip
     return kinds[type(record).__name__], getattr(record, "member_id", "")
 

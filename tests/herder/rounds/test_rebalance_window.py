@@ -7,7 +7,7 @@ from coterie.herder import config_records, status_records
 from coterie.herder.messages import ConfigLinesRead, SetTimer, StatusLinesRead, TimerFired
 from coterie.herder.requests.writes import PutConnector
 from coterie.herder.status_records import Status
-from coterie.nouns.ids import Generation, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import GenerationId, Incarnation, LogPosition, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import MemberReport, MembershipLost, Rejoin, SendAssignments
 from coterie.nouns.states import JobState, TargetState
@@ -177,7 +177,7 @@ def test_a_connector_that_cannot_be_split_is_not_waited_for() -> None:
     write_connector(herder, B)
     herder.assign()
     failed_status = Status(
-        state=JobState.FAILED, worker_id=WorkerId("there:8083"), generation=Generation(1), trace="no such table"
+        state=JobState.FAILED, worker_id=WorkerId("there:8083"), generation=GenerationId(1), trace="no such table"
     )
     line = status_records.status_line_of_job(B, failed_status)
     herder.feed(

@@ -3,16 +3,16 @@
 import pytest
 
 from coterie.herder.rounds.state import ReportedStateChanged, Rounds
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import ClassicPlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-def handover(protocol: ConnectProtocol, *, must_ask_for_round: bool = False) -> PlaceHandover:
-    return PlaceHandover(
+def handover(protocol: ConnectProtocol, *, must_ask_for_round: bool = False) -> ClassicPlaceHandover:
+    return ClassicPlaceHandover(
         member_id=MemberId("me"),
-        generation=Generation(7),
+        generation=GenerationId(7),
         protocol=protocol.setting,
         leader=MemberId("other"),
         leader_url=WorkerUrl("http://leader:8083/"),

@@ -29,9 +29,9 @@ from coterie.member.events import (
     TimerFired,
     WriteLogMessage,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover, SetWorkerState
+from coterie.nouns.membership import ClassicPlaceHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import encode_assignment
 from coterie.wire.errors import ErrorCode
@@ -43,9 +43,9 @@ INTERVAL_MS, REBALANCE_INTERVAL_MS, NEXT_ROUND_WINDOW_MS = 3_000, 200, 6_000
 SOME_WORK = Jobs(frozenset({ConnectorName("a")}), frozenset({ConnectorTaskId(ConnectorName("a"), 0)}))
 
 
-HANDOVER = PlaceHandover(
+HANDOVER = ClassicPlaceHandover(
     member_id=MemberId("me"),
-    generation=Generation(7),
+    generation=GenerationId(7),
     protocol="sessioned",
     leader=MemberId("x"),
     leader_url=WorkerUrl("http://x:8083/"),
@@ -171,7 +171,7 @@ def joined(
 ) -> JoinResponse:
     return JoinResponse(
         error=ErrorCode.none,
-        generation=Generation(generation),
+        generation=GenerationId(generation),
         protocol=protocol.wire_name,
         leader=MemberId(leader),
         member_id=MemberId("me"),

@@ -3,7 +3,7 @@
 import pytest
 
 from coterie.member.classic.connect_translation import to_assigned, to_member_report, to_worker_assignments
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import AssignmentChange, ComputedAssignments, MemberReport
 from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundResult, WorkerAssignment, WorkerMetadata
@@ -65,7 +65,7 @@ def test_an_assignment_replaces_all_jobs_only_in_an_eager_group(protocol: Connec
     assignment = WorkerAssignment(
         leader=OTHER, leader_url=URL, config_offset=ConfigOffset(4), assigned=ORDERS, delay_ms=300
     )
-    assigned = to_assigned(ME, assignment, generation=Generation(7), protocol=protocol)
+    assigned = to_assigned(ME, assignment, generation=GenerationId(7), protocol=protocol)
     assert assigned.replaces_all is (protocol is ConnectProtocol.EAGER)
     assert (assigned.member_id, assigned.epoch, assigned.jobs, assigned.leader) == (ME, 7, ORDERS, OTHER)
     assert assigned.protocol_details == RoundResult(protocol=protocol, delay_ms=300)

@@ -14,7 +14,7 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.state import AssignmentReceived
 from coterie.member.events import LeaveCompleted
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
@@ -107,7 +107,7 @@ def test_a_leader_syncs_what_its_herder_computed(worker: MemberDriver) -> None:
         config_offset=worker.member.worker_state.config_offset,
         assignments={MemberId("me"): AssignmentChange(assigned=SOME_WORK)},
     )
-    worker.feed(SendAssignments(token=replace(wanted.token, generation=Generation(2)), computed=computed))
+    worker.feed(SendAssignments(token=replace(wanted.token, generation=GenerationId(2)), computed=computed))
     assert worker.sent(SyncRequest) is None, "assignments for another generation are dropped"
     worker.feed(SendAssignments(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)

@@ -30,7 +30,7 @@ from coterie.member.events import (
     SetTimer,
     TimerFired,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Assigned,
@@ -63,7 +63,7 @@ ERRORS = st.sampled_from(
         ErrorCode.fenced_instance_id,
     ]
 )
-GENERATIONS = st.integers(-1, 5).map(Generation)
+GENERATIONS = st.integers(-1, 5).map(GenerationId)
 IDS = st.sampled_from(["me", "me", "", "other"]).map(MemberId)
 INSTANCE_IDS = st.sampled_from([None, InstanceId("one")])
 TIMERS: st.SearchStrategy[Timer] = st.sampled_from(["heartbeat", "lease", "answer", "retry", "leave"])
@@ -191,7 +191,7 @@ def valid_response(request: Request) -> Response:
         case JoinRequest():
             return JoinResponse(
                 error=ErrorCode.none,
-                generation=Generation(9),
+                generation=GenerationId(9),
                 protocol="compatible",
                 leader=MemberId("x"),
                 member_id=request.member_id or MemberId("me"),

@@ -12,7 +12,7 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.events import LeaveCompleted
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Assigned,
@@ -165,7 +165,7 @@ def test_a_returning_leader_computes_nothing_for_a_generation_that_has_its_assig
     answer_registration_check(worker)
     rejoin_response = JoinResponse(
         error=ErrorCode.none,
-        generation=Generation(7),
+        generation=GenerationId(7),
         protocol="compatible",
         leader=MemberId("me"),
         member_id=MemberId("me"),
@@ -198,7 +198,7 @@ def test_a_leader_receives_the_instance_ids_of_the_members(worker: MemberDriver)
     answer_registration_check(worker)
     response = JoinResponse(
         error=ErrorCode.none,
-        generation=Generation(1),
+        generation=GenerationId(1),
         protocol="compatible",
         leader=MemberId("me"),
         member_id=MemberId("me"),

@@ -20,7 +20,7 @@ from coterie.spark.bad_records.error_columns import (
 )
 from coterie.spark.bad_records.tolerant_transforms import apply_transforms_tolerantly
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
+from coterie.spark.smt.transform_type import KeyOrValue, TransformType, make_transform_config_key
 from coterie.spark.transforms import Transform, apply_transforms, parse_transforms
 from tests.spark.conftest import Rig
 
@@ -91,14 +91,14 @@ async def test_an_error_is_reported_with_the_record_and_the_transforms_key(rig: 
 
 
 async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(rig: Rig) -> None:
-    def count(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+    def count(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
         return rows.groupBy("text").count()
 
     counting = Transform(
         transform_type=TransformType(
             name="Count", package=None, keys=(make_transform_config_key("by", "", ""),), apply=count
         ),
-        record_side=RecordSide.VALUE,
+        record_side=KeyOrValue.VALUE,
         settings=PrefixedConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
     )
     with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs this step as Aggregate"):

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.prefixed_config import SINK_PREFIX, PrefixedConfig
-from coterie.spark.sinks.delta_check import find_table_errors
+from coterie.spark.sinks.delta_check import find_first_table_error
 from coterie.spark.sinks.delta_columns import DeltaTableLayout
 from coterie.spark.sinks.delta_files import write_by_arrow
 from coterie.spark.sinks.delta_table import CommitAction, shared_table_at
@@ -365,7 +365,7 @@ def test_a_commit_delays_no_validation_and_other_tasks_for_a_limited_time(
 
     def act(*_: object) -> None:
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(find_table_errors, spark, end).result(10) == {}
+            assert other.submit(find_first_table_error, spark, end).result(10) == {}
             with pytest.raises(
                 UnreachableError, match=r"other tasks of this worker have been writing to it for 0\.2 s"
             ):

@@ -6,7 +6,7 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, MemberId
 from coterie.wire.kio_entities import Values
 
 
@@ -19,7 +19,7 @@ def handle(broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Val
         lambda reply_to: Heartbeat(
             reply_to=reply_to,
             member_id=MemberId(body.member_id),
-            generation=Generation(body.generation_id),
+            generation=GenerationId(body.generation_id),
             instance_id=request.instance_id,
         ),
     )

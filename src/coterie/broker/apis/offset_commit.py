@@ -23,7 +23,7 @@ from coterie.groups.classic.offset_messages import (
     OffsetCommitResponse,
     TopicId,
 )
-from coterie.nouns.ids import Generation, GroupId, MemberId, TopicPartition
+from coterie.nouns.ids import GenerationId, GroupId, MemberId, TopicPartition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values, to_milliseconds
 
@@ -31,7 +31,7 @@ _UNKNOWN_GROUP_SINCE = 9
 """The first version in which the response may have the error code GROUP_ID_NOT_FOUND; before: ILLEGAL_GENERATION."""
 _MEMBER_EPOCH_SINCE = 9
 """The first version in which a member of a group with member epochs may commit (KIP-848)."""
-_NO_MEMBER, _NO_GENERATION = MemberId(""), Generation(-1)
+_NO_MEMBER, _NO_GENERATION = MemberId(""), GenerationId(-1)
 """The member id and the generation of a client that is not a member."""
 _BY_ID_SINCE = 10
 """The first version in which topics are given by topic id instead of name."""
@@ -107,7 +107,7 @@ async def _commit_offsets(
             reply_to=reply_to,
             member_id=MemberId(body.member_id) if is_classic else _NO_MEMBER,
             instance_id=request.instance_id if is_classic else None,
-            generation=Generation(epoch) if is_classic else _NO_GENERATION,
+            generation=GenerationId(epoch) if is_classic else _NO_GENERATION,
             retention_ms=_retention_ms(request),
             offsets=new,
         ),

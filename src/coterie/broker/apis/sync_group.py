@@ -5,7 +5,7 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.authorization import ApiAuthorization, Operation, make_group_check
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
@@ -23,7 +23,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         lambda reply_to: SyncGroup(
             reply_to=reply_to,
             member_id=MemberId(body.member_id),
-            generation=Generation(body.generation_id),
+            generation=GenerationId(body.generation_id),
             protocol_type=request.field_or_default("protocol_type", None),
             protocol=request.field_or_default("protocol_name", None),
             assignments=tuple((MemberId(one.member_id), one.assignment) for one in body.assignments),

@@ -20,7 +20,7 @@ from coterie.broker.transactions.writes import TransactionSupport
 from coterie.groups.classic.offset_messages import NewOffset, OffsetCommitResponse, TxnOffsetCommit
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.kio_entities import Values
 
@@ -35,11 +35,11 @@ class _Sender(NamedTuple):
 
     member_id: MemberId
     instance_id: InstanceId | None
-    generation: Generation
+    generation: GenerationId
     """The member epoch in a connect group."""
 
 
-_NO_MEMBER = _Sender(MemberId(""), None, Generation(-1))
+_NO_MEMBER = _Sender(MemberId(""), None, GenerationId(-1))
 """A sender that names no member. It is not checked, because the versions before v3 have no such fields."""
 
 
@@ -58,7 +58,7 @@ async def _commit_offsets_in_transaction(
     sender = _Sender(
         MemberId(request.field_or_default("member_id", "")),
         request.instance_id,
-        Generation(request.field_or_default("generation_id", -1)),
+        GenerationId(request.field_or_default("generation_id", -1)),
     )
     producer = ProducerIdAndEpoch(request.body.producer_id, request.body.producer_epoch)
     error = await _add_or_verify_offsets_partition(broker, request, producer)

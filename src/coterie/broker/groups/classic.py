@@ -24,7 +24,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import OffsetWritten, PendingOffsetWritten, TopicDeleted
-from coterie.groups.classic.state import Group, Limits
+from coterie.groups.classic.state import ClassicGroupSettings, Group
 from coterie.groups.classic.summary import summarize_event
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
 from coterie.nouns.errors import WireError
@@ -73,7 +73,7 @@ class ClassicMachine:
     may_create_group = staticmethod(new_members.may_create_group)
     event_summary = staticmethod(summarize_event)
 
-    def __init__(self, limits: Limits, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:
+    def __init__(self, limits: ClassicGroupSettings, topics: Mapping[str, Topic], gaps: HeartbeatGaps) -> None:
         """``topics`` is the log's own mapping of the topics by name, which contains later changes."""
         self._limits = limits
         self._topics = topics

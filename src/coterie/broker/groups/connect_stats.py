@@ -8,7 +8,7 @@ from coterie.groups.connect.messages import (
     ComputationTimeoutTimer,
     ConnectionGraceTimer,
     CurrentAssignment,
-    CurrentRemoved,
+    CurrentAssignmentRemoved,
     Event,
     GroupMetadata,
     Heartbeat,
@@ -76,7 +76,7 @@ class ConnectGroupStats:
                         self._revoked_at_ms.setdefault((group.group_id, member_id), now_ms)
                     else:
                         self._end_revocation(group.group_id, member_id, now_ms)
-                case CurrentRemoved(member_id=member_id):
+                case CurrentAssignmentRemoved(member_id=member_id):
                     self._revoked_at_ms.pop((group.group_id, member_id), None)
                 case _:
                     pass

@@ -40,7 +40,7 @@ from coterie.groups.transaction_messages import (
     SetTimer,
     TimeoutPassed,
     TopicPartition,
-    TransactionLimits,
+    TransactionSettings,
     TransactionWritten,
 )
 from coterie.groups.transactions import deadline_ms
@@ -67,7 +67,7 @@ class Transactions:
     def __init__(
         self,
         log: BrokerLog,
-        limits: TransactionLimits,
+        limits: TransactionSettings,
         now_ms: Callable[[], int],
         on_markers: Callable[[MarkersWritten], None],
     ) -> None:
@@ -82,7 +82,7 @@ class Transactions:
     async def open(
         cls,
         log: BrokerLog,
-        limits: TransactionLimits,
+        limits: TransactionSettings,
         *,
         now_ms: Callable[[], int],
         on_markers: Callable[[MarkersWritten], None] = lambda _: None,

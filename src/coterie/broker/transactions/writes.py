@@ -43,7 +43,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
     VerifyPartitions,
 )
-from coterie.groups.transactions import Transaction, step
+from coterie.groups.transactions import TransactionalIdState, step
 from coterie.wire.batch_filter import split_records
 from coterie.wire.batches import BatchHeader, encode_transaction_marker, read_batch_header
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -182,7 +182,7 @@ def step_coordinator(
     ``make_event`` builds the step's event from the producer id that would be assigned next. This id counts as assigned
     only if the step has used it."""
     fresh = next_producer_id(store.database)
-    transaction = Transaction(read_transaction(store.database, transactional_id))
+    transaction = TransactionalIdState(read_transaction(store.database, transactional_id))
     output = step(transaction, make_event(fresh), now_ms=now_ms)
     if any(
         isinstance(record, TransactionWritten) and record.producer.producer_id == fresh for record in output.records
@@ -244,7 +244,7 @@ def _check_or_add_partition(
 
     :raises KafkaRefusal: the transactional id has another producer id or epoch, or the partition was not added before.
     """
-    transaction = Transaction(read_transaction(database, transactional_id))
+    transaction = TransactionalIdState(read_transaction(database, transactional_id))
     event = AddPartitions if support is TransactionSupport.ADD_PARTITION else VerifyPartitions
     output = step(transaction, event(producer=producer, partitions=frozenset((topic_partition,))), now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))

@@ -14,7 +14,7 @@ from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, SecurityProtocol, SecuritySettings
 from coterie.cli.assignors import assign_functions_by_name, load_installed_assignors
 from coterie.cli.garbage_collection import raise_gc_thresholds
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import ConfigError, WorldError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def broker_settings(
         advertised_host=_without_brackets(advertise) if advertise else None,
         security=_security_settings(security, certificate=certificate, key=key, client_ca=client_ca, acl=acl),
         connections_per_address_max=connections_per_address_max,
-        group_limits=Limits(
+        group_limits=ClassicGroupSettings(
             initial_rebalance_delay_ms=initial_delay_ms, groups_max=groups_max, group_size_max=group_size_max
         ),
         stats_path=data / "stats.json",

@@ -16,7 +16,7 @@ from coterie.config.definition import split_list
 from coterie.config.security import KafkaSecurity
 from coterie.config.worker import check_bootstrap_servers
 from coterie.herder.group_view import worker_id_of_url
-from coterie.kafka.group_admin import ClassicGroup, GroupAdmin, GroupConfig
+from coterie.kafka.group_admin import ClassicGroupDescription, GroupAdmin, GroupConfig
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.group_description import GroupDescription
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
@@ -117,7 +117,7 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-async def _describe_existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroup:
+async def _describe_existing_group(admin: GroupAdmin, group_id: GroupId) -> GroupDescription | ClassicGroupDescription:
     """The description of the group with the id ``group_id``.
 
     :raises WorldError: when there is no classic or connect group with this id; see also
@@ -144,7 +144,7 @@ async def _change_and_read_configs(
             sys.stderr.write(
                 f"There is no group {group_id} yet; its configs are kept for a connect group of this id.\n"
             )
-        elif isinstance(described, ClassicGroup):
+        elif isinstance(described, ClassicGroupDescription):
             sys.stderr.write(f"Group {group_id} is a classic group, in which configs of connect groups do nothing.\n")
     return await admin.group_configs(group_id)
 
@@ -169,11 +169,11 @@ async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> s
     return names[member_id]
 
 
-def _matching_members(group: GroupDescription | ClassicGroup, text: str) -> list[MemberId]:
+def _matching_members(group: GroupDescription | ClassicGroupDescription, text: str) -> list[MemberId]:
     """The ids of the members that ``text`` names: those with this member id or instance id, else, in a connect group,
     those with this ``host:port`` or name."""
     by_id = [one.member_id for one in group.members if text in (one.member_id, one.instance_id or InstanceId(""))]
-    if by_id or isinstance(group, ClassicGroup):
+    if by_id or isinstance(group, ClassicGroupDescription):
         return by_id
     return [one.member_id for one in group.members if text in (worker_id_of_url(one.url), one.name)]
 

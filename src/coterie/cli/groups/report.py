@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.herder.group_view import worker_id_of_url
-from coterie.kafka.group_admin import ClassicGroup, ListedGroup
+from coterie.kafka.group_admin import ClassicGroupDescription, ListedGroup
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import GroupId, MemberId
@@ -22,12 +22,12 @@ _STYLE_BY_STATE = {"STABLE": "green", "UNJOINED": "red"}
 # -- tables and sentences ---------------------------------------------------------------------------------------------
 
 
-def print_group(group_id: GroupId, group: GroupDescription | ClassicGroup, console: Console) -> None:
+def print_group(group_id: GroupId, group: GroupDescription | ClassicGroupDescription, console: Console) -> None:
     """Print ``group``, with the id ``group_id``, to ``console``: tables, and sentences for a connect group."""
     match group:
         case GroupDescription():
             _print_connect_group(group_id, group, console)
-        case ClassicGroup():
+        case ClassicGroupDescription():
             _print_classic_group(group_id, group, console)
 
 
@@ -63,7 +63,7 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
         console.print(escape(sentence), soft_wrap=True)
 
 
-def _print_classic_group(group_id: GroupId, group: ClassicGroup, console: Console) -> None:
+def _print_classic_group(group_id: GroupId, group: ClassicGroupDescription, console: Console) -> None:
     protocol = f", protocol {escape(group.protocol)}" if group.protocol else ""
     kind = f" of type {escape(group.protocol_type)}" if group.protocol_type else ""
     console.print(f"Classic group {escape(group_id)}{kind}: {escape(group.state)}{protocol}", soft_wrap=True)
@@ -139,11 +139,11 @@ def wait_reason(group: GroupDescription, holder: MemberId, jobs: Jobs) -> str:
     return f"{name} has left; its session would have ended in {_seconds_text(departed.held_left_ms)}"
 
 
-def name_by_member_id(group: GroupDescription | ClassicGroup) -> Mapping[MemberId, str]:
+def name_by_member_id(group: GroupDescription | ClassicGroupDescription) -> Mapping[MemberId, str]:
     """The name of each member in messages, by member id. In a connect group: the worker's name, or its ``host:port`` if
     it has no name, or its member id if several members have the same name; and the ``host:port`` of each departed
     worker. In a classic group: the member id."""
-    if isinstance(group, ClassicGroup):
+    if isinstance(group, ClassicGroupDescription):
         return {one.member_id: one.member_id for one in group.members}
     names = {one.member_id: one.name or worker_id_of_url(one.url) for one in group.members}
     names = {key: name if list(names.values()).count(name) == 1 else key for key, name in names.items()}
@@ -179,9 +179,9 @@ def listed_group_json(group: ListedGroup) -> Json:
     }
 
 
-def group_json(group_id: GroupId, group: GroupDescription | ClassicGroup) -> Json:
+def group_json(group_id: GroupId, group: GroupDescription | ClassicGroupDescription) -> Json:
     """The JSON output of `coterie groups describe`."""
-    if isinstance(group, ClassicGroup):
+    if isinstance(group, ClassicGroupDescription):
         return {
             "group_id": group_id,
             "type": "classic",

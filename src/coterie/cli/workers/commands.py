@@ -241,7 +241,7 @@ def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequenc
                     for remaining_member in members_to_restart
                     if not _is_same_worker(remaining_member, member)
                 ]
-                rejoined_member = _wait_until_rejoined(group, member, began_at_s=began_at_s, timeout_s=timeout_s)
+                rejoined_member = _wait_until_restarted(group, member, began_at_s=began_at_s, timeout_s=timeout_s)
                 expected_members = [
                     rejoined_member if _is_same_worker(remaining_member, member) else remaining_member
                     for remaining_member in expected_members
@@ -277,7 +277,7 @@ def _check_only_worker_is_named(member: MemberDescription, *, is_named: bool) ->
     _console.print(f"{escape(member.name)} is the only worker of the group: no job runs until it has restarted.")
 
 
-def _wait_until_rejoined(
+def _wait_until_restarted(
     group: GroupClient, member: MemberDescription, *, began_at_s: float, timeout_s: float
 ) -> MemberDescription:
     """Wait until ``member`` has restarted and runs its jobs, and print that; returns the new state of the member.

@@ -16,7 +16,7 @@ from typing import NoReturn
 from coterie.cli import parent
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WireError, WorldError
-from coterie.nouns.membership import Handover, PlaceHandover
+from coterie.nouns.membership import ClassicPlaceHandover, Handover
 from coterie.wire.connect_place import decode_place_handover, encode_place_handover
 
 PLACE_VARIABLE = "COTERIE_PLACE"
@@ -109,7 +109,7 @@ def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _member_key(settings):
         return None
-    if isinstance(place, PlaceHandover) and join_metadata != _join_metadata(settings):
+    if isinstance(place, ClassicPlaceHandover) and join_metadata != _join_metadata(settings):
         return replace(place, must_ask_for_round=True)
     return place
 

@@ -19,7 +19,7 @@ from coterie.groups.classic.offset_messages import (
     TransactionEnded,
 )
 from coterie.groups.effects import TimerFired
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode
 
@@ -40,7 +40,7 @@ class Phase(StrEnum):
     """The group does not exist. Only responses contain this value."""
 
 
-NO_GENERATION = Generation(-1)
+NO_GENERATION = GenerationId(-1)
 """In a response without a generation."""
 NO_MEMBER = MemberId("")
 """In a response without a leader or a member id."""
@@ -85,7 +85,7 @@ class JoinGroup:
 class SyncGroup:
     reply_to: ReplyTo
     member_id: MemberId
-    generation: Generation
+    generation: GenerationId
     protocol_type: str | None = None
     """The group's protocol type in the response to the client's JoinGroup (SyncGroup v5 and later, KIP-559). A request
     with another type than the group's is refused; None is not checked."""
@@ -100,7 +100,7 @@ class SyncGroup:
 class Heartbeat:
     reply_to: ReplyTo
     member_id: MemberId
-    generation: Generation
+    generation: GenerationId
     instance_id: InstanceId | None = None
 
 
@@ -167,7 +167,7 @@ class GenerationWritten:
     """
 
     protocol_type: str
-    generation: Generation
+    generation: GenerationId
     """The number of the generation."""
     protocol: str | None
     """The selected protocol; None until the leader has sent the assignments, and in a generation without members."""
@@ -196,7 +196,7 @@ class JoinedMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse:
     error: ErrorCode
-    generation: Generation = NO_GENERATION
+    generation: GenerationId = NO_GENERATION
     protocol_type: str | None = None
     protocol: str | None = None
     leader: MemberId = NO_MEMBER
@@ -289,7 +289,7 @@ class PendingMemberTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMemberTimer:
     """Key of the timer that fires when a new member has waited for the response to its first JoinGroup for
-    ``Limits.new_member_join_timeout_ms``: the member is removed."""
+    ``ClassicGroupSettings.new_member_join_timeout_ms``: the member is removed."""
 
     member_id: MemberId
 

@@ -13,7 +13,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 def may_create_group(request: Request) -> bool:
     """Whether the request creates its group if there is none: a JoinGroup without a member id, an OffsetCommit, or a
     TxnOffsetCommit. Only the request is examined, not the groups. A broker that has the maximum number of groups
-    (`Limits.groups_max`) uses this to refuse requests for further groups."""
+    (`ClassicGroupSettings.groups_max`) uses this to refuse requests for further groups."""
     match request:
         case JoinGroup(member_id=member_id):
             return not member_id

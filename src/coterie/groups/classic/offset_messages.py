@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
 from coterie.groups.transaction_messages import ProducerIdAndEpoch
-from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId, ReplyTo
 from coterie.nouns.ids import TopicPartition as TopicPartition
 from coterie.wire.errors import ErrorCode
 
@@ -29,7 +29,7 @@ class CommittedOffset:
     committed_at_ms: int
     expires_at_ms: int | None = None
     """When the offset expires, if the client requested a retention time (OffsetCommit v2 to v4). None: the offset
-    expires by `Limits.offsets_retention_ms`."""
+    expires by `ClassicGroupSettings.offsets_retention_ms`."""
     topic_id: TopicId | None = None
     """None if the client requested a retention time, or if the log's value is of a version without topic ids."""
 
@@ -55,7 +55,7 @@ class OffsetCommit:
     member_id: MemberId
     """Empty for a client that is not a member: a consumer that assigns its partitions itself, or a tool."""
     instance_id: InstanceId | None
-    generation: Generation
+    generation: GenerationId
     """Negative for a client that is not a member."""
     retention_ms: int | None
     """The retention time that the client requests (v2 to v4), from the commit on; None: that of the settings."""
@@ -73,7 +73,7 @@ class TxnOffsetCommit:
     member_id: MemberId
     """Empty for a client that does not send its member id (before v3)."""
     instance_id: InstanceId | None
-    generation: Generation
+    generation: GenerationId
     """Negative for a client that does not send its generation."""
     offsets: tuple[NewOffset, ...]
 

@@ -7,7 +7,7 @@ yet (see `GenerationWritten`). Kafka writes a null protocol for empty groups onl
 
 from coterie.groups.classic.messages import GenerationWritten, StoredMember
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.primitives import Reader, Writer
 
 GENERATION_KEY_VERSION = 2
@@ -73,7 +73,7 @@ def decode_generation(data: bytes) -> GenerationWritten:
             f"{GENERATION_VALUE_VERSION}: another version of Coterie may have written it"
         )
     protocol_type = reader.string()
-    generation = Generation(reader.int32())
+    generation = GenerationId(reader.int32())
     protocol = reader.nullable_string()
     leader = reader.nullable_string()
     written_at_ms = reader.int64()

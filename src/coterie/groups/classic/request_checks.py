@@ -2,7 +2,7 @@
 generation."""
 
 from coterie.groups.classic.state import Group, Member
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
@@ -36,7 +36,7 @@ def check_member(group: Group, member_id: MemberId, instance_id: InstanceId | No
     return member
 
 
-def check_generation(group: Group, generation: Generation) -> None:
+def check_generation(group: Group, generation: GenerationId) -> None:
     """:raises KafkaRefusal: ILLEGAL_GENERATION, when ``generation`` is not the current one."""
     if generation != group.generation:
         raise KafkaRefusal(ErrorCode.illegal_generation)

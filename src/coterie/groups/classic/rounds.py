@@ -18,7 +18,7 @@ from coterie.groups.classic.messages import (
 from coterie.groups.classic.protocols import select_protocol_by_vote
 from coterie.groups.classic.state import Group, JoinPhase, Member, Phase
 from coterie.groups.classic.turn import Turn
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.wire.errors import ErrorCode
 
 # -- the join phase -----------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def complete_join_phase(turn: Turn) -> None:
     turn.cancel_timer(JoinPhaseTimer())
     group.join_phase = None
     group.is_unrebalanced_since_load = False
-    generation = Generation(group.generation + 1)
+    generation = GenerationId(group.generation + 1)
     if not group.members:
         group.protocol = None
         write_generation(turn, generation, protocol=None, assignments={})
@@ -205,7 +205,7 @@ def reply_to_parked_syncs(turn: Turn, error: ErrorCode) -> None:
 
 
 def write_generation(
-    turn: Turn, generation: Generation, *, protocol: str | None, assignments: Mapping[MemberId, bytes]
+    turn: Turn, generation: GenerationId, *, protocol: str | None, assignments: Mapping[MemberId, bytes]
 ) -> None:
     """Write the group's present members as ``generation``. ``protocol`` None: no member has an assignment yet. A member
     that is not in ``assignments`` has an empty one."""

@@ -33,11 +33,11 @@ from coterie.groups.classic.offset_messages import (
 )
 from coterie.groups.classic.protocols import ProtocolSupport
 from coterie.groups.pending_writes import PendingWrites
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ClassicGroupSettings:
     """The limits, delays and retention times of the coordinator; the defaults are Kafka's
     (``group.min.session.timeout.ms`` and so on) unless a field says otherwise."""
 
@@ -120,7 +120,7 @@ class Group:
     """One classic group. Only `apply` writes the hard state: ``generation_record``, ``offsets`` and
     ``pending_offsets``; all other fields are soft state."""
 
-    def __init__(self, group_id: GroupId, limits: Limits) -> None:
+    def __init__(self, group_id: GroupId, limits: ClassicGroupSettings) -> None:
         self.group_id = group_id
         self.limits = limits
         # hard state: written to the log
@@ -182,9 +182,9 @@ class Group:
         self.protocol_support.count_member_protocols(protocols)
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> GenerationId:
         """The number of the last generation; 0 before the first one."""
-        return self.generation_record.generation if self.generation_record is not None else Generation(0)
+        return self.generation_record.generation if self.generation_record is not None else GenerationId(0)
 
     @property
     def phase(self) -> Phase:

@@ -450,7 +450,7 @@ def on_computation_timeout(turn: Turn) -> None:
             pass
 
 
-def on_compute_timer(turn: Turn) -> None:
+def on_next_computation_timer(turn: Turn) -> None:
     """Called when `NextComputationTimer` fires. End a pause whose time is over, and raise the group epoch if the next
     target is due (`ComputedTarget.next_in_ms`). The end of this step then begins a computation."""
     group = turn.group

@@ -3,7 +3,7 @@ them."""
 
 from dataclasses import replace
 
-from coterie.groups.connect.messages import DepartedRemoved, HeldJobsTimer, MemberDeparted, RebalanceDelayTimer
+from coterie.groups.connect.messages import DepartedMemberRemoved, HeldJobsTimer, MemberDeparted, RebalanceDelayTimer
 from coterie.groups.connect.turn import Turn
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS
@@ -50,6 +50,6 @@ def end_deferral(turn: Turn, departed: MemberDeparted) -> None:
 def forget_departed_member(turn: Turn, member_id: MemberId) -> None:
     """Remove the record and the timers of a departed member. Called when it has returned or has left with LEAVE, when
     no job is deferred for it and none may still run on its worker, and when the group is removed."""
-    turn.write(DepartedRemoved(member_id=member_id))
+    turn.write(DepartedMemberRemoved(member_id=member_id))
     turn.cancel_timer(HeldJobsTimer(member_id=member_id))
     turn.cancel_timer(RebalanceDelayTimer(member_id=member_id))

@@ -5,7 +5,7 @@ from coterie.groups.connect.messages import (
     ChangeResponse,
     ComputationTimeoutTimer,
     ConfigsRemoved,
-    ConfiguredRemoved,
+    ConfiguredJobsRemoved,
     DeleteGroup,
     ExpiryTimer,
     GroupRemoved,
@@ -58,7 +58,7 @@ def remove_group(turn: Turn, *, with_configs: bool) -> None:
     for member_id in sorted(group.departed):
         forget_departed_member(turn, member_id)
     if group.configured is not None:
-        turn.write(ConfiguredRemoved())
+        turn.write(ConfiguredJobsRemoved())
     if with_configs and group.configs:
         turn.write(ConfigsRemoved())
     if group.metadata is not None:

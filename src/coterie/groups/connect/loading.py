@@ -3,7 +3,7 @@ This step completes or undoes such a step before the coordinator sends its first
 
 from coterie.groups.connect.departures import forget_departed_member
 from coterie.groups.connect.messages import (
-    CurrentRemoved,
+    CurrentAssignmentRemoved,
     HeldJobsTimer,
     MemberRemoved,
     NextComputationTimer,
@@ -103,7 +103,7 @@ def remove_incomplete_members(turn: Turn) -> None:
         if member_id in group.targets:
             turn.write(TargetRemoved(member_id=member_id))
         if member_id in group.currents:
-            turn.write(CurrentRemoved(member_id=member_id))
+            turn.write(CurrentAssignmentRemoved(member_id=member_id))
     for member_id in sorted(group.departed.keys() & complete):
         forget_departed_member(turn, member_id)
     if group.leader is not None and group.leader not in group.members:

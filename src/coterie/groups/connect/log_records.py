@@ -6,11 +6,11 @@ from enum import IntEnum
 from coterie.groups.connect.messages import (
     ConfigsRemoved,
     ConfigsWritten,
-    ConfiguredRemoved,
-    ConfiguredWritten,
+    ConfiguredJobsRemoved,
+    ConfiguredJobsWritten,
     CurrentAssignment,
-    CurrentRemoved,
-    DepartedRemoved,
+    CurrentAssignmentRemoved,
+    DepartedMemberRemoved,
     GroupMetadata,
     GroupRemoved,
     MemberDeparted,
@@ -54,15 +54,15 @@ class KeyVersion(IntEnum):
 
 _OF_GROUP: Mapping[int, tuple[Callable[[bytes], Record], Record]] = {
     KeyVersion.GROUP: (decode_group_metadata, GroupRemoved()),
-    KeyVersion.CONFIGURED: (decode_configured_jobs, ConfiguredRemoved()),
+    KeyVersion.CONFIGURED: (decode_configured_jobs, ConfiguredJobsRemoved()),
     KeyVersion.CONFIGS: (decode_configs, ConfigsRemoved()),
 }
 """By the version of a key that contains the group id only: the decoder of the value, and the tombstone."""
 _OF_MEMBER: Mapping[int, tuple[Callable[[MemberId, bytes], Record], Callable[[MemberId], Record]]] = {
     KeyVersion.MEMBER: (decode_member_metadata, lambda member_id: MemberRemoved(member_id=member_id)),
     KeyVersion.TARGET: (decode_target, lambda member_id: TargetRemoved(member_id=member_id)),
-    KeyVersion.CURRENT: (decode_current_assignment, lambda member_id: CurrentRemoved(member_id=member_id)),
-    KeyVersion.DEPARTED: (decode_departed_member, lambda member_id: DepartedRemoved(member_id=member_id)),
+    KeyVersion.CURRENT: (decode_current_assignment, lambda member_id: CurrentAssignmentRemoved(member_id=member_id)),
+    KeyVersion.DEPARTED: (decode_departed_member, lambda member_id: DepartedMemberRemoved(member_id=member_id)),
 }
 """By the version of a key that contains the group id and a member id: the decoder of the value, and the class of the
 tombstone."""
@@ -81,7 +81,7 @@ def encode_record(group_id: GroupId, record: Record) -> tuple[bytes, bytes | Non
             return _encode_key(KeyVersion.MEMBER, group_id, member_id), encode_member_metadata(record)
         case MemberDeparted(member_id=member_id):
             return _encode_key(KeyVersion.DEPARTED, group_id, member_id), encode_departed_member(record)
-        case ConfiguredWritten():
+        case ConfiguredJobsWritten():
             return _encode_key(KeyVersion.CONFIGURED, group_id), encode_configured_jobs(record)
         case ConfigsWritten():
             return _encode_key(KeyVersion.CONFIGS, group_id), encode_configs(record)
@@ -114,19 +114,19 @@ def _tombstone_key(
     group_id: GroupId,
     record: (
         GroupRemoved
-        | ConfiguredRemoved
+        | ConfiguredJobsRemoved
         | MemberRemoved
         | TargetRemoved
-        | CurrentRemoved
+        | CurrentAssignmentRemoved
         | ConfigsRemoved
-        | DepartedRemoved
+        | DepartedMemberRemoved
     ),
 ) -> bytes:
     """The key of the record that the tombstone ``record`` removes."""
     match record:
         case GroupRemoved():
             return _encode_key(KeyVersion.GROUP, group_id)
-        case ConfiguredRemoved():
+        case ConfiguredJobsRemoved():
             return _encode_key(KeyVersion.CONFIGURED, group_id)
         case ConfigsRemoved():
             return _encode_key(KeyVersion.CONFIGS, group_id)
@@ -134,9 +134,9 @@ def _tombstone_key(
             return _encode_key(KeyVersion.MEMBER, group_id, member_id)
         case TargetRemoved(member_id=member_id):
             return _encode_key(KeyVersion.TARGET, group_id, member_id)
-        case CurrentRemoved(member_id=member_id):
+        case CurrentAssignmentRemoved(member_id=member_id):
             return _encode_key(KeyVersion.CURRENT, group_id, member_id)
-        case DepartedRemoved(member_id=member_id):
+        case DepartedMemberRemoved(member_id=member_id):
             return _encode_key(KeyVersion.DEPARTED, group_id, member_id)
 
 

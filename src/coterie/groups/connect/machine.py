@@ -24,8 +24,8 @@ from coterie.groups.connect.answers import (
 )
 from coterie.groups.connect.computation import (
     on_computation_timeout,
-    on_compute_timer,
     on_install_assignment,
+    on_next_computation_timer,
     on_prepare_assignment,
     on_target_computed,
 )
@@ -289,7 +289,7 @@ def on_timer(turn: Turn, key: TimerKey) -> Heartbeat | None:
         case RebalanceDelayTimer():
             turn.bump_group_epoch()
         case NextComputationTimer():
-            on_compute_timer(turn)
+            on_next_computation_timer(turn)
         case ComputationTimeoutTimer():
             on_computation_timeout(turn)
         case ExpiryTimer():

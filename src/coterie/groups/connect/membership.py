@@ -8,10 +8,10 @@ from coterie.groups.connect.computation import end_computation_of_member, end_pa
 from coterie.groups.connect.departures import forget_departed_member, release_held_jobs
 from coterie.groups.connect.messages import (
     NO_EPOCH,
-    ConfiguredWritten,
+    ConfiguredJobsWritten,
     ConnectionGraceTimer,
     CurrentAssignment,
-    CurrentRemoved,
+    CurrentAssignmentRemoved,
     Heartbeat,
     HeldJobsTimer,
     MemberDeparted,
@@ -355,7 +355,7 @@ def store_configured_jobs(turn: Turn, request: Heartbeat) -> None:
     if known is not None and reported.jobs != known.configured.jobs:
         turn.bump_group_epoch()
     turn.write(
-        ConfiguredWritten(
+        ConfiguredJobsWritten(
             group_epoch=turn.new_group_epoch,
             config_topic_id=topic_id,
             leader_epoch=turn.new_leader_epoch,
@@ -492,7 +492,7 @@ def drop_member_state(turn: Turn, member_id: MemberId) -> None:
     group = turn.group
     turn.write(MemberRemoved(member_id=member_id))
     turn.write(TargetRemoved(member_id=member_id))
-    turn.write(CurrentRemoved(member_id=member_id))
+    turn.write(CurrentAssignmentRemoved(member_id=member_id))
     del group.sessions[member_id]
     group.reasons.pop(member_id, None)
     group.failed_members.discard(member_id)

@@ -277,7 +277,7 @@ class GroupMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredWritten:
+class ConfiguredJobsWritten:
     """The configured jobs, as the leader has reported them (key version 4)."""
 
     group_epoch: GroupEpoch
@@ -364,7 +364,7 @@ class CurrentAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentRemoved:
+class CurrentAssignmentRemoved:
     """The tombstone of a member's current assignment (key version 7)."""
 
     member_id: MemberId
@@ -402,7 +402,7 @@ class MemberDeparted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DepartedRemoved:
+class DepartedMemberRemoved:
     """The tombstone of a departed member (key version 9): it is forgotten."""
 
     member_id: MemberId
@@ -414,7 +414,7 @@ class GroupRemoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredRemoved:
+class ConfiguredJobsRemoved:
     """The tombstone of the configured jobs (key version 4)."""
 
 
@@ -426,18 +426,18 @@ class ConfigsRemoved:
 Record: TypeAlias = (
     GroupMetadata
     | GroupRemoved
-    | ConfiguredWritten
-    | ConfiguredRemoved
+    | ConfiguredJobsWritten
+    | ConfiguredJobsRemoved
     | MemberMetadata
     | MemberRemoved
     | TargetWritten
     | TargetRemoved
     | CurrentAssignment
-    | CurrentRemoved
+    | CurrentAssignmentRemoved
     | ConfigsWritten
     | ConfigsRemoved
     | MemberDeparted
-    | DepartedRemoved
+    | DepartedMemberRemoved
 )
 
 # -- effects: orders to the shell -------------------------------------------------------------------------------------

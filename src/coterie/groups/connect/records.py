@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from coterie.groups.connect.messages import (
     ConfigsWritten,
-    ConfiguredWritten,
+    ConfiguredJobsWritten,
     CurrentAssignment,
     GroupMetadata,
     MemberDeparted,
@@ -115,8 +115,8 @@ _CONFIG_OFFSET = TaggedField(tag=1, write=Writer.int64, read=Reader.int64, defau
 _CONFIGURED_LEADER_EPOCH = _int32_field(2)
 
 
-def encode_configured_jobs(record: ConfiguredWritten) -> bytes:
-    """The encoded value of a `ConfiguredWritten` record, whose key has version 4."""
+def encode_configured_jobs(record: ConfiguredJobsWritten) -> bytes:
+    """The encoded value of a `ConfiguredJobsWritten` record, whose key has version 4."""
     writer = _value_writer()
     writer.int32(record.group_epoch)
     write_jobs(writer, record.configured.jobs)
@@ -128,8 +128,8 @@ def encode_configured_jobs(record: ConfiguredWritten) -> bytes:
     return writer.getvalue()
 
 
-def decode_configured_jobs(data: bytes) -> ConfiguredWritten:
-    """The `ConfiguredWritten` record with the encoded value ``data``.
+def decode_configured_jobs(data: bytes) -> ConfiguredJobsWritten:
+    """The `ConfiguredJobsWritten` record with the encoded value ``data``.
 
     :raises WireError: when ``data`` is malformed or its version is unknown.
     """
@@ -138,7 +138,7 @@ def decode_configured_jobs(data: bytes) -> ConfiguredWritten:
     jobs = read_jobs(reader)
     tagged = TaggedFieldsReader(reader, last_known_field=_CONFIGURED_LEADER_EPOCH)
     reader.expect_end()
-    return ConfiguredWritten(
+    return ConfiguredJobsWritten(
         group_epoch=group_epoch,
         config_topic_id=tagged.value(_CONFIG_TOPIC_ID),
         leader_epoch=LeaderEpoch(tagged.value(_CONFIGURED_LEADER_EPOCH)),

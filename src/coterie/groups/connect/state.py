@@ -16,11 +16,11 @@ from coterie.groups.connect.messages import (
     NO_LEADER_EPOCH,
     ConfigsRemoved,
     ConfigsWritten,
-    ConfiguredRemoved,
-    ConfiguredWritten,
+    ConfiguredJobsRemoved,
+    ConfiguredJobsWritten,
     CurrentAssignment,
-    CurrentRemoved,
-    DepartedRemoved,
+    CurrentAssignmentRemoved,
+    DepartedMemberRemoved,
     GroupMetadata,
     GroupRemoved,
     GroupState,
@@ -65,7 +65,7 @@ class Group:
         # hard state: written to the log
         self.metadata: GroupMetadata | None = None
         """The last group record; None for a group that does not exist or has only configs."""
-        self.configured: ConfiguredWritten | None = None
+        self.configured: ConfiguredJobsWritten | None = None
         """None before the first leader has reported the configured jobs."""
         self.members: dict[MemberId, MemberMetadata] = {}
         self.targets: dict[MemberId, TargetWritten] = {}
@@ -230,7 +230,7 @@ def apply_record(group: Group, record: Record) -> None:
     replay."""
     group.record_count += 1
     match record:
-        case CurrentAssignment() | CurrentRemoved() | MemberDeparted() | DepartedRemoved():
+        case CurrentAssignment() | CurrentAssignmentRemoved() | MemberDeparted() | DepartedMemberRemoved():
             _apply_record_of_held_jobs(group, record)
         case TargetWritten(member_id=member_id):
             _replace_target(group, member_id, record)
@@ -242,14 +242,14 @@ def apply_record(group: Group, record: Record) -> None:
             _replace_member_metadata(group, member_id, None)
         case GroupMetadata() | GroupRemoved():
             group.metadata = record if isinstance(record, GroupMetadata) else None
-        case ConfiguredWritten() | ConfiguredRemoved():
-            group.configured = record if isinstance(record, ConfiguredWritten) else None
+        case ConfiguredJobsWritten() | ConfiguredJobsRemoved():
+            group.configured = record if isinstance(record, ConfiguredJobsWritten) else None
         case ConfigsWritten() | ConfigsRemoved():
             group.apply_group_configs(record.configs if isinstance(record, ConfigsWritten) else {})
 
 
 def _apply_record_of_held_jobs(
-    group: Group, record: CurrentAssignment | CurrentRemoved | MemberDeparted | DepartedRemoved
+    group: Group, record: CurrentAssignment | CurrentAssignmentRemoved | MemberDeparted | DepartedMemberRemoved
 ) -> None:
     """Apply a record of the jobs that one member holds, and update the indexes of the jobs' holders.
 
@@ -260,11 +260,11 @@ def _apply_record_of_held_jobs(
     match record:
         case CurrentAssignment():
             group.currents[member_id] = record
-        case CurrentRemoved():
+        case CurrentAssignmentRemoved():
             group.currents.pop(member_id, None)
         case MemberDeparted():
             group.departed[member_id] = record
-        case DepartedRemoved():
+        case DepartedMemberRemoved():
             group.departed.pop(member_id, None)
     after = group.jobs_held_by(member_id)
     for job in after - before:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from coterie.assignors.members import RebalancePolicy
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.member_state import MemberState
 
@@ -58,7 +58,7 @@ class WorkerView:
     """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``; None before the
     first round."""
     member_id: MemberId
-    generation: Generation
+    generation: GenerationId
     """The generation of the last assignment."""
     settled: bool
     """Whether the last round has ended with an assignment. False while a round is running."""
@@ -128,7 +128,7 @@ class GroupView:
     """The state of the group: in a classic group the data from which its leader would compute the next round, in a
     connect group the coordinator's description."""
 
-    generation: Generation
+    generation: GenerationId
     """The generation of the last round that this leader has computed; in a connect group, the group epoch."""
     protocol: str
     """The group's protocol: ``connect`` for a connect group, otherwise a value of ``connect.protocol``."""

@@ -5,10 +5,10 @@ from coterie.herder.messages import CancelTimer, SetTimer, WriteLogMessage
 from coterie.herder.rounds import leading, protocol_features, rebalance_window, rejoin
 from coterie.herder.rounds.state import AfterConfigLogRead, AfterJobsReleased
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.ids import Generation
+from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.member_state import MemberState
-from coterie.nouns.membership import Assigned, MembershipLost, PlaceHandover
+from coterie.nouns.membership import Assigned, ClassicPlaceHandover, MembershipLost
 from coterie.wire.connect import AssignmentErrorCode, RoundResult
 
 
@@ -52,7 +52,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         if event.leader == event.member_id or not herder.has_read_config_to(event.config_offset):
             rejoin.add_reason(turn, AfterConfigLogRead(end_offset=event.config_offset))
         return
-    herder.rounds.last_completed_generation = Generation(event.epoch)
+    herder.rounds.last_completed_generation = GenerationId(event.epoch)
     if event.replaces_all:
         # Each member has stopped all its jobs before, or stops them now: no job can be lost by dropping the memory.
         leading.reset_assignor_state(turn)
@@ -119,15 +119,15 @@ def on_delay_or_moves_due(turn: Turn) -> None:
         rejoin.request_rejoin(turn, "the time has come to continue postponed moves of jobs")
 
 
-def membership_handover(herder: Herder) -> PlaceHandover | None:
+def membership_handover(herder: Herder) -> ClassicPlaceHandover | None:
     """The membership that the relaunched process continues; None when this worker is not a member, or has ended no
     round yet."""
     here, protocol = herder.place, protocol_features.protocol_name(herder)
     if protocol is None or not here.member_id:
         return None
-    return PlaceHandover(
+    return ClassicPlaceHandover(
         member_id=here.member_id,
-        generation=Generation(here.epoch),
+        generation=GenerationId(here.epoch),
         protocol=protocol,
         leader=here.leader,
         leader_url=here.leader_url,

@@ -15,7 +15,7 @@ from coterie.herder.requests.views import GroupView
 from coterie.herder.rounds import rebalance_window
 from coterie.herder.rounds.state import PendingAssignment
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.ids import ConfigOffset, Generation, LogPosition, MemberId
+from coterie.nouns.ids import ConfigOffset, GenerationId, LogPosition, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import (
     AssignmentChange,
@@ -26,7 +26,7 @@ from coterie.nouns.membership import (
 )
 from coterie.wire.connect import ConnectProtocol, RoundToken
 
-FIRST_GENERATION = Generation(1)
+FIRST_GENERATION = GenerationId(1)
 """The generation of the first round of a new group: no worker was a member before, so no task of the group runs."""
 
 
@@ -183,7 +183,7 @@ def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> Non
 
 
 def _assign_cooperatively(
-    turn: Turn, generation: Generation, views: Mapping[MemberId, MemberSpec]
+    turn: Turn, generation: GenerationId, views: Mapping[MemberId, MemberSpec]
 ) -> tuple[ComputedAssignments, RoundOutcome]:
     """Compute a cooperative round: all members keep their jobs, except the jobs that this round revokes. Also stores
     the assignor's state and the time of the next moves. Returns the assignments, and the assignor's result."""
@@ -193,7 +193,7 @@ def _assign_cooperatively(
         configured=herder.config.jobs(),
         members=views,
         generation=generation,
-        last_completed_generation=Generation(-1) if herder.place.is_lost else herder.rounds.last_completed_generation,
+        last_completed_generation=GenerationId(-1) if herder.place.is_lost else herder.rounds.last_completed_generation,
         now_ms=turn.now_ms,
         policy=herder.settings.rebalance_policy,
         received_delay_ms=remaining_delay_ms(herder.rounds.deferred_until_ms, turn.now_ms),
@@ -230,7 +230,7 @@ def _assign_eagerly(
     round, which assigns the jobs.
     """
     herder = turn.herder
-    last_seen_generation = None if herder.place.is_lost else Generation(herder.place.epoch)
+    last_seen_generation = None if herder.place.is_lost else GenerationId(herder.place.epoch)
     all_stopped = have_all_jobs_stopped(
         request, last_seen_generation=last_seen_generation, protocol=herder.rounds.protocol
     )
@@ -249,7 +249,7 @@ def _assign_eagerly(
 
 
 def have_all_jobs_stopped(
-    request: AssignmentsRequested, *, last_seen_generation: Generation | None, protocol: ConnectProtocol | None
+    request: AssignmentsRequested, *, last_seen_generation: GenerationId | None, protocol: ConnectProtocol | None
 ) -> bool:
     """Whether no member of an eager round can still run a job. True if the previous generation was eager, because its
     members stopped all jobs before they joined; if this is the group's first generation; and if the leader is the only

@@ -6,9 +6,9 @@ from typing import TypeAlias
 from coterie.assignors.assignor_state import AssignorState
 from coterie.herder.config_state import UNREAD
 from coterie.herder.group_view import RoundSnapshot
-from coterie.nouns.ids import ConfigOffset, Generation, LogPosition
+from coterie.nouns.ids import ConfigOffset, GenerationId, LogPosition
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import AssignmentsRequested, PlaceHandover
+from coterie.nouns.membership import AssignmentsRequested, ClassicPlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 # -- reasons for which this worker must request a round ---------------------------------------------------------------
@@ -49,11 +49,11 @@ RejoinReason: TypeAlias = AfterJobsReleased | AfterConfigLogRead | ReportedState
 class Rounds:
     """What every member keeps from one round to the next, leader or follower."""
 
-    def __init__(self, handover: PlaceHandover | None) -> None:
+    def __init__(self, handover: ClassicPlaceHandover | None) -> None:
         # `following`
         self.protocol = ConnectProtocol.from_setting(handover.protocol) if handover is not None else None
         """The group's protocol in the last round that ended here; None before the first round."""
-        self.last_completed_generation = handover.generation if handover is not None else Generation(-1)
+        self.last_completed_generation = handover.generation if handover is not None else GenerationId(-1)
         """The last generation that ended here with an assignment, -1 for none. A failed round changes no assignment and
         is not counted."""
         self.completed_rounds = 0

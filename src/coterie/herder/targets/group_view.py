@@ -8,7 +8,7 @@ from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.herder.group_view import MOVES_LIMITED_REASON, departed_owner_reason, worker_id_of_url
 from coterie.herder.requests.views import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import GroupProtocolName
 
@@ -25,7 +25,7 @@ def build_group_view(description: GroupDescription, *, configured: Jobs, policy:
         _deferred_jobs(one, one.delay_left_ms) for one in description.departed if one.delay_left_ms is not None
     )
     return GroupView(
-        generation=Generation(description.group_epoch),
+        generation=GenerationId(description.group_epoch),
         protocol=GroupProtocolName.CONNECT.value,
         assignor=description.assignor,
         leader=description.leader,

@@ -19,7 +19,7 @@ from coterie.groups.classic import messages as group_messages
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.transcript import TranscriptBlock
 from coterie.lab.steps import STEPS, Steps
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 HEARTBEAT_INTERVAL_MS = 3_000
@@ -238,7 +238,7 @@ class ConsumersScenario(GroupScenario):
     def _print_step(
         self,
         phase_before: group_messages.Phase,
-        generation_before: Generation,
+        generation_before: GenerationId,
         records: Sequence[group_messages.Record],
     ) -> None:
         is_rebalance_begun = (

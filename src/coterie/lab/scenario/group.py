@@ -9,10 +9,10 @@ from itertools import count
 
 from coterie.engine.timers import Timers
 from coterie.groups.classic.messages import Event, Phase, Record, ReplyTo, Request, Response, TimerKey
-from coterie.groups.classic.state import Group, Limits, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.steps import Steps
-from coterie.nouns.ids import Generation, GroupId
+from coterie.nouns.ids import GenerationId, GroupId
 
 
 class GroupScenario(ABC):
@@ -25,7 +25,9 @@ class GroupScenario(ABC):
         """The time of the scenario's clock, in ms since the start of the scenario."""
         self.printed_lines: list[str] = []
         """The lines that the present command has printed so far; a subclass clears them before each command."""
-        self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # KIP-415: "start rebalancing immediately"
+        self.group = Group(
+            group_id, ClassicGroupSettings(initial_rebalance_delay_ms=0)
+        )  # KIP-415: "start rebalancing immediately"
         self._timers = Timers[TimerKey]()
         self._request_ids = map(ReplyTo, count(1))
         """An iterator over the ids of future requests: 1, 2, 3, …"""
@@ -89,7 +91,7 @@ class GroupScenario(ABC):
         timer."""
 
     @abstractmethod
-    def _print_step(self, phase_before: Phase, generation_before: Generation, records: Sequence[Record]) -> None:
+    def _print_step(self, phase_before: Phase, generation_before: GenerationId, records: Sequence[Record]) -> None:
         """Print what the last step of the coordinator has changed. ``phase_before`` and ``generation_before`` are those
         of the group before the step; ``records`` are what the step has written."""
 

@@ -27,7 +27,7 @@ from coterie.lab.translation import to_group_request, to_member_response
 from coterie.member.classic.messages import Event, JoinRequest, Request, Timer
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.events import CancelTimer, RequestId, ResponseReceived, Send, SetTimer, TimerFired
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import (
     Assigned,
@@ -51,7 +51,7 @@ round."""
 
 
 @dataclass(slots=True, kw_only=True)
-class FleetConfig:
+class SharedScenarioInput:
     """The input of every leader's computation of rounds that all workers share: the configured jobs and the rebalance
     policy. Commands change it."""
 
@@ -65,7 +65,7 @@ class ScenarioWorker:
     def __init__(
         self,
         scenario: GroupScenario,
-        fleet: FleetConfig,
+        fleet: SharedScenarioInput,
         name: str,
         protocol: ConnectProtocol,
         claims: Jobs | None,
@@ -98,11 +98,11 @@ class ScenarioWorker:
         """The jobs whose stops, if they are revoked from this worker, do not end before :meth:`end_slow_stops`."""
         self.stopping_jobs = NO_JOBS
         """The revoked jobs whose stops have not ended."""
-        self.stopped_jobs = NO_JOBS
+        self.jobs_stopped_before_join = NO_JOBS
         """The jobs that the worker stopped before it joined the present round of an eager group."""
         self.assignor_state = AssignorState()
         """The cooperative assignor's state after the last round that this worker has computed."""
-        self.last_completed_generation = Generation(-1)
+        self.last_completed_generation = GenerationId(-1)
         """The last generation whose assignment the worker has received; -1 if it has received none since it last lost
         its membership."""
         self.group_protocol: ConnectProtocol | None = None
@@ -179,7 +179,7 @@ class ScenarioWorker:
     def stop_all_before_join(self) -> None:
         """Stop all jobs, because the group is eager; then let the member join."""
         self.scenario.print_line(f"{self.name} stops everything")
-        self.owned_jobs, self.stopped_jobs = NO_JOBS, self.owned_jobs
+        self.owned_jobs, self.jobs_stopped_before_join = NO_JOBS, self.owned_jobs
         self.report_state_to_member()
 
     def compute_round(self, request: AssignmentsRequested) -> None:
@@ -233,7 +233,7 @@ class ScenarioWorker:
         join again if revoked jobs have stopped, or if this worker is the leader and has assigned nothing in an eager
         round because a member still ran jobs."""
         result = RoundResult.checked_token(assignment.protocol_details)
-        self.last_completed_generation, self.group_protocol = Generation(assignment.epoch), result.protocol
+        self.last_completed_generation, self.group_protocol = GenerationId(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
             self.scenario.print_line(f"{self.name} stops everything")
         self.owned_jobs = retained_jobs(self.owned_jobs, assignment) | assignment.jobs
@@ -261,8 +261,12 @@ class ScenarioWorker:
     def handle_lost_membership(self) -> None:
         """Stop all jobs, and forget the state from earlier rounds, because the membership is lost; then let the member
         join."""
-        self.owned_jobs = self.stopping_jobs = self.stopped_jobs = NO_JOBS
-        self.assignor_state, self.last_completed_generation, self.group_protocol = AssignorState(), Generation(-1), None
+        self.owned_jobs = self.stopping_jobs = self.jobs_stopped_before_join = NO_JOBS
+        self.assignor_state, self.last_completed_generation, self.group_protocol = (
+            AssignorState(),
+            GenerationId(-1),
+            None,
+        )
         self.deferred_until_ms = self.next_moves_at_ms = None
         self.report_state_to_member()
 

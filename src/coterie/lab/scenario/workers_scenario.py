@@ -13,9 +13,9 @@ from coterie.assignors.moves import RevocationReason
 from coterie.groups.classic.messages import GenerationWritten, Phase, Record
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.notation import format_assignment, format_jobs
-from coterie.lab.scenario.worker import GROUP_ID, ComputedRound, FleetConfig, ScenarioWorker
+from coterie.lab.scenario.worker import GROUP_ID, ComputedRound, ScenarioWorker, SharedScenarioInput
 from coterie.lab.steps import STEPS, Steps
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Leave, Rejoin
 from coterie.wire.connect import ConnectProtocol
@@ -36,7 +36,9 @@ class WorkersScenario(GroupScenario):
         super().__init__(GROUP_ID, steps)
         self.newest_protocol = protocol
         """The newest protocol that a worker offers, unless the command that starts it sets another."""
-        self.fleet = FleetConfig(configured_jobs=NO_JOBS, policy=RebalancePolicy(max_delay_ms=DEFAULT_MAX_DELAY_MS))
+        self.fleet = SharedScenarioInput(
+            configured_jobs=NO_JOBS, policy=RebalancePolicy(max_delay_ms=DEFAULT_MAX_DELAY_MS)
+        )
         self.workers: dict[str, ScenarioWorker] = {}
         """The running workers, by name."""
         self._last_leader: str | None = None
@@ -171,7 +173,7 @@ class WorkersScenario(GroupScenario):
         for job, reason in outcome.reason_by_unassigned_job.items():
             if job not in deferred_jobs:
                 self.print_line(f"  {format_jobs([job])} is unassigned: {reason}")
-        if any(worker.stopped_jobs for worker in self.workers.values()):
+        if any(worker.jobs_stopped_before_join for worker in self.workers.values()):
             self._report_moves_after_full_stop(outcome.assignments)
             return
         moves = [
@@ -189,18 +191,20 @@ class WorkersScenario(GroupScenario):
         job counts as a move. The printed optimum is that of a cooperative round in which the members still run these
         jobs. The stopped jobs are then forgotten."""
         workers = {member: self.workers[self._worker_name(member)] for member in members}
-        jobs_before = {member: worker.owned_jobs | worker.stopped_jobs for member, worker in workers.items()}
+        jobs_before = {
+            member: worker.owned_jobs | worker.jobs_stopped_before_join for member, worker in workers.items()
+        }
         cooperative_round = assign(
             AssignorState(),
             configured=self.fleet.configured_jobs,
             members={member: MemberSpec(owned=jobs) for member, jobs in jobs_before.items()},
-            generation=Generation(1),
-            last_completed_generation=Generation(-1),
+            generation=GenerationId(1),
+            last_completed_generation=GenerationId(-1),
             now_ms=self.now_ms,
             policy=self.fleet.policy,
         )
         for worker in workers.values():
-            worker.stopped_jobs = NO_JOBS
+            worker.jobs_stopped_before_join = NO_JOBS
         self._report_moves(sum(map(len, jobs_before.values())), cooperative_round)
 
     def _report_moves(self, moves_made: int, round_outcome: RoundOutcome, remark: str = "") -> None:
@@ -210,7 +214,7 @@ class WorkersScenario(GroupScenario):
         optimum, lower_bound = round_outcome.moves_to_target, round_outcome.moves_lower_bound
         self.print_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
 
-    def _print_step(self, phase_before: Phase, generation_before: Generation, records: Sequence[Record]) -> None:
+    def _print_step(self, phase_before: Phase, generation_before: GenerationId, records: Sequence[Record]) -> None:
         generations = [record for record in records if isinstance(record, GenerationWritten)]
         begun_generations = [record for record in generations if record.protocol is None and record.members]
         is_open = self.group.phase is Phase.PREPARING_REBALANCE

@@ -76,11 +76,11 @@ def run_seeds(
 
 def summary_line(outcome: Outcome) -> str:
     """One line of text with the seed, its digest, the simulated minutes, the number of callbacks (as "events"), and the
-    `Outcome.generation_count`."""
+    `Outcome.generation_or_transaction_count`."""
     minutes = outcome.virtual_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
-        f"  {outcome.callback_count:>6} events  {outcome.generation_count:>4} generations"
+        f"  {outcome.callback_count:>6} events  {outcome.generation_or_transaction_count:>4} generations"
     )
 
 

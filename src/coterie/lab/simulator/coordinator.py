@@ -26,7 +26,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
-from coterie.groups.classic.state import Group, Limits, Phase, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
 from coterie.lab.simulator.invariants import MachineCheck
@@ -35,7 +35,7 @@ from coterie.lab.simulator.records import RecordKind, RecordValue, count_size_an
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import FaultyDisk, SimTimers, World
 from coterie.lab.steps import Steps
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
@@ -44,7 +44,7 @@ class GroupBefore:
     """The state of a group before a step, as far as the invariant checks need it."""
 
     phase: Phase
-    generation: Generation
+    generation: GenerationId
     """The number of the generation."""
     members: frozenset[MemberId]
     static_members: Mapping[InstanceId, MemberId]
@@ -143,7 +143,13 @@ class SimCoordinator:
     """The coordinator of one classic group, which faults crash and restart. It starts when it is created."""
 
     def __init__(
-        self, world: World, checker: CoordinatorChecker, *, group_id: GroupId, limits: Limits, steps: Steps
+        self,
+        world: World,
+        checker: CoordinatorChecker,
+        *,
+        group_id: GroupId,
+        limits: ClassicGroupSettings,
+        steps: Steps,
     ) -> None:
         self._world = world
         self._steps = steps

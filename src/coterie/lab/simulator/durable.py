@@ -15,7 +15,7 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
 )
 from coterie.groups.classic.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetchResponse
-from coterie.groups.classic.state import Group, Limits, apply
+from coterie.groups.classic.state import ClassicGroupSettings, Group, apply
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
@@ -29,7 +29,7 @@ class DurableGroup:
     """A copy of a group that is built from durable records alone: from those that were durable when this object was
     created, and from later ones up to the last record on which a sent response depended."""
 
-    def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[EncodedRecord]) -> None:
+    def __init__(self, group_id: GroupId, limits: ClassicGroupSettings, lines: Sequence[EncodedRecord]) -> None:
         """``lines`` is the list to which the disk adds each record when it becomes durable."""
         self._lines = lines
         self._replayed_count = len(lines)
@@ -86,7 +86,7 @@ def contains_reported_state(group: Group, request: Request, response: Response) 
             return True
 
 
-def replay_group(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) -> Group:
+def replay_group(group_id: GroupId, limits: ClassicGroupSettings, lines: Iterable[EncodedRecord]) -> Group:
     """A new group with the hard state that a replay of ``lines`` gives. It has not handled `GroupLoaded`."""
     group = Group(group_id, limits)
     for line in lines:

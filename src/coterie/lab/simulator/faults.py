@@ -42,21 +42,21 @@ class FaultInjector(ABC, Generic[SimProcessT]):
         self._mean_interval_ms = self._rng.choice(mean_intervals_ms)
 
     def run_with_faults(self, faults_ms: int) -> None:
-        """Call `begin_faults`, and run the world with faults until the simulated time ``faults_ms``. Then end the
-        faults of links and disk, and call `end_faults`."""
-        self.begin_faults()
+        """Call `schedule_starts_and_faults`, and run the world with faults until the simulated time ``faults_ms``. Then
+        end the faults of links and disk, and call `end_process_faults`."""
+        self.schedule_starts_and_faults()
         self._world.run_until(faults_ms)
         self._world.add_record(RecordKind.FAULTS_END)
         self._have_faults_ended = True
         self._infrastructure_faults.heal()
-        self.end_faults()
+        self.end_process_faults()
 
     @abstractmethod
-    def begin_faults(self) -> None:
+    def schedule_starts_and_faults(self) -> None:
         """Schedule the starts of the first processes, and the first fault."""
 
     @abstractmethod
-    def end_faults(self) -> None:
+    def end_process_faults(self) -> None:
         """End the faults of this simulation's processes; those of links and disk have ended already. Also crash the
         coordinator or broker once more: always, or in some seeds. Called once, after the last fault."""
 

@@ -19,7 +19,7 @@ class Outcome:
     """The simulated time at the end, in ms since the start."""
     callback_count: int
     """Number of callbacks that have run."""
-    generation_count: int
+    generation_or_transaction_count: int
     """The generation of the group at the end; for a connect group the group epoch, for producers the number of
     transactions that have ended."""
     violation: Violation | None
@@ -29,12 +29,17 @@ class Outcome:
 
 
 def run_to_outcome(
-    seed: int, world: World, play: Callable[[], None], *, generation_count: Callable[[], int], trace_lines: int
+    seed: int,
+    world: World,
+    play: Callable[[], None],
+    *,
+    generation_or_transaction_count: Callable[[], int],
+    trace_lines: int,
 ) -> Outcome:
-    """Run ``play``, the simulation with ``seed`` in ``world``, and return its outcome. ``generation_count`` is called
-    at the end; ``trace_lines`` is how many of the last lines of the trace the outcome has. A `Violation` becomes part
-    of the outcome; every other exception is a bug of a machine or of the simulator, and is raised with these lines in a
-    note."""
+    """Run ``play``, the simulation with ``seed`` in ``world``, and return its outcome.
+    ``generation_or_transaction_count`` is called at the end; ``trace_lines`` is how many of the last lines of the trace
+    the outcome has. A `Violation` becomes part of the outcome; every other exception is a bug of a machine or of the
+    simulator, and is raised with these lines in a note."""
     violation = None
     try:
         play()
@@ -53,7 +58,7 @@ def run_to_outcome(
         digest=world.digest,
         virtual_ms=world.now_ms,
         callback_count=world.callback_count,
-        generation_count=generation_count(),
+        generation_or_transaction_count=generation_or_transaction_count(),
         violation=violation,
         trace_text=world.trace_text(trace_lines),
     )

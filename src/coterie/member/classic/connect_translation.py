@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Assigned, ComputedAssignments, MemberReport
 from coterie.wire.connect import (
@@ -56,7 +56,7 @@ def to_worker_assignments(
 
 
 def to_assigned(
-    member_id: MemberId, assignment: WorkerAssignment, *, generation: Generation, protocol: ConnectProtocol
+    member_id: MemberId, assignment: WorkerAssignment, *, generation: GenerationId, protocol: ConnectProtocol
 ) -> Assigned:
     """The event with which the herder receives an assignment. ``protocol`` is the selected protocol of
     ``generation``."""

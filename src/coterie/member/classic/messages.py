@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from coterie.member import events
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 # -- requests to the coordinator and their responses -----------------------------------------------------------------
@@ -37,7 +37,7 @@ class JoinResponse:
     MEMBER_ID_REQUIRED."""
 
     error: ErrorCode
-    generation: Generation = Generation(-1)
+    generation: GenerationId = GenerationId(-1)
     protocol: str = ""
     """The name of the protocol that the group selected."""
     leader: MemberId = MemberId("")
@@ -58,7 +58,7 @@ class SyncRequest:
     group_id: GroupId
     member_id: MemberId
     instance_id: InstanceId | None = None
-    generation: Generation
+    generation: GenerationId
     protocol_type: str
     protocol: str
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
@@ -83,7 +83,7 @@ class HeartbeatRequest:
     member_id: MemberId
     """Empty in the request that asks for a member of a previous process of this static worker."""
     instance_id: InstanceId | None = None
-    generation: Generation
+    generation: GenerationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from coterie.member.classic.state import (
     InGroup,
     Leaving,
     Member,
-    PriorMember,
+    PriorMemberStatus,
     Refused,
     StoppingAllJobs,
     WaitingToJoin,
@@ -45,7 +45,7 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held
 # -- heartbeats and the lease -----------------------------------------------------------------------------------------
 
 
-def expect_next_round(turn: Turn) -> None:
+def shorten_heartbeat_interval_for_next_round(turn: Turn) -> None:
     """Send heartbeats at the shorter interval from now on, for ``next_round_window_ms``. Called after every assignment.
 
     The response to a member's next heartbeat shows that a rebalance has begun, and a job that another member has
@@ -199,7 +199,7 @@ def on_unknown_member_id(turn: Turn) -> None:
     else:
         rejoin_after_backoff(turn)
     clear_member_id(member)
-    member.prior_member = PriorMember.UNCHECKED
+    member.prior_member = PriorMemberStatus.UNCHECKED
 
 
 def clear_member_id(member: Member) -> None:

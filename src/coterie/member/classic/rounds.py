@@ -14,7 +14,6 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.permanent_errors import permanent_error_reason
 from coterie.member.classic.presence import (
-    expect_next_round,
     lose_membership,
     lose_membership_if_lease_over,
     lose_membership_permanently,
@@ -22,6 +21,7 @@ from coterie.member.classic.presence import (
     rejoin_after_backoff,
     renew_lease,
     set_heartbeat_timer,
+    shorten_heartbeat_interval_for_next_round,
 )
 from coterie.member.classic.protocol_offer import log_protocol_if_changed, offered_protocol, protocols_to_offer
 from coterie.member.classic.state import (
@@ -35,7 +35,7 @@ from coterie.member.classic.state import (
     InGroup,
     JoinSent,
     Member,
-    PriorMember,
+    PriorMemberStatus,
     Refused,
     StoppingAllJobs,
     SyncSent,
@@ -102,7 +102,7 @@ def join_if_due(turn: Turn) -> None:
             turn.emit(StopAllBeforeJoin())
         case WaitingToJoin() | AssignmentReceived() | StoppingAllJobs():
             is_static = member.settings.instance_id is not None
-            if is_static and not member.member_id and member.prior_member is PriorMember.UNCHECKED:
+            if is_static and not member.member_id and member.prior_member is PriorMemberStatus.UNCHECKED:
                 send_prior_member_check(turn)
             else:
                 send_join(turn)
@@ -138,7 +138,7 @@ def send_join(turn: Turn) -> None:
     member.rejoin_reason = None
     if settings.instance_id is not None and not member.member_id:
         # The response may get lost; then this process is already a member of the group when it sends its next join.
-        member.prior_member = PriorMember.IN_GROUP
+        member.prior_member = PriorMemberStatus.IN_GROUP
 
 
 def worker_metadata_for_join(member: Member) -> WorkerMetadata:
@@ -197,9 +197,9 @@ def on_prior_member_checked(turn: Turn, response: HeartbeatResponse) -> None:
     shows. Any other error is handled by :func:`on_error_response`."""
     match response.error:
         case ErrorCode.unknown_member_id:
-            turn.member.prior_member = PriorMember.NOT_IN_GROUP
+            turn.member.prior_member = PriorMemberStatus.NOT_IN_GROUP
         case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
-            turn.member.prior_member = PriorMember.IN_GROUP
+            turn.member.prior_member = PriorMemberStatus.IN_GROUP
         case error:
             on_error_response(turn, error)
 
@@ -268,7 +268,7 @@ def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: Joi
         )
         rejoin_after_backoff(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
-        member.prior_member = PriorMember.NOT_IN_GROUP
+        member.prior_member = PriorMemberStatus.NOT_IN_GROUP
         member.round = ComputingAssignments(protocol=protocol)
         read = {
             other: decode_member_metadata(turn, other, data)
@@ -289,7 +289,7 @@ def on_join_accepted(turn: Turn, in_flight: InFlight[JoinRequest], response: Joi
         if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
             # An eager assignment contains all jobs of the member, so one that was computed for the previous process is
             # valid for this process, too. (But a leader that has restarted has lost the assignments that it computed.)
-            member.prior_member = PriorMember.NOT_IN_GROUP
+            member.prior_member = PriorMemberStatus.NOT_IN_GROUP
         send_sync(turn, place, protocol, {})
 
 
@@ -403,19 +403,19 @@ def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssig
     member, only its newly assigned jobs are used, and another round is requested."""
     member, place = turn.member, turn.member.place
     assert isinstance(place, InGroup)
-    if member.prior_member is PriorMember.IN_GROUP:
+    if member.prior_member is PriorMemberStatus.IN_GROUP:
         # The assignment was computed for the previous process. Only its newly assigned jobs are valid for this process:
         # it runs no job that it could release, and the delay was counted from another time. The other jobs of the
         # previous process are assigned in the next round, whose leader learns from this join that they do not run.
         assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
         member.rejoin_reason = member.rejoin_reason or "this static member has restarted"
-    member.prior_member = PriorMember.NOT_IN_GROUP
+    member.prior_member = PriorMemberStatus.NOT_IN_GROUP
     member.retries = member.malformed_assignments = 0
     member.place = replace(place, assignment=assignment)
     member.round = AssignmentReceived(hold_join_until_ms=turn.now_ms + member.settings.join_hold_ms(protocol))
     if assignment.revoked:
         turn.emit(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
-    expect_next_round(turn)
+    shorten_heartbeat_interval_for_next_round(turn)
     # The jobs count as owned before the herder has handled the assignment: if the membership is lost now, all of them
     # must stop first. The herder may not have handled an earlier assignment yet either: a `SetWorkerState` that is
     # older than both assignments must not remove the jobs of either one from ``owned``.

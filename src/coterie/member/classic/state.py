@@ -18,12 +18,12 @@ from coterie.member.events import RequestId
 from coterie.member.failure_log import FailureLog
 from coterie.member.in_flight import InFlight
 from coterie.member.leadership import LeadershipCheck
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GenerationId, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import PlaceHandover, SetWorkerState
+from coterie.nouns.membership import ClassicPlaceHandover, SetWorkerState
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 
-NO_GENERATION = Generation(-1)
+NO_GENERATION = GenerationId(-1)
 """The generation that a request of a worker outside the group contains."""
 NO_MEMBER = MemberId("")
 """The member id of a worker that has none."""
@@ -119,7 +119,7 @@ class InGroup:
     state until its response arrives."""
 
     member_id: MemberId
-    generation: Generation
+    generation: GenerationId
     """The generation in the response to the last accepted join."""
     protocol: ConnectProtocol | None
     """The selected protocol in that response; None when this worker did not offer it."""
@@ -164,7 +164,7 @@ class CheckingPriorMember:
     in_flight: InFlight[HeartbeatRequest]
 
 
-class PriorMember(Enum):
+class PriorMemberStatus(Enum):
     """Whether the group has a member with this worker's instance id from a previous process. The next assignment may
     then have been computed for that process."""
 
@@ -183,7 +183,7 @@ class JoinSent:
     in_flight: InFlight[JoinRequest]
     sent_worker_state: SetWorkerState
     """The worker state that this JoinGroup contains."""
-    prior_member: PriorMember
+    prior_member: PriorMemberStatus
     """The value of ``Member.prior_member`` before JoinGroup was sent."""
 
 
@@ -256,9 +256,9 @@ Ending: TypeAlias = Refused | Leaving | HasLeft
 
 class Member:
     """The state of one member. It is not stored durably: a worker that starts again is a new member, unless it is
-    static or its process relaunches (`PlaceHandover`)."""
+    static or its process relaunches (`ClassicPlaceHandover`)."""
 
-    def __init__(self, settings: MemberSettings, place: PlaceHandover | None = None) -> None:
+    def __init__(self, settings: MemberSettings, place: ClassicPlaceHandover | None = None) -> None:
         """``place`` is the membership that the previous process passed on: this member continues the membership and
         sends its heartbeats. None: this worker is in no group yet."""
         self.settings = settings
@@ -280,7 +280,7 @@ class Member:
         self.rejoin_reason: str | None = None
         """Why another round is requested, for the next JoinGroup; None when none is requested. May be set during a
         round."""
-        self.prior_member = PriorMember.UNCHECKED
+        self.prior_member = PriorMemberStatus.UNCHECKED
         """Whether the group has a member from a previous process of this worker. Not a field of ``place``, because a
         loss of the membership before the next assignment does not change it."""
         self.retries = 0
@@ -325,7 +325,7 @@ class Member:
             case _:
                 return NO_JOBS
 
-    def _continue_membership(self, place: PlaceHandover) -> None:
+    def _continue_membership(self, place: ClassicPlaceHandover) -> None:
         """Continue the membership that the previous process passed on."""
         self.worker_state = SetWorkerState(config_offset=place.config_offset, owned=place.jobs)
         self.place = InGroup(

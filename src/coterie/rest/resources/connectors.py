@@ -23,7 +23,7 @@ from coterie.herder.requests.writes import (
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.paths import encoded_path
 from coterie.rest.request_parameters import connector_in_path
@@ -32,10 +32,10 @@ from coterie.rest.versions import etag_headers, if_match_of
 from coterie.rest.visible_configs import visible_config, with_visible_config
 
 
-class ConnectorsResource:
+class ConnectorConfigsResource:
     """The HTTP handlers of one worker for ``/connectors``: connectors and their configs."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

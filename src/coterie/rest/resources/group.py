@@ -24,7 +24,7 @@ from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
 from coterie.rest.callers import add_caller_headers
 from coterie.rest.endpoints import Operation, Role
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.paths import encoded_path, request_path_segments
@@ -41,10 +41,10 @@ CONNECT_NOT_FOUND_BODY = b"HTTP 404 Not Found"
 """Text in the body of Kafka Connect's response to an unknown path: a worker that returns it is a Connect worker."""
 
 
-class GroupResource:
+class GroupAndWorkersResource:
     """The HTTP handlers of one worker for ``/coterie``: the group and its workers."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._worker = herder.worker
         self._herder = herder
         self._http_client = herder.http_client

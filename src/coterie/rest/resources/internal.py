@@ -10,15 +10,15 @@ from coterie.herder.requests.signatures import FenceTasks
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.rest import bodies, problems, signatures
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_response_factory
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 
-class InternalResource:
+class WorkerRequestsResource:
     """The HTTP handlers of one worker for other workers' requests."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

@@ -10,7 +10,7 @@ from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.nouns.logger_levels import ROOT, LoggerLevel
 from coterie.rest import bodies
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_response_factory
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError, NotFoundError
 from coterie.rest.request_parameters import query_value
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class LoggersResource:
     """The HTTP handlers of one worker for ``/admin/loggers``."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

@@ -12,7 +12,7 @@ from coterie.herder.status_records import Status
 from coterie.nouns.ids import GroupId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderClient
 from coterie.rest.metrics import WorkerSnapshot, encode_metrics
 from coterie.rest.resources.server import CONNECT_VERSION
 from coterie.rest.routing import Handlers
@@ -21,7 +21,7 @@ from coterie.rest.routing import Handlers
 class MetricsResource:
     """The HTTP handlers of one worker for ``/metrics``."""
 
-    def __init__(self, herder: HerderRequests, *, group_id: GroupId) -> None:
+    def __init__(self, herder: HerderClient, *, group_id: GroupId) -> None:
         """``group_id`` is the id of the worker's group."""
         self._herder = herder
         self._group_id = group_id

@@ -12,7 +12,7 @@ from coterie.herder.requests.writes import ChangeOffsets
 from coterie.nouns.connector_offsets import RESET_OFFSETS, OffsetChange
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
@@ -21,7 +21,7 @@ from coterie.rest.routing import Handlers
 class OffsetsResource:
     """The HTTP handlers of one worker for ``/connectors/{connector}/offsets``."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

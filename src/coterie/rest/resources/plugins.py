@@ -13,7 +13,7 @@ from coterie.herder.requests.questions import (
 )
 from coterie.rest import bodies, plugin_views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.problems import BadRequestError
 from coterie.rest.request_parameters import boolean_query_value, query_value
@@ -26,7 +26,7 @@ _CONNECTOR_SUFFIX = "Connector"
 class PluginsResource:
     """The HTTP handlers of one worker for ``/connector-plugins``."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

@@ -9,7 +9,7 @@ from coterie.herder.requests.reads import ConnectorStatus
 from coterie.herder.requests.writes import RestartConnector
 from coterie.rest import bodies, problems, views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_response_factory
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import boolean_query_value, connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
@@ -18,7 +18,7 @@ from coterie.rest.routing import Handlers
 class RestartsResource:
     """The HTTP handlers of one worker for restarts of connectors and tasks."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

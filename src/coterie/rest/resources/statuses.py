@@ -13,7 +13,7 @@ from coterie.herder.requests.reads import (
 )
 from coterie.rest import views
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests
+from coterie.rest.herder_requests import HerderClient
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path, task_in_path
 from coterie.rest.routing import Handlers
@@ -23,7 +23,7 @@ from coterie.rest.visible_configs import visible_config
 class StatusesResource:
     """The HTTP handlers of one worker for tasks and statuses of connectors."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

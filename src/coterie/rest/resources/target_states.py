@@ -6,7 +6,7 @@ from starlette.responses import Response
 from coterie.herder.requests.writes import SetTargetState
 from coterie.nouns.states import TargetState
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_response_factory
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
@@ -14,7 +14,7 @@ from coterie.rest.routing import Handlers
 class TargetStatesResource:
     """The HTTP handlers of one worker for pause, resume and stop of connectors."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

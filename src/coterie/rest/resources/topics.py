@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from coterie.herder.requests.topics import ActiveTopics, DescribeActiveTopics, ResetActiveTopics
 from coterie.rest.endpoints import Operation
-from coterie.rest.herder_requests import HerderRequests, empty_response_factory
+from coterie.rest.herder_requests import HerderClient, empty_response_factory
 from coterie.rest.json_response import JSONResponse
 from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
@@ -14,7 +14,7 @@ from coterie.rest.routing import Handlers
 class TopicsResource:
     """The HTTP handlers of one worker for ``/connectors/{connector}/topics``."""
 
-    def __init__(self, herder: HerderRequests) -> None:
+    def __init__(self, herder: HerderClient) -> None:
         self._herder = herder
 
     def handlers(self) -> Handlers:

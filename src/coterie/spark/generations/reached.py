@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.nouns.errors import WorldError
 from coterie.spark.generations.layout import generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import read_manifest, read_plan
-from coterie.spark.generations.resplit import find_checkpoint
+from coterie.spark.generations.resplit import find_checkpoint_of_task
 from coterie.spark.generations.split import merge_positions
 from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
@@ -65,7 +65,7 @@ def _read_positions_once(
     if is_of_source_class(manifest.config):
         positions_by_task: dict[int, Positions] = {}
         for task, partitions in enumerate(manifest.split.partitions_by_task):
-            if (checkpoint := find_checkpoint(generation_path, task)) is None:
+            if (checkpoint := find_checkpoint_of_task(generation_path, task)) is None:
                 raise FileNotFoundError(f"{generation_path} contains no checkpoint of task {task}")
             positions_by_task[task] = position_store.read(checkpoint, partitions)
         positions = merge_positions(manifest.absent_partition_positions, positions_by_task, manifest.split)

@@ -97,7 +97,7 @@ IsSourceClassChanged: TypeAlias = Callable[[Mapping[str, str], Mapping[str, str]
 class have no meaning for another, so they are then dropped. False if a class is not known on this worker."""
 
 
-def is_source_class_never_changed(former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
+def assume_same_source_class(former_config: Mapping[str, str], newer_config: Mapping[str, str]) -> bool:
     """The :data:`IsSourceClassChanged` of connectors that always have the same class of source: returns False."""
     return False
 
@@ -185,7 +185,7 @@ class ResplitFinisher:
     batch."""
     remove_commit_markers: RemoveCommitMarkers = remove_no_commit_markers
     """The function with which :class:`GenerationUpdater` removes the sink's data of old generations."""
-    is_source_class_changed: IsSourceClassChanged = is_source_class_never_changed
+    is_source_class_changed: IsSourceClassChanged = assume_same_source_class
     """Returns whether a former and a newer config of the connector name two classes of sources."""
 
     def create_first_generation(self, plan: GenerationPlan) -> Manifest:
@@ -353,7 +353,7 @@ class ResplitFinisher:
             position_store.initialize(checkpoint, positions)
         sync_folder_tree(unfinished_folder)
         try:
-            with self.fence.allow_commit():
+            with self.fence.commit_unless_closed():
                 os.rename(unfinished_folder, generation_folder(self.connector_path, number))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -366,7 +366,7 @@ class ResplitFinisher:
 # -- g. ---------------------------------------------------------------------------------------------------------------
 
 
-def find_checkpoint(generation_path: Path, task_number: int) -> Path | None:
+def find_checkpoint_of_task(generation_path: Path, task_number: int) -> Path | None:
     """The checkpoint of the task ``task_number`` in the generation's folder ``generation_path``, whether or not the
     generation is closed. Nothing is taken over. None when no checkpoint is found: another worker may be moving it."""
     for folder in (generation_path / CLOSING_FOLDER / str(task_number), generation_path / str(task_number)):
@@ -381,7 +381,7 @@ def read_lineage_by_task(generation_path: Path, manifest: Manifest) -> dict[int,
     missing."""
     lineages: dict[int, str] = {}
     for task in range(len(manifest.split.partitions_by_task)):
-        if (checkpoint := find_checkpoint(generation_path, task)) is not None:
+        if (checkpoint := find_checkpoint_of_task(generation_path, task)) is not None:
             with suppress(FileNotFoundError, NotADirectoryError):
                 lineages[task] = (checkpoint / LINEAGE_FILE).read_text()
     return lineages

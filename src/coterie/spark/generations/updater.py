@@ -203,7 +203,7 @@ class GenerationUpdater:
                         initial_positions={},
                         position_change=request.change,
                     )
-                with self._resplit_finisher.fence.allow_commit():
+                with self._resplit_finisher.fence.commit_unless_closed():
                     stored_plan = close_generation(self._connector_path, plan)
                 is_own_plan = stored_plan.generation == plan.generation
             while newest_generation_number(self._connector_path) == number:
@@ -302,7 +302,7 @@ class GenerationUpdater:
                     "cannot be changed: configure the former sink again, or create a connector under another name"
                 )
             plan = self._make_plan(number + 1, request, None if is_source_class_changed else manifest)
-            with self._resplit_finisher.fence.allow_commit():
+            with self._resplit_finisher.fence.commit_unless_closed():
                 close_generation(self._connector_path, plan)
         self._create_next_or_wait(number, manifest)
         return None

@@ -49,15 +49,15 @@ class DeltaSink:
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
-        installed, then the table (:func:`find_table_errors`), and stops after the first of these checks that finds
+        installed, then the table (:func:`find_first_table_error`), and stops after the first of these checks that finds
         errors."""
         if errors := config_errors(config):
             return errors
         if missing_message := missing_extra_message("delta"):
             return config.error_by_key("path", missing_message)
-        from coterie.spark.sinks.delta_check import find_table_errors
+        from coterie.spark.sinks.delta_check import find_first_table_error
 
-        return find_table_errors(spark, config)
+        return find_first_table_error(spark, config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:

@@ -10,7 +10,7 @@ from coterie.spark.sinks.delta_table import SharedDeltaTable
 from coterie.spark.sinks.delta_target import DeltaTarget
 
 
-def find_table_errors(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
+def find_first_table_error(spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
     """The first error found, as a message by the user's key, for a config whose values are valid: about the table, the
     folder if there is no table, missing jars, or a number of tasks for which Spark's Delta does not guarantee exactly
     once. Empty when no error was found. Writes nothing."""

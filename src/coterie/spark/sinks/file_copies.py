@@ -332,7 +332,7 @@ class SinkFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFiles:
+class OutputFileNames:
     """The names of the files to which one kind of rows of a copy is written: its good rows, or its bad rows."""
 
     folder: Path
@@ -355,8 +355,10 @@ class BatchCopy:
         self._committed_batch_folder = sink_folder.committed_folder(lineage) / str(batch_id)
         self.staging_folder = sink_folder.staged_folder / f"{_lineage_prefix(lineage)}-{uuid.uuid4().hex}"
         name_prefix = f"{_lineage_prefix(lineage)}-{batch_id}"
-        self.good_files = OutputFiles(folder=self.staging_folder / GOOD_FILES_FOLDER, name_prefix=name_prefix)
-        self.bad_files = OutputFiles(folder=self.staging_folder / BAD_FILES_FOLDER, name_prefix=f"{name_prefix}-bad")
+        self.good_files = OutputFileNames(folder=self.staging_folder / GOOD_FILES_FOLDER, name_prefix=name_prefix)
+        self.bad_files = OutputFileNames(
+            folder=self.staging_folder / BAD_FILES_FOLDER, name_prefix=f"{name_prefix}-bad"
+        )
         """The files of bad records, if the folder has :attr:`SinkFolder.bad_records_folder`. Their names differ from
         those of ``good_files``, since both may be for one folder."""
 

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 from coterie.nouns.errors import WorldError
 from coterie.spark.arrow import read_arrow_batches
 from coterie.spark.seams import Batch
-from coterie.spark.sinks.file_copies import OutputFiles
+from coterie.spark.sinks.file_copies import OutputFileNames
 
 FORMATS = ("csv", "json", "orc", "parquet")
 
@@ -89,7 +89,7 @@ _ARROW_PARTITION_TYPES: tuple[type[DataType], ...] = (
 
 
 def write_batch(
-    batch: Batch, files: OutputFiles, *, format_: str, partition_fields: Sequence[str], options: Mapping[str, str]
+    batch: Batch, files: OutputFileNames, *, format_: str, partition_fields: Sequence[str], options: Mapping[str, str]
 ) -> None:
     """Write the rows of ``batch`` as ``files``; without rows no file is written. ``partition_fields``: the configured
     partition columns, outermost first. ``options``: options of Spark's writer.
@@ -136,7 +136,7 @@ def _resolve_partition_columns(rows: DataFrame, columns: Sequence[str]) -> list[
 
 
 def _write_by_spark(
-    rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
+    rows: DataFrame, files: OutputFileNames, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
     """Write the rows by Spark to a separate folder, then rename each file to its final name. Files without rows are
     deleted, as far as that can be detected (:func:`_has_rows`)."""
@@ -201,7 +201,7 @@ def _arrow_writes_type_as_spark(type_: DataType) -> bool:
             return type(type_) in _ARROW_WRITTEN_TYPES
 
 
-def _write_by_arrow(rows: DataFrame, files: OutputFiles, partition_columns: Sequence[str], codec: str) -> None:
+def _write_by_arrow(rows: DataFrame, files: OutputFileNames, partition_columns: Sequence[str], codec: str) -> None:
     """Write the rows on the driver by Arrow, one Parquet file for each partition folder; without rows no file.
     ``codec``: Spark's name of the compression."""
     batches = list(read_arrow_batches(rows, is_small=True, has_bounded_partitions=True))

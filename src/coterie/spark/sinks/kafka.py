@@ -30,7 +30,7 @@ from coterie.spark.sinks.kafka_target import (
     DEFINITION,
     PRODUCER_OVERRIDE_PREFIX,
     TOPIC_CREATION_PREFIX,
-    Guarantee,
+    DeliveryGuarantee,
     KafkaTarget,
     config_errors,
     definition,
@@ -95,7 +95,7 @@ class KafkaSink:
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:
-        return config.required_value(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value
+        return config.required_value(DEFINITION, "delivery.guarantee", str) == DeliveryGuarantee.EXACTLY_ONCE.value
 
     @classmethod
     def of(cls, config: PrefixedConfig) -> Self:
@@ -115,7 +115,7 @@ class KafkaSink:
         :raises FencedError, WorldError: see :meth:`KafkaWriter.take_over`.
         """
         self.close()
-        if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
+        if self._target.guarantee is DeliveryGuarantee.AT_LEAST_ONCE:
             with kafka_admin(self._target.producer_properties) as admin:
                 create_missing_topics(admin, self._target)
             return
@@ -174,7 +174,7 @@ class KafkaSink:
                 ),
                 None,
             )
-        if target.guarantee is Guarantee.AT_LEAST_ONCE:
+        if target.guarantee is DeliveryGuarantee.AT_LEAST_ONCE:
             return DirectKafkaWrite(target, records, topic, separator)
         if self._writer is None:
             raise FencedError
@@ -348,7 +348,7 @@ def _find_cluster_errors(config: PrefixedConfig) -> dict[str, list[str]]:
                     raise
                 except WorldError as error:
                     return _topic_creation_errors(config, new_topic, error)
-            has_ledger = target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger_topic not in absent_names
+            has_ledger = target.guarantee is DeliveryGuarantee.EXACTLY_ONCE and target.ledger_topic not in absent_names
             if has_ledger and (policy_error := ledger_policy_error(admin, target)) is not None:
                 return config.error_by_key("ledger.topic", policy_error)
     except WorldError as error:

@@ -58,7 +58,7 @@ RECORD_FIELDS = ("topic", "key", "value", "headers", "partition")
 """The fields of a record that Spark's Kafka writer takes from columns of these names."""
 
 
-class Guarantee(Enum):
+class DeliveryGuarantee(Enum):
     """How often a reader with ``isolation.level=read_committed`` sees a row of a batch that is replayed."""
 
     EXACTLY_ONCE = "exactly-once"
@@ -95,9 +95,9 @@ DEFINITION = ConfigDef(
             Type.STRING,
             "exactly-once writes each batch in a transaction; at-least-once may write rows again after a failure.",
             "Delivery guarantee",
-            default=Guarantee.EXACTLY_ONCE.value,
+            default=DeliveryGuarantee.EXACTLY_ONCE.value,
             importance=Importance.HIGH,
-            validator=one_of([one.value for one in Guarantee]),
+            validator=one_of([one.value for one in DeliveryGuarantee]),
         ),
         make_sink_config_key(
             "ledger.topic",
@@ -143,7 +143,7 @@ DEFINITION = ConfigDef(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCreation:
+class TopicCreationSettings:
     """The settings with which a missing topic is created. A number of partitions or a replication factor of -1 means
     the broker's default."""
 
@@ -160,14 +160,14 @@ class KafkaTarget:
     """Properties of Kafka's producer; may contain passwords."""
     topic: str | None
     """The topic of all records; None when the rows contain the topic of each record."""
-    topic_creation: TopicCreation | None
+    topic_creation: TopicCreationSettings | None
     """The settings with which ``topic`` is created if it is missing; None when it must not be created."""
     key_serializer: Serializer
     value_serializer: Serializer
     key_fields: tuple[str, ...]
     """The columns that form the key, from the config key ``key.fields``; empty when the key comes from a column ``key``
     or from the record that was read."""
-    guarantee: Guarantee
+    guarantee: DeliveryGuarantee
     ledger_topic: str
     """The name of the ledger topic, which contains the last batch of each task."""
     dead_letter_topic: DeadLetterTopic | None
@@ -184,7 +184,7 @@ class KafkaTarget:
         topic = config.optional_value(DEFINITION, "topic", str)
         key = Serializer.of(config, "key")
         key_fields = config.required_value(DEFINITION, "key.fields", tuple)
-        guarantee = Guarantee(config.required_value(DEFINITION, "delivery.guarantee", str))
+        guarantee = DeliveryGuarantee(config.required_value(DEFINITION, "delivery.guarantee", str))
         timeout_ms = config.required_value(DEFINITION, PRODUCER_OVERRIDE_PREFIX + TRANSACTION_TIMEOUT, int)
         tolerance = error_tolerance_of(config.config)
         if len(key_fields) > 1 and key.format is not Format.JSON:
@@ -212,7 +212,7 @@ class KafkaTarget:
     @property
     def required_topics(self) -> set[str]:
         """The topics that must exist: ``topic``, the topic of bad records and, with exactly-once, the ledger topic."""
-        ledger_topics = {self.ledger_topic} if self.guarantee is Guarantee.EXACTLY_ONCE else set()
+        ledger_topics = {self.ledger_topic} if self.guarantee is DeliveryGuarantee.EXACTLY_ONCE else set()
         dead_letter_topics = set() if self.dead_letter_topic is None else {self.dead_letter_topic.topic}
         return ledger_topics | dead_letter_topics | ({self.topic} if self.topic else set())
 
@@ -363,7 +363,7 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
         ]
         for name in sorted(RESERVED_PRODUCER_PROPERTIES.keys() & overrides.keys())
     }
-    if config.required_value(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value:
+    if config.required_value(DEFINITION, "delivery.guarantee", str) == DeliveryGuarantee.EXACTLY_ONCE.value:
         for name, value in TRANSACTION_PROPERTIES.items():
             if name in overrides and overrides[name].strip().lower() not in _EQUIVALENT_VALUES.get(name, (value,)):
                 errors |= config.error_by_key(
@@ -379,7 +379,7 @@ def config_errors(config: PrefixedConfig) -> dict[str, list[str]]:
     return {}
 
 
-def _producer_properties(config: PrefixedConfig, guarantee: Guarantee, timeout_ms: int) -> dict[str, str]:
+def _producer_properties(config: PrefixedConfig, guarantee: DeliveryGuarantee, timeout_ms: int) -> dict[str, str]:
     """The properties of the producer: those of the worker, overridden by those of the connector. ``timeout_ms``: the
     transaction timeout, which is only set for exactly-once.
 
@@ -389,12 +389,12 @@ def _producer_properties(config: PrefixedConfig, guarantee: Guarantee, timeout_m
     overrides = config.values_under_prefix(PRODUCER_OVERRIDE_PREFIX)
     overrides.pop(TRANSACTION_TIMEOUT, None)
     properties = {**({} if BOOTSTRAP_SERVERS in overrides else config.worker_kafka_properties), **overrides}
-    if guarantee is Guarantee.EXACTLY_ONCE:
+    if guarantee is DeliveryGuarantee.EXACTLY_ONCE:
         properties[TRANSACTION_TIMEOUT] = str(timeout_ms)
     return properties
 
 
-def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation | None:
+def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreationSettings | None:
     """The settings under ``topic.creation.default.``; None when none is set: then a missing topic is not created.
 
     :raises ConfigError: when one is set and ``topic`` is None, or when the number of partitions or the replication
@@ -425,7 +425,7 @@ def _topic_creation(config: PrefixedConfig, topic: str | None) -> TopicCreation 
             }
         )
     configs = {name: value for name, value in settings.items() if name not in numbers}
-    return TopicCreation(partitions=partitions, replication_factor=replication, configs=configs)
+    return TopicCreationSettings(partitions=partitions, replication_factor=replication, configs=configs)
 
 
 def _typed_record_column(rows: DataFrame, name: str, type_: DataType, advice: str) -> Column:

@@ -212,14 +212,14 @@ class KafkaWriter:
             raise FencedError
         if self._has_batch(batch_id) or (send := make_send()) is None:
             return StagedTransaction(self, batch_id, None, 0.0)
-        transaction_began_s = time.monotonic()
+        transaction_began_at_s = time.monotonic()
         producer = pooled_producer.producer()
         try:
             producer.beginTransaction()
             send(producer, self._producer_properties)
         except Py4JJavaError as error:
             failure = self._make_task_error(
-                error, f"batch {batch_id} of task {self._lineage.task}", transaction_began_s
+                error, f"batch {batch_id} of task {self._lineage.task}", transaction_began_at_s
             )
             if not isinstance(failure, (FencedError, UnreachableError)):
                 # The cluster can be reached. Abort, so that readers need not wait until the transaction times out.
@@ -231,14 +231,14 @@ class KafkaWriter:
         except BaseException:
             self.abort_transaction(producer)
             raise
-        return StagedTransaction(self, batch_id, producer, transaction_began_s)
+        return StagedTransaction(self, batch_id, producer, transaction_began_at_s)
 
     def _has_batch(self, batch_id: int) -> bool:
         """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
         or this writer has committed it."""
         return batch_id <= self._last_batch_id
 
-    def commit(self, producer: Any, batch_id: int, transaction_began_s: float) -> None:
+    def commit(self, producer: Any, batch_id: int, transaction_began_at_s: float) -> None:
         """Write the number of the batch into the ledger topic, in the transaction, and commit the transaction. After an
         error the producer is closed, and the next start reads from the ledger whether the batch was committed.
 
@@ -259,7 +259,7 @@ class KafkaWriter:
         except Py4JJavaError as error:
             self._close_producer()
             raise self._make_task_error(
-                error, f"the commit of batch {batch_id} of task {self._lineage.task}", transaction_began_s
+                error, f"the commit of batch {batch_id} of task {self._lineage.task}", transaction_began_at_s
             ) from error
         except BaseException:
             self._close_producer()
@@ -298,9 +298,9 @@ class KafkaWriter:
         except (Py4JError, OSError):
             pass  # The JVM has ended, and the producer with it.
 
-    def _make_task_error(self, error: Py4JJavaError, operation: str, transaction_began_s: float | None) -> Exception:
+    def _make_task_error(self, error: Py4JJavaError, operation: str, transaction_began_at_s: float | None) -> Exception:
         """The task's error for ``error``, an exception in the JVM during ``operation``: FencedError when this writer is
-        closed; an unknown exception unchanged. ``transaction_began_s``: the value of time.monotonic() when the
+        closed; an unknown exception unchanged. ``transaction_began_at_s``: the value of time.monotonic() when the
         transaction began; None when there is no transaction."""
         with self._lock:
             if self._is_closed:
@@ -309,7 +309,7 @@ class KafkaWriter:
         message = f"{self._target.cluster_description}: {operation} failed: {java_message}"
         if any(name in java_message for name in _FENCING_EXCEPTIONS):
             timeout_ms = self._target.transaction_timeout_ms
-            if transaction_began_s is not None and (time.monotonic() - transaction_began_s) * 1000 >= timeout_ms:
+            if transaction_began_at_s is not None and (time.monotonic() - transaction_began_at_s) * 1000 >= timeout_ms:
                 return UnreachableError(
                     f"{message}. The transaction took longer than the {timeout_ms} ms of "
                     f"{PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT}: raise "
@@ -339,13 +339,13 @@ class StagedTransaction:
     """A batch whose records were sent in a transaction that is still open; or a batch for which there is nothing to
     commit, because the ledger has the batch or the batch has no row."""
 
-    def __init__(self, writer: KafkaWriter, batch_id: int, producer: Any, transaction_began_s: float) -> None:
+    def __init__(self, writer: KafkaWriter, batch_id: int, producer: Any, transaction_began_at_s: float) -> None:
         """``producer``: the producer with the open transaction; None when there is nothing to commit.
-        ``transaction_began_s``: the value of time.monotonic() when the transaction began."""
+        ``transaction_began_at_s``: the value of time.monotonic() when the transaction began."""
         self._writer = writer
         self._batch_id = batch_id
         self._producer = producer
-        self._transaction_began_s = transaction_began_s
+        self._transaction_began_s = transaction_began_at_s
 
     def commit(self) -> None:
         """Commit the transaction. Does nothing when the ledger has the batch already, or the batch has no row.

@@ -55,15 +55,15 @@ class PostgresSink:
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
         """Error messages by the user's key. Checks whether the values fit together, then whether the extra is
-        installed, then the server (:func:`find_server_errors`, with short timeouts), and stops after the first of these
-        checks that finds errors."""
+        installed, then the server (:func:`find_first_server_error`, with short timeouts), and stops after the first of
+        these checks that finds errors."""
         if errors := config_errors(config):
             return errors
         if missing_message := missing_extra_message("postgres"):
             return config.error_by_key("connection.url", missing_message)
-        from coterie.spark.sinks.postgres_check import find_server_errors
+        from coterie.spark.sinks.postgres_check import find_first_server_error
 
-        return find_server_errors(config)
+        return find_first_server_error(config)
 
     @classmethod
     def is_exactly_once(cls, config: PrefixedConfig) -> bool:

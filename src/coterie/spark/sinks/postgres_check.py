@@ -34,7 +34,7 @@ SELECT EXISTS (
 second parameter: their sorted names)."""
 
 
-def find_server_errors(config: PrefixedConfig) -> dict[str, list[str]]:
+def find_first_server_error(config: PrefixedConfig) -> dict[str, list[str]]:
     """The first error found that only the server can detect, as a message by the user's key, for a config whose values
     are valid; empty when none was found. Changes nothing on the server."""
     target = PostgresTarget.of(config)

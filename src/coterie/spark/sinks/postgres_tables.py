@@ -198,7 +198,7 @@ def find_first_row_with_null(arrow_batch: pa.RecordBatch, columns: Sequence[str]
     return min(null_positions, default=None)
 
 
-def find_first_nul_character(arrow_batch: pa.RecordBatch) -> tuple[int, str] | None:
+def find_first_row_with_nul_character(arrow_batch: pa.RecordBatch) -> tuple[int, str] | None:
     """The first row with the character NUL in a text: its number in ``arrow_batch``, from 0, and the column. None when
     there is no such text."""
     nul_positions = [

@@ -43,7 +43,7 @@ from coterie.spark.sinks.postgres_tables import (
     check_key_columns_exist,
     check_rows_fit,
     create_table_statement,
-    find_first_nul_character,
+    find_first_row_with_nul_character,
     find_first_row_with_null,
     quote_name,
     to_copy_csv,
@@ -231,11 +231,11 @@ class PostgresWriter:
             self._ledger = create_missing_ledger(session, self._target)
             deadline_s = time.monotonic() + EARLIER_SESSIONS_END_TIMEOUT_S
             while not self._try_store_start_in_ledger(session):
-                self._end_sessions_of_earlier_starts(session, deadline_s)
+                self._end_other_sessions(session, deadline_s)
         except psycopg.Error as error:
             raise self._make_task_error(error, "the take-over of task " + self._ledger_row_key[0]) from error
         finally:
-            self._return_session(session)
+            self._roll_back_and_return_session(session)
 
     def _try_store_start_in_ledger(self, session: PostgresSession) -> bool:
         """Try to store this start in the ledger. True when it is stored and no session of an earlier start is left.
@@ -244,7 +244,7 @@ class PostgresWriter:
 
         :raises FencedError: when a later start has taken over.
         """
-        if self._sessions_of_earlier_starts(session):
+        if self._sessions_to_end(session):
             return False
         statement = (
             f"INSERT INTO {self._ledger} AS l (task, lineage, start, batch) VALUES (%s, %s, %s, -1) "
@@ -259,9 +259,9 @@ class PostgresWriter:
         except errors.LockNotAvailable:
             session.rollback()
             return False
-        return not self._sessions_of_earlier_starts(session)
+        return not self._sessions_to_end(session)
 
-    def _sessions_of_earlier_starts(self, session: PostgresSession) -> list[tuple[int, str]]:
+    def _sessions_to_end(self, session: PostgresSession) -> list[tuple[int, str]]:
         """The other sessions of this task and lineage on the server, except those of later starts: of each, the process
         id on the server and the application name. Other sessions of this start count, too."""
         statement = (
@@ -272,13 +272,13 @@ class PostgresWriter:
         session.commit()
         return [(pid, name) for pid, name in sessions if int(name.split()[2]) <= self._start_number]
 
-    def _end_sessions_of_earlier_starts(self, session: PostgresSession, deadline_s: float) -> None:
+    def _end_other_sessions(self, session: PostgresSession, deadline_s: float) -> None:
         """Order the server to end each session of an earlier start, and wait for at most :data:`TERMINATE_WAIT_S` for
         each.
 
         :raises WorldError: when ``deadline_s``, a value of time.monotonic(), has passed.
         """
-        sessions = self._sessions_of_earlier_starts(session)
+        sessions = self._sessions_to_end(session)
         if (remaining_s := deadline_s - time.monotonic()) <= 0:
             pids = ", ".join(str(pid) for pid, _ in sessions)
             raise WorldError(
@@ -346,7 +346,7 @@ class PostgresWriter:
                 with closing(separate()) as separated_rows:
                     self._copy_rows(session, batch_id, columns, separated_rows)
         except BaseException as error:
-            self._return_session(session)
+            self._roll_back_and_return_session(session)
             if isinstance(error, psycopg.Error):
                 raise self._make_task_error(error, f"batch {batch_id} of task {self._ledger_row_key[0]}") from error
             raise
@@ -460,7 +460,7 @@ class PostgresWriter:
                     )
                 csv_lines = to_copy_csv(arrow_batch, rows_written if self._target.is_upsert else None)
                 # A byte 0 in the lines can only be this character in text: bytea is written as hexadecimal digits.
-                if b"\0" in csv_lines and (position := find_first_nul_character(arrow_batch)):
+                if b"\0" in csv_lines and (position := find_first_row_with_nul_character(arrow_batch)):
                     raise self._make_row_error(
                         batch_id, rows_written, position, "has the character NUL, which PostgreSQL cannot store"
                     )
@@ -514,7 +514,7 @@ class PostgresWriter:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _borrow_session(self) -> PostgresSession:
-        """The idle session, or a new one. The caller must return it by :meth:`_return_session`.
+        """The idle session, or a new one. The caller must return it by :meth:`_roll_back_and_return_session`.
 
         :raises FencedError: when this writer is closed.
         :raises UnreachableError: when the server cannot be reached.
@@ -537,7 +537,7 @@ class PostgresWriter:
         readable = str(self._lineage.task).encode("ascii", "replace").decode()
         return f"{self._session_name_prefix}{self._start_number} {readable}"[:63]
 
-    def _return_session(self, session: PostgresSession) -> None:
+    def _roll_back_and_return_session(self, session: PostgresSession) -> None:
         """Roll back an open transaction. Keep the session for the next batch, unless its connection is broken or this
         writer is closed."""
         try:
@@ -579,7 +579,7 @@ class PostgresWriter:
                 error, f"the commit of batch {batch_id} of task {self._ledger_row_key[0]}"
             ) from error
         finally:
-            self._return_session(session)
+            self._roll_back_and_return_session(session)
 
     def _make_task_error(self, error: psycopg.Error, operation: str) -> Exception:
         """The task's error for ``error``, which was raised during ``operation``; FencedError when this writer is

@@ -18,7 +18,7 @@ from coterie.spark.record_columns import MetadataColumn, exact_column, has_metad
 from coterie.spark.smt.records import append_headers, header_struct
 from coterie.spark.smt.transform_type import (
     ErrorsByKey,
-    RecordSide,
+    KeyOrValue,
     TransformType,
     check_columns_exist,
     field_types,
@@ -128,11 +128,11 @@ def _find_event_field(event_fields: dict[str, DataType], path: list[str]) -> Col
     return field_column
 
 
-def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_extract_new_record_state(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """ExtractNewRecordState: replace each change event by the row after the change. Deletions and tombstones are
     handled as the config requires (:class:`TombstoneHandling`); truncations and messages are dropped. An event with an
     unknown ``op`` fails when the rows are evaluated."""
-    event_fields = field_types(rows, RecordSide.VALUE)
+    event_fields = field_types(rows, KeyOrValue.VALUE)
     after_type = event_fields.get("after")
     if "op" not in event_fields or not isinstance(after_type, StructType) or event_fields.get("before") != after_type:
         raise ValueError(
@@ -192,7 +192,7 @@ def _apply_extract_new_record_state(rows: DataFrame, side: RecordSide, settings:
         )
     rows = append_headers(rows, headers)
     is_tombstone = was_tombstone | is_delete if handling is TombstoneHandling.DELETE_TO_TOMBSTONE else was_tombstone
-    return replace_fields(rows.withColumn(MetadataColumn.TOMBSTONE.value, is_tombstone), RecordSide.VALUE, new_fields)
+    return replace_fields(rows.withColumn(MetadataColumn.TOMBSTONE.value, is_tombstone), KeyOrValue.VALUE, new_fields)
 
 
 EXTRACT_NEW_RECORD_STATE = TransformType(

@@ -31,7 +31,7 @@ from coterie.spark.record_columns import (
 from coterie.spark.smt.transform_type import (
     REPLACE_NULL_WITH_DEFAULT,
     ErrorsByKey,
-    RecordSide,
+    KeyOrValue,
     TransformType,
     check_columns_exist,
     column_type,
@@ -105,7 +105,7 @@ def _cast_column(value: Column, old_type: DataType, new_type_name: str) -> Colum
     return value.cast(SPARK_TYPE_BY_CONNECT_TYPE.get(new_type_name, new_type_name))
 
 
-def _apply_cast(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_cast(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Cast: change the types of fields, or of a key or value that is not a struct."""
     spec = parse_cast_spec(settings.required_value(CAST.definition, "spec", str))
     if "" in spec:
@@ -125,7 +125,7 @@ def _apply_cast(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> 
 CAST = TransformType(
     name="Cast",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "spec",
@@ -167,7 +167,7 @@ def _insert_field_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return {}
 
 
-def _apply_insert_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_insert_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """InsertField: add fields with the record's topic, partition, offset or timestamp, or with a fixed text."""
     definition, new_fields = INSERT_FIELD.definition, field_columns(rows, side)
     for name, (metadata, _) in _METADATA_BY_INSERT_KEY.items():
@@ -184,7 +184,7 @@ def _apply_insert_field(rows: DataFrame, side: RecordSide, settings: PrefixedCon
 INSERT_FIELD = TransformType(
     name="InsertField",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         *(
             make_transform_config_key(
@@ -232,7 +232,7 @@ def _renames_error(value: str) -> str | None:
     return None
 
 
-def _apply_replace_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_replace_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """ReplaceField: remove and rename fields."""
     definition, columns = REPLACE_FIELD.definition, field_columns(rows, side)
     include, exclude = (list(settings.required_value(definition, name, tuple)) for name in ("include", "exclude"))
@@ -252,7 +252,7 @@ def _apply_replace_field(rows: DataFrame, side: RecordSide, settings: PrefixedCo
 REPLACE_FIELD = TransformType(
     name="ReplaceField",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "exclude", "Columns that are removed.", "Removed columns", type_=Type.LIST, default=""
@@ -317,7 +317,7 @@ def _empty_value_column(name: str, type_: DataType) -> Column:
             raise ValueError(f"column {name} is a {type_.simpleString()}, which has no empty value")
 
 
-def _apply_mask_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_mask_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """MaskField: replace the values of fields by empty values or by a replacement; a null stays null."""
     definition, types_by_name, new_fields = MASK_FIELD.definition, field_types(rows, side), field_columns(rows, side)
     replacement = settings.optional_value(definition, "replacement", str)
@@ -337,7 +337,7 @@ def _apply_mask_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfi
 MASK_FIELD = TransformType(
     name="MaskField",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "fields", "Columns that are masked.", "Masked columns", type_=Type.LIST, validator=name_list_error
@@ -357,9 +357,9 @@ MASK_FIELD = TransformType(
 # -- ValueToKey, HoistField, ExtractField, Flatten --------------------------------------------------------------------
 
 
-def _apply_value_to_key(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_value_to_key(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """ValueToKey: the record's key becomes a struct of fields of the value."""
-    columns = field_columns(rows, RecordSide.VALUE)
+    columns = field_columns(rows, KeyOrValue.VALUE)
     names = check_columns_exist(list(settings.required_value(VALUE_TO_KEY.definition, "fields", tuple)), columns)
     key = F.struct(*(columns[name].alias(name) for name in names))
     if has_metadata_column(rows, MetadataColumn.TOMBSTONE):
@@ -389,10 +389,10 @@ VALUE_TO_KEY = TransformType(
 )
 
 
-def _apply_hoist_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_hoist_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """HoistField: the key or value becomes a struct with one field, which contains the former key or value."""
     name = settings.required_value(HOIST_FIELD.definition, "field", str)
-    if side is RecordSide.KEY:
+    if side is KeyOrValue.KEY:
         return rows.withColumn(
             MetadataColumn.KEY.value, F.struct(metadata_column(rows, MetadataColumn.KEY).alias(name))
         )
@@ -404,7 +404,7 @@ def _apply_hoist_field(rows: DataFrame, side: RecordSide, settings: PrefixedConf
 HOIST_FIELD = TransformType(
     name="HoistField",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "field", "The column that will contain the whole value.", "Column", validator=not_blank
@@ -428,7 +428,7 @@ def _parse_field_path(text: str) -> list[str]:
     return names
 
 
-def _apply_extract_field(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_extract_field(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """ExtractField: the key or value becomes the value of one of its fields."""
     definition = EXTRACT_FIELD.definition
     field_setting = settings.required_value(definition, "field", str)
@@ -447,7 +447,7 @@ def _apply_extract_field(rows: DataFrame, side: RecordSide, settings: PrefixedCo
             raise ValueError(f"there is no field {name}: column {path[0]} is not nested so deep")
         nested_types = {field.name: field.dataType for field in type_.fields}
         extracted, type_ = extracted[check_columns_exist([name], nested_types)[0]], nested_types[name]
-    if side is RecordSide.KEY:
+    if side is KeyOrValue.KEY:
         return rows.withColumn(MetadataColumn.KEY.value, extracted)
     if isinstance(type_, StructType):
         return replace_fields(rows, side, {field.name: extracted[field.name] for field in type_.fields})
@@ -457,7 +457,7 @@ def _apply_extract_field(rows: DataFrame, side: RecordSide, settings: PrefixedCo
 EXTRACT_FIELD = TransformType(
     name="ExtractField",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key("field", "The column that becomes the value.", "Column", validator=not_blank),
         make_transform_config_key(
@@ -486,7 +486,7 @@ def _innermost_fields(prefix: str, value: Column, type_: DataType, delimiter: st
     return fields_by_name
 
 
-def _apply_flatten(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_flatten(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Flatten: replace each field that is a struct by its innermost fields."""
     delimiter = settings.required_value(FLATTEN.definition, "delimiter", str)
     columns, flat_fields = field_columns(rows, side), list[tuple[str, Column]]()
@@ -501,7 +501,7 @@ def _apply_flatten(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) 
 FLATTEN = TransformType(
     name="Flatten",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(make_transform_config_key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
     apply=_apply_flatten,
 )
@@ -574,7 +574,7 @@ def _from_timestamp(timestamp: Column, target: str, format_: str, precision: str
             return timestamp
 
 
-def _apply_timestamp_converter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_timestamp_converter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """TimestampConverter: convert one field, or a key or value that is not a struct, to another type of time."""
     definition = TIMESTAMP_CONVERTER.definition
     name, target, format_, precision = (
@@ -605,7 +605,7 @@ def _target_type_error(value: str) -> str | None:
 TIMESTAMP_CONVERTER = TransformType(
     name="TimestampConverter",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "field", "The column; empty when the whole key or value is the time.", "Column", default=""
@@ -632,7 +632,7 @@ TIMESTAMP_CONVERTER = TransformType(
 SET_SCHEMA_METADATA = TransformType(
     name="SetSchemaMetadata",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "schema.name", "Without effect: the schema of rows has no name.", "Schema name", is_optional=True

@@ -13,7 +13,7 @@ from coterie.config.definition import not_blank
 from coterie.spark.extras import missing_extra_message
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import without_metadata_columns
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
+from coterie.spark.smt.transform_type import KeyOrValue, TransformType, make_transform_config_key
 from coterie.spark.user_code import function_name_error, load_function
 
 BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -21,7 +21,7 @@ BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
 them."""
 
 
-def _apply_function(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_function(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Function: replace ``rows`` by the rows that the user's function returns for them. The metadata columns are
     removed before the call, so neither the function nor the result has them. ``side`` has no effect."""
     if missing_message := missing_extra_message("python"):

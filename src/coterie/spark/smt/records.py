@@ -11,7 +11,7 @@ from coterie.spark.smt.patterns import whole_match_pattern
 from coterie.spark.smt.transform_type import (
     REPLACE_NULL_WITH_DEFAULT,
     ErrorsByKey,
-    RecordSide,
+    KeyOrValue,
     TransformType,
     check_columns_exist,
     field_columns,
@@ -64,7 +64,7 @@ def _header_count_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return settings.error_by_key("headers", f"It must have as many names as {settings.user_key('fields')}")
 
 
-def _apply_header_from(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_header_from(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """HeaderFrom: copy or move fields into headers."""
     definition, columns = HEADER_FROM.definition, field_columns(rows, side)
     names = check_columns_exist(list(settings.required_value(definition, "fields", tuple)), columns)
@@ -79,7 +79,7 @@ def _apply_header_from(rows: DataFrame, side: RecordSide, settings: PrefixedConf
 HEADER_FROM = TransformType(
     name="HeaderFrom",
     package=CONNECT_TRANSFORMS_PACKAGE,
-    has_sides=True,
+    has_key_and_value_classes=True,
     keys=(
         make_transform_config_key(
             "fields", "Columns whose values become headers.", "Columns", type_=Type.LIST, validator=name_list_error
@@ -102,7 +102,7 @@ HEADER_FROM = TransformType(
 )
 
 
-def _apply_insert_header(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_insert_header(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     name, text = (settings.required_value(INSERT_HEADER.definition, key, str) for key in ("header", "value.literal"))
     return append_headers(rows, [header_struct(name, F.lit(text))])
 
@@ -119,7 +119,7 @@ INSERT_HEADER = TransformType(
 )
 
 
-def _apply_drop_headers(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_drop_headers(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     names = list(settings.required_value(DROP_HEADERS.definition, "headers", tuple))
     kept_headers = F.filter(headers_or_empty(rows), lambda header: ~header["key"].isin(names))
     return rows.withColumn(MetadataColumn.HEADERS.value, kept_headers)
@@ -144,7 +144,7 @@ DROP_HEADERS = TransformType(
 # -- the topic --------------------------------------------------------------------------------------------------------
 
 
-def _apply_regex_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_regex_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """RegexRouter: a topic that ``regex`` matches as a whole becomes ``replacement``; other topics stay."""
     definition, topic = REGEX_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
     try:
@@ -170,7 +170,7 @@ REGEX_ROUTER = TransformType(
 )
 
 
-def _apply_timestamp_router(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_timestamp_router(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """TimestampRouter: the topic becomes the text ``topic.format``, in which ``${topic}`` is replaced by the topic and
     ``${timestamp}`` by the record's time."""
     definition, topic = TIMESTAMP_ROUTER.definition, metadata_column(rows, MetadataColumn.TOPIC)
@@ -211,7 +211,7 @@ def _missing_condition_errors(settings: PrefixedConfig) -> ErrorsByKey:
     return {name: [f'Missing required configuration "{name}" which has no default value.']}
 
 
-def _apply_filter(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_filter(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Filter: keep only the rows for which ``condition`` is true; without a condition, drop all rows. With a predicate,
     only rows that match the predicate are dropped."""
     condition = settings.optional_value(FILTER.definition, "condition", str)

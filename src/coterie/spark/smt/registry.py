@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coterie.config.definition import ClassNames
 from coterie.spark.smt import debezium, fields, function, records, sql
-from coterie.spark.smt.transform_type import RecordSide, TransformType
+from coterie.spark.smt.transform_type import KeyOrValue, TransformType
 
 ALL_TRANSFORM_TYPES = (
     *fields.TRANSFORM_TYPES,
@@ -15,8 +15,8 @@ ALL_TRANSFORM_TYPES = (
     function.FUNCTION,
 )
 """All types of transforms that Coterie has."""
-TYPE_AND_SIDE_BY_NAME: Mapping[str, tuple[TransformType, RecordSide]] = {
-    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.sides_by_name().items()
+TYPE_AND_SIDE_BY_NAME: Mapping[str, tuple[TransformType, KeyOrValue]] = {
+    name: (kind, side) for kind in ALL_TRANSFORM_TYPES for name, side in kind.key_or_value_by_name().items()
 }
 """By each name that a config can give in ``transforms.<alias>.type``: the type of transform, and the side that the name
 means."""

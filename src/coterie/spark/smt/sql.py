@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import not_blank
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.record_columns import metadata_column_names, without_metadata_columns
-from coterie.spark.smt.transform_type import RecordSide, TransformType, make_transform_config_key
+from coterie.spark.smt.transform_type import KeyOrValue, TransformType, make_transform_config_key
 
 SOURCE_VIEW = "source"
 """The name in queries for the rows to which the transform is applied."""
@@ -44,7 +44,7 @@ _UNSUPPORTED_NODES = {
 """By Spark's name of a plan node that does not work row by row: the name of the SQL feature in error messages."""
 
 
-def _apply_query(rows: DataFrame, side: RecordSide, settings: PrefixedConfig) -> DataFrame:
+def _apply_query(rows: DataFrame, side: KeyOrValue, settings: PrefixedConfig) -> DataFrame:
     """Sql: the result of the query over ``rows``, with their metadata columns (hidden columns with a record's key,
     headers, ...), which the query cannot read or change."""
     query = settings.required_value(SQL.definition, "query", str)

@@ -21,7 +21,7 @@ from coterie.spark.record_columns import (
 )
 
 
-class RecordSide(Enum):
+class KeyOrValue(Enum):
     """The part of a record that a transform changes: the key or the value. A member's value is the suffix of Connect's
     class names: ``Name$Key``."""
 
@@ -31,7 +31,7 @@ class RecordSide(Enum):
 
 ErrorsByKey = dict[str, list[str]]
 """Error messages by the key that the user must correct."""
-ApplyFunction = Callable[[DataFrame, RecordSide, PrefixedConfig], DataFrame]
+ApplyFunction = Callable[[DataFrame, KeyOrValue, PrefixedConfig], DataFrame]
 """Applies a transform: receives the rows, the side of the records to change, and the transform's config; returns the
 rows after the transform."""
 
@@ -54,7 +54,7 @@ class TransformType:
     apply: ApplyFunction
     """Applies the transform. Raises PySparkException or ValueError when the columns do not fit; the error is reported
     for the first of ``keys``. Raises ConfigError when the error belongs to another key."""
-    has_sides: bool = False
+    has_key_and_value_classes: bool = False
     """Whether there is one class for keys and one for values: ``Name$Key``, ``Name$Value``."""
     accepts_predicate: bool = True
     """Whether the transform can have the keys ``predicate`` and ``negate``."""
@@ -67,23 +67,23 @@ class TransformType:
     def definition(self) -> ConfigDef:
         return ConfigDef(self.keys)
 
-    def class_names_by_side(self) -> Mapping[RecordSide, str]:
+    def class_names_by_side(self) -> Mapping[KeyOrValue, str]:
         """The complete names of the classes of this type, by side; one class if there are no sides."""
-        sides = RecordSide if self.has_sides else (RecordSide.VALUE,)
+        sides = KeyOrValue if self.has_key_and_value_classes else (KeyOrValue.VALUE,)
         package = "" if self.package is None else f"{self.package}."
-        return {side: f"{package}{self.name}{f'${side.value}' if self.has_sides else ''}" for side in sides}
+        return {side: f"{package}{self.name}{f'${side.value}' if self.has_key_and_value_classes else ''}" for side in sides}
 
-    def sides_by_name(self) -> Mapping[str, RecordSide]:
+    def key_or_value_by_name(self) -> Mapping[str, KeyOrValue]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
-        side_by_short_name = {self.name: RecordSide.VALUE}
-        if self.has_sides:
-            side_by_short_name |= {f"{self.name}${side.value}": side for side in RecordSide}
+        side_by_short_name = {self.name: KeyOrValue.VALUE}
+        if self.has_key_and_value_classes:
+            side_by_short_name |= {f"{self.name}${side.value}": side for side in KeyOrValue}
         if self.package is None:
             return side_by_short_name
         side_by_java_name = {
             f"{self.package}.{name}": side
             for name, side in side_by_short_name.items()
-            if self.has_sides == ("$" in name)
+            if self.has_key_and_value_classes == ("$" in name)
         }
         return side_by_short_name | side_by_java_name
 
@@ -137,7 +137,7 @@ def column_type(rows: DataFrame, name: str) -> DataType:
     return next(field.dataType for field in rows.schema.fields if field.name == name)
 
 
-def primitive_column_name(rows: DataFrame, side: RecordSide) -> str | None:
+def primitive_column_name(rows: DataFrame, side: KeyOrValue) -> str | None:
     """The name of the column that contains a whole key or value which is not a struct; None when that side has fields.
 
     A value is not a struct when ``value`` is the only visible column and its type is not a struct, as StringConverter
@@ -145,7 +145,7 @@ def primitive_column_name(rows: DataFrame, side: RecordSide) -> str | None:
 
     :raises ValueError: when ``side`` is the key and the rows have no key.
     """
-    if side is RecordSide.KEY:
+    if side is KeyOrValue.KEY:
         metadata_column(rows, MetadataColumn.KEY)
         return None if isinstance(column_type(rows, MetadataColumn.KEY.value), StructType) else MetadataColumn.KEY.value
     if visible_column_names(rows) == ["value"] and not isinstance(column_type(rows, "value"), StructType):
@@ -153,12 +153,12 @@ def primitive_column_name(rows: DataFrame, side: RecordSide) -> str | None:
     return None
 
 
-def field_types(rows: DataFrame, side: RecordSide) -> dict[str, DataType]:
+def field_types(rows: DataFrame, side: KeyOrValue) -> dict[str, DataType]:
     """The types of the fields of the key or of the value, by field name.
 
     :raises ValueError: when ``side`` is the key, and the key is not a struct or the rows have no key.
     """
-    if side is RecordSide.VALUE:
+    if side is KeyOrValue.VALUE:
         return {field.name: field.dataType for field in rows.schema.fields if not is_metadata_column_name(field.name)}
     metadata_column(rows, MetadataColumn.KEY)
     type_ = column_type(rows, MetadataColumn.KEY.value)
@@ -169,17 +169,17 @@ def field_types(rows: DataFrame, side: RecordSide) -> dict[str, DataType]:
     return {field.name: field.dataType for field in type_.fields}
 
 
-def field_columns(rows: DataFrame, side: RecordSide) -> dict[str, Column]:
+def field_columns(rows: DataFrame, side: KeyOrValue) -> dict[str, Column]:
     """The fields of the key or of the value as columns, by field name.
 
     :raises ValueError: when ``side`` is the key, and the key is not a struct or the rows have no key.
     """
-    if side is RecordSide.VALUE:
+    if side is KeyOrValue.VALUE:
         return {name: exact_column(name) for name in visible_column_names(rows)}
     return {name: exact_column(MetadataColumn.KEY.value)[name] for name in field_types(rows, side)}
 
 
-def replace_fields(rows: DataFrame, side: RecordSide, new_fields: Mapping[str, Column]) -> DataFrame:
+def replace_fields(rows: DataFrame, side: KeyOrValue, new_fields: Mapping[str, Column]) -> DataFrame:
     """``rows`` with exactly the fields ``new_fields``, in this order, as the key or the value; other fields of that
     side are dropped, and the other side stays. A null key stays null.
 
@@ -188,7 +188,7 @@ def replace_fields(rows: DataFrame, side: RecordSide, new_fields: Mapping[str, C
     if not new_fields:
         raise ValueError("no column would be left")
     aliased = [new_column.alias(name) for name, new_column in new_fields.items()]
-    if side is RecordSide.VALUE:
+    if side is KeyOrValue.VALUE:
         return rows.select(*map(exact_column, metadata_column_names(rows)), *aliased)
     key_column = exact_column(MetadataColumn.KEY.value)
     return rows.withColumn(MetadataColumn.KEY.value, F.when(key_column.isNotNull(), F.struct(*aliased)))

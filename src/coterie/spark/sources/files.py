@@ -401,7 +401,7 @@ class FileSource:
         :data:`SPARK_PARTITION_BYTES_MAX` after decompression. Only the files that this task reads count. False if the
         size of a file is needed and cannot be read."""
         paths = self._planned_files_of_this_task(checkpoint, batch_id)
-        if not self._has_records_over_lines and not any(map(self._is_compressed, paths)):
+        if not self._has_records_over_lines and not any(map(self._is_larger_in_memory, paths)):
             return True
         try:
             return sum(map(self._decompressed_size_bytes, paths)) <= 2 * SPARK_PARTITION_BYTES_MAX
@@ -416,7 +416,7 @@ class FileSource:
             for name, value in self.reader_options.items()
         )
 
-    def _is_compressed(self, path: str) -> bool:
+    def _is_larger_in_memory(self, path: str) -> bool:
         """Whether the rows of the file ``path`` are assumed to be much larger in memory than in the file: by the
         format, or by the end of the file's name."""
         return self.format in ("avro", "orc", "parquet") or path.endswith(_COMPRESSED_SUFFIXES)
@@ -428,7 +428,7 @@ class FileSource:
         :raises OSError: when the file cannot be read.
         """
         size_bytes = os.stat(path).st_size
-        if not self._is_compressed(path):
+        if not self._is_larger_in_memory(path):
             return size_bytes
         assumed_bytes = size_bytes * DECOMPRESSION_FACTOR
         return max(assumed_bytes, _size_in_gzip_trailer(path)) if path.endswith(".gz") else assumed_bytes

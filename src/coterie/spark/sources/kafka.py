@@ -599,7 +599,7 @@ class KafkaSource:
         }
         in_flight = find_batch_in_flight(checkpoint)
         if in_flight is not None:
-            self._count_records_and_sample_size(planned_offset_ranges(checkpoint, in_flight, self._partitions))
+            self._count_offsets_and_sample_size(planned_offset_ranges(checkpoint, in_flight, self._partitions))
         self.spark_partition_rows_max = self._rows_per_spark_partition
         if self.spark_partition_rows_max < self.max_offsets_per_trigger:
             options["maxRecordsPerPartition"] = str(self.spark_partition_rows_max)
@@ -636,7 +636,7 @@ class KafkaSource:
         :raises UnreachableError, WorldError: when the size cannot be sampled: see :func:`mean_record_size_bytes`.
         """
         ranges = planned_offset_ranges(checkpoint, batch_id, self._partitions)
-        rows = self._count_records_and_sample_size(ranges)
+        rows = self._count_offsets_and_sample_size(ranges)
         largest_spark_partition_rows = min(
             max((len(offsets) for offsets in ranges.values()), default=0), self.spark_partition_rows_max
         )
@@ -652,7 +652,7 @@ class KafkaSource:
         :meth:`is_batch_small` refuses a batch that was planned for smaller records."""
         return True
 
-    def _count_records_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
+    def _count_offsets_and_sample_size(self, ranges: Mapping[TopicIdPartition, range]) -> int:
         """Return the number of offsets in ``ranges``, the offsets that a batch reads by partition. First sample the
         size of the batch's records, unless the batch has at most :data:`ALWAYS_SMALL_BATCH_RECORDS_MAX` offsets or the
         last sample was taken at most :data:`SAMPLED_SIZE_MAX_AGE_S` ago.

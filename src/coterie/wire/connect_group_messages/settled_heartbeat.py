@@ -40,7 +40,7 @@ _DEFAULT_SESSION_TIMEOUT_MS = -1
 """The value of SessionTimeoutMs that is not written."""
 
 
-def decode_settled_heartbeat(frame: bytes, position: int) -> ConnectGroupHeartbeatRequest | None:
+def decode_heartbeat_without_changes(frame: bytes, position: int) -> ConnectGroupHeartbeatRequest | None:
     """The ConnectGroupHeartbeat request that begins at ``position`` and ends the frame, if only its group id, member
     id, member epoch, MaxWaitMs and request number are set. None for every other request, also a malformed one: the
     general decoder handles it."""

@@ -38,7 +38,7 @@ from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.world import World
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
@@ -47,11 +47,11 @@ class _ReceivedGenerations:
     """What clients have received from the group, from its first generation to its deletion; after a deletion there is a
     new object."""
 
-    members_by_generation: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
+    members_by_generation: dict[GenerationId, frozenset[MemberIdentity]] = field(default_factory=dict)
     """For each generation, its members as its leader received them."""
-    highest_generation: Generation = Generation(0)
+    highest_generation: GenerationId = GenerationId(0)
     """The highest generation that a client has received."""
-    assignments_by_generation: dict[Generation, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
+    assignments_by_generation: dict[GenerationId, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
     """For each generation, the encoded assignments that its leader has sent, by member."""
 
 

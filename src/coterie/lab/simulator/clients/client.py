@@ -28,7 +28,7 @@ from coterie.lab.simulator.clients.play import (
     REBALANCE_TIMEOUT_MS,
     REQUEST_DELAY_MAX_MS,
     SESSION_TIMEOUT_MS,
-    ClientsPlay,
+    SharedByClients,
     decode_assignment,
     encode_assignments,
 )
@@ -51,7 +51,7 @@ class Client(SimProcess):
 
     def __init__(
         self,
-        play: ClientsPlay,
+        play: SharedByClients,
         live_processes: "dict[str, Client]",
         name: str,
         *,

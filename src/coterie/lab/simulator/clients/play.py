@@ -32,7 +32,7 @@ TOPIC_ID = TopicId(b"whatever it is..")
 LEADER_EPOCH = 7
 
 
-class ClientsPlay:
+class SharedByClients:
     """The objects that all clients of the simulation with one seed share."""
 
     def __init__(self, world: World, network: Network, coordinator: SimCoordinator, *, protocol_type: str) -> None:

@@ -21,13 +21,13 @@ from coterie.lab.simulator.clients.play import (
     READ_PARTITIONS,
     READ_TOPIC,
     REQUEST_DELAY_MAX_MS,
-    ClientsPlay,
+    SharedByClients,
 )
 from coterie.lab.simulator.faults import FaultInjector
 from coterie.lab.simulator.infrastructure_faults import InfrastructureFaults
 from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.sim_process import newest_process
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import GenerationId, InstanceId, MemberId
 
 CLIENT_NAMES = ("c1", "c2", "c3", "c4")
 """The names of the clients; a seed has the first few of them."""
@@ -42,7 +42,7 @@ other members have rejoined, as Kafka does."""
 class ClientsFaults(FaultInjector[Client]):
     """Starts the clients, and injects the faults and sends the operators' requests of the simulation with one seed."""
 
-    def __init__(self, play: ClientsPlay) -> None:
+    def __init__(self, play: SharedByClients) -> None:
         names = CLIENT_NAMES[: play.world.rng.randint(1, len(CLIENT_NAMES))]
         super().__init__(
             play.world, InfrastructureFaults(play.world, play.network, play.coordinator, (*names, OPERATOR)), names
@@ -72,13 +72,13 @@ class ClientsFaults(FaultInjector[Client]):
             mean_intervals_ms=(1_500, 4_000, 10_000),
         )
 
-    def begin_faults(self) -> None:
+    def schedule_starts_and_faults(self) -> None:
         """Schedule the start of each client, in the next 4 s, and the first fault."""
         for name in self._services:
             self._world.call_after(self._rng.randint(0, 4_000), partial(self.start_service, name))
         self._schedule_next_fault()
 
-    def end_faults(self) -> None:
+    def end_process_faults(self) -> None:
         """Resume paused clients, start each client without a process, except those in ``_never_restarted``, and crash
         the coordinator once more."""
         self._no_start_before_ms = 0
@@ -197,7 +197,7 @@ class ClientsFaults(FaultInjector[Client]):
                 reply_to=reply_to,
                 member_id=MemberId(""),
                 instance_id=None,
-                generation=Generation(-1),
+                generation=GenerationId(-1),
                 retention_ms=retention_ms,
                 offsets=(offset,),
             ),

@@ -4,7 +4,7 @@ own all partitions in one generation."""
 from collections.abc import Collection
 from functools import partial
 
-from coterie.groups.classic.state import Group, Limits
+from coterie.groups.classic.state import ClassicGroupSettings, Group
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.lab.simulator.clients.checker import ClientsChecker
 from coterie.lab.simulator.clients.client import Client
@@ -16,7 +16,7 @@ from coterie.lab.simulator.clients.play import (
     READ_PARTITIONS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
-    ClientsPlay,
+    SharedByClients,
 )
 from coterie.lab.simulator.clients.process_faults import ClientsFaults
 from coterie.lab.simulator.coordinator import SimCoordinator
@@ -43,7 +43,7 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
     a note."""
     world = World(seed)
     group_size_max = world.rng.choice((2, 100, 100, 100))
-    limits = Limits(
+    limits = ClassicGroupSettings(
         initial_rebalance_delay_ms=world.rng.choice((0, 1_000)),
         group_size_max=group_size_max,
         offsets_retention_ms=OFFSETS_RETENTION_MS,
@@ -52,7 +52,7 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
     checker = ClientsChecker(world, group_size_max=group_size_max)
     network = Network(world)
     coordinator = SimCoordinator(world, checker, group_id=GROUP_ID, limits=limits, steps=steps)
-    play = ClientsPlay(
+    play = SharedByClients(
         world, network, coordinator, protocol_type=world.rng.choice((CONSUMER_PROTOCOL_TYPE, "a third type"))
     )
 
@@ -67,12 +67,12 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
         seed,
         world,
         run_faults_and_settle,
-        generation_count=lambda: coordinator.group.generation,
+        generation_or_transaction_count=lambda: coordinator.group.generation,
         trace_lines=trace_lines,
     )
 
 
-def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
+def check_settled(play: SharedByClients, clients: Collection[Client]) -> None:
     """Run until the clients have settled, and then for `QUIET_MS`, at whose end the clients must still be settled in
     the same generation. Then crash the coordinator, which checks that a replay of its records gives the live group.
 
@@ -92,7 +92,7 @@ def check_settled(play: ClientsPlay, clients: Collection[Client]) -> None:
     play.coordinator.crash()
 
 
-def unsettled_reason(play: ClientsPlay, clients: Collection[Client]) -> str | None:
+def unsettled_reason(play: SharedByClients, clients: Collection[Client]) -> str | None:
     """The reason why the clients have not settled; None if the group is STABLE, each client is a member in its
     generation or was refused because the group is full, and each partition has one owner."""
     group: Group = play.coordinator.group

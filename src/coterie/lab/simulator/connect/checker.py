@@ -84,11 +84,11 @@ class ConnectChecker(WorkersChecker):
 
         :raises Violation: CONFIGURED_TO_THE_END.
         """
-        if max(config_offset, 0) < process.log_end_when_led:  # -1: nothing was read
+        if max(config_offset, 0) < process.config_log_end_when_led:  # -1: nothing was read
             raise Violation(
                 Invariant.CONFIGURED_TO_THE_END,
                 f"{process.name} reports the configured jobs at the config offset {config_offset}, but the log ended "
-                f"at {process.log_end_when_led} when the process learned that it is the leader",
+                f"at {process.config_log_end_when_led} when the process learned that it is the leader",
             )
 
     def on_task_start(self, process: WorkerProcess, task: ConnectorTaskId) -> None:
@@ -132,7 +132,7 @@ class ConnectChecker(WorkersChecker):
         if spec is not None:
             self.stopped_tasks.append(spec.task)
 
-    def _is_running_member(self, process: WorkerProcess) -> bool:
+    def _may_run_tasks_as_member(self, process: WorkerProcess) -> bool:
         # A paused process counts, too: its jobs stay held until its session ends.
         return self._may_be_member(process)
 

@@ -8,14 +8,14 @@ from coterie.lab.simulator.connect.connections import ConnectionFaults, SimConne
 from coterie.lab.simulator.connect.coordinator import SimConnectCoordinator
 from coterie.lab.simulator.connect.settings import ConnectSetup
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import Steps
 from coterie.nouns.ids import MemberId
 
 
-class ConnectCluster(WorkersCluster):
+class SharedByConnectWorkers(SharedByWorkers):
     """The objects that all workers of a connect group in the simulation with one seed share. It does not hold the
     workers."""
 

@@ -126,7 +126,7 @@ class SimConnectCoordinator:
         """Called when the coordinator has crashed; it must end all connections."""
         self._request_count = 0
         self._start_count = 0
-        self.computation_count = 0
+        self.installed_target_count = 0
         """Number of target assignments installed so far, also by steps whose records a crash has lost."""
         self.is_up = False
         self.start()
@@ -150,7 +150,7 @@ class SimConnectCoordinator:
         self._outbox = Outbox[Effect]()
         self._timers = SimTimers[TimerKey](self._world, lambda key: self.feed_event(TimerFired(key=key)))
         self.group = replay_group(self._group_id, self._settings, self.disk.durable_lines)
-        self._before = HardState.from_group(self.group)
+        self._hard_state_before_step = HardState.from_group(self.group)
         """The group's hard state before the next step, for the checks of that step."""
         self._durable_group = DurableGroup(self._group_id, self._settings, self.disk.durable_lines)
         self._written_lines: list[EncodedRecord] = list(self.disk.durable_lines)
@@ -209,14 +209,14 @@ class SimConnectCoordinator:
     def feed_event(self, event: Event) -> None:
         """Step the machine with ``event``, check the step, and begin to write its records to the log. Perform all
         effects that need not wait for records: those of the step when its records are durable."""
-        group, before = self.group, self._before
+        group, before = self.group, self._hard_state_before_step
         # Before the first step a group may have what an incomplete step has left.
         state_before = None if isinstance(event, GroupLoaded) else group.group_state()
         with MachineCheck("groups"):
             output = self._steps.step_connect_group(group, event, now_ms=self._world.now_ms)
             if output.records or isinstance(event, GroupLoaded):  # Otherwise the hard state has not changed.
                 check_all_invariants(group)
-                self._before = HardState.from_group(group)
+                self._hard_state_before_step = HardState.from_group(group)
         if isinstance(event, TimerFired) and not isinstance(event.key, ResponseHoldTimer):
             member_id = _member_id_of_timer(event.key)
             self._world.add_record(RecordKind.TIMER_FIRED, recorded_name(event.key), member_id)
@@ -224,7 +224,7 @@ class SimConnectCoordinator:
         if state_before is not None and group.group_state() is not state_before:
             self._world.add_record(RecordKind.PHASE, state_before, group.group_state(), group.group_epoch)
         if group.assignment_epoch > before.assignment_epoch:
-            self.computation_count += 1
+            self.installed_target_count += 1
         lines = [encode_record(self._group_id, record) for record in output.records]
         self._written_lines += lines
         for effect in output.effects:

@@ -8,7 +8,7 @@ from typing import Self, TypeAlias
 
 from coterie.groups.connect.log_records import decode_record
 from coterie.groups.connect.messages import (
-    ConfiguredWritten,
+    ConfiguredJobsWritten,
     CurrentAssignment,
     GroupMetadata,
     InstallAssignment,
@@ -41,7 +41,7 @@ class HardState:
     """The hard state of a group at one time: the part that its records determine."""
 
     metadata: GroupMetadata | None
-    configured_jobs_record: ConfiguredWritten | None
+    configured_jobs_record: ConfiguredJobsWritten | None
     members: Mapping[MemberId, MemberMetadata]
     targets: Mapping[MemberId, TargetWritten]
     current_assignments: Mapping[MemberId, CurrentAssignment]

@@ -5,7 +5,7 @@ from typing import Self
 
 from coterie.herder.state import Herder
 from coterie.lab.simulator.connect.settings import ConnectSetup
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.worker import Worker
 from coterie.member.connect.state import InGroup, Member
 from coterie.nouns.ids import GroupEpoch, MemberId
@@ -21,7 +21,7 @@ class ConnectProcess(Worker):
 
     def __init__(
         self,
-        cluster: WorkersCluster,
+        cluster: SharedByWorkers,
         live_processes: dict[str, Self],
         service: str,
         herder_state: Herder,
@@ -45,7 +45,7 @@ class ConnectProcess(Worker):
         self.led_epoch: int | None = None
         """The leader epoch with which the process is the leader by its last assignment; None if it is not the
         leader."""
-        self.log_end_when_led = 0
+        self.config_log_end_when_led = 0
         """The end offset of the config log when the process last learned that it is the leader."""
         self._session_ends_ms = self._lease_ends_ms = self.world.now_ms
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.groups.connect.messages import RemoveMember, Request, SetGroupConfigs
-from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.settings import CONNECTION_GRACE_MS, SESSION_TIMEOUT_MAX_MS, ConnectSetup
 from coterie.lab.simulator.connect.worker import ConnectWorker
 from coterie.lab.simulator.records import RecordKind
@@ -21,9 +21,9 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
     """Starts the workers of a connect group, and injects the faults and sends the requests of users and operators in
     the simulation with one seed."""
 
-    _cluster: ConnectCluster
+    _cluster: SharedByConnectWorkers
 
-    def __init__(self, cluster: ConnectCluster) -> None:
+    def __init__(self, cluster: SharedByConnectWorkers) -> None:
         super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
         cluster.assignor.fault_probability = self._rng.choice((0.0, 0.0, 0.1, 0.4))
@@ -67,11 +67,11 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         )
         ConnectWorker(self._cluster, self.live_processes, name, handover)
 
-    def end_faults(self) -> None:
+    def end_process_faults(self) -> None:
         """End the faults of the assignors and the repetition of requests, and do the same as for all workers."""
         self._cluster.assignor.fault_probability = 0.0
         self._cluster.connection_faults.repeat_probability = 0.0
-        super().end_faults()
+        super().end_process_faults()
 
     def start_additional_worker(self) -> None:
         """Start a worker that has not run in this simulation before, a dynamic member without claims."""

@@ -6,7 +6,7 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.connect.assignor import FaultyAssignor
 from coterie.lab.simulator.connect.checker import ConnectChecker
-from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.coordinator import SimConnectCoordinator
 from coterie.lab.simulator.connect.process_faults import ConnectFaults
 from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME, COMPUTATION_TIMEOUT_MS, CONNECTION_GRACE_MS
@@ -31,7 +31,7 @@ FAULTS_MS = 5 * 60_000
 def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15, steps: Steps = STEPS) -> Outcome:
     """Run the simulation of workers in a connect group with ``seed``; the first ``faults_ms`` have faults. A violated
     invariant is in the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the
-    end of the trace in a note. The ``generation_count`` of the outcome is the group epoch."""
+    end of the trace in a note. The ``generation_or_transaction_count`` of the outcome is the group epoch."""
     world = World(seed)
     policy = RebalancePolicy(
         max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),
@@ -55,7 +55,9 @@ def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
     coordinator = SimConnectCoordinator(
         world, checker, group_id=GROUP_ID, settings=settings, assignor=assignor, steps=steps
     )
-    cluster = ConnectCluster(world, checker, network, coordinator, config_log, policy, session_keys, assignor, steps)
+    cluster = SharedByConnectWorkers(
+        world, checker, network, coordinator, config_log, policy, session_keys, assignor, steps
+    )
 
     def run_faults_and_checks() -> None:
         faults = ConnectFaults(cluster)
@@ -74,6 +76,6 @@ def simulate_connect(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
         seed,
         world,
         run_faults_and_checks,
-        generation_count=lambda: coordinator.group.group_epoch,
+        generation_or_transaction_count=lambda: coordinator.group.group_epoch,
         trace_lines=trace_lines,
     )

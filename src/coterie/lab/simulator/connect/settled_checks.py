@@ -4,7 +4,7 @@ target, and stops few tasks."""
 from collections.abc import Callable
 from functools import partial
 
-from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.process_faults import ConnectFaults
 from coterie.lab.simulator.connect.worker import ConnectWorker
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -19,7 +19,7 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
     """The checks after the last fault in the simulation of a connect group with one seed. The public methods advance
     the simulated time."""
 
-    _cluster: ConnectCluster
+    _cluster: SharedByConnectWorkers
     _faults: ConnectFaults
 
     @property
@@ -98,13 +98,13 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         name, change, computations_max, stops_max = self._world.rng.choice(changes)
         running_before = {task for process in self._processes for task in process.running_tasks}
         stops_before = len(self._cluster.checker.stopped_tasks)
-        computations_before = self._cluster.coordinator.computation_count
+        computations_before = self._cluster.coordinator.installed_target_count
         self._world.add_record(RecordKind.CHANGE, name)
         change()
         self.wait_until_settled()
         if not are_stops_in_time:
             return
-        computations = self._cluster.coordinator.computation_count - computations_before
+        computations = self._cluster.coordinator.installed_target_count - computations_before
         if (
             computations > computations_max + stale_count + 2 * draining_count
             and self._cluster.policy.moves_per_round_max is None

@@ -45,7 +45,7 @@ class StepChecker:
         """For each member whose connection was closed in an orderly way after its last accepted heartbeat: when the
         grace ends in which the coordinator waits for another heartbeat. Its length follows from the configs at the end
         of the connection."""
-        self._closings: list[tuple[int, MemberId, int, int]] = []
+        self._orderly_connection_ends: list[tuple[int, MemberId, int, int]] = []
         """The orderly ends of members' connections since the coordinator was started: the time, the member, its grace
         in ms, and the number of members at that time."""
         self._pending_since_ms: dict[tuple[MemberId, Job], int] = {}
@@ -60,7 +60,7 @@ class StepChecker:
         self._accepted_ms = dict.fromkeys(group.members, self._world.now_ms)
         self._connection.clear()
         self._grace_ends_ms.clear()
-        self._closings.clear()
+        self._orderly_connection_ends.clear()
         self._held_owned.clear()
         self._pending_since_ms.clear()
         self._note_pending_jobs(group)
@@ -107,7 +107,7 @@ class StepChecker:
                     continue
                 grace_ms = min(metadata.connection_grace_ms, step.group.settings.connection_grace_ms)
                 if grace_ms:
-                    self._closings.append(
+                    self._orderly_connection_ends.append(
                         (self._world.now_ms, member_id, grace_ms, len(step.hard_state_before.members))
                     )
                     self._grace_ends_ms[member_id] = self._world.now_ms + grace_ms
@@ -163,9 +163,9 @@ class StepChecker:
         grace of the time at which the connection of the member was closed last: a proxy may have ended, not the
         workers."""
         at_ms, grace_ms, size = next(
-            (at, grace, size) for at, one, grace, size in reversed(self._closings) if one == member_id
+            (at, grace, size) for at, one, grace, size in reversed(self._orderly_connection_ends) if one == member_id
         )
-        together = {one for closed_ms, one, *_ in self._closings if abs(closed_ms - at_ms) <= grace_ms}
+        together = {one for closed_ms, one, *_ in self._orderly_connection_ends if abs(closed_ms - at_ms) <= grace_ms}
         return len(together) >= max(2, size / 2)
 
     def _has_session_ended(self, before: HardState, member_id: MemberId) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from coterie.herder import messages as herder
 from coterie.herder.seams import JobsAssigned, JobsLost, JobsRevoked
 from coterie.herder.state import Herder, HerderSettings
-from coterie.lab.simulator.connect.cluster import ConnectCluster
+from coterie.lab.simulator.connect.cluster import SharedByConnectWorkers
 from coterie.lab.simulator.connect.connections import SimConnection
 from coterie.lab.simulator.connect.process import ConnectProcess
 from coterie.lab.simulator.connect.settings import ASSIGNOR_NAME
@@ -51,11 +51,11 @@ _OFFERED_ASSIGNOR = OfferedAssignor(name=ASSIGNOR_NAME, minimum_version=0, maxim
 class ConnectWorker(ConnectProcess):
     """One process of a worker in a connect group: its herder, its member and its connection to the coordinator."""
 
-    cluster: ConnectCluster
+    cluster: SharedByConnectWorkers
 
     def __init__(
         self,
-        cluster: ConnectCluster,
+        cluster: SharedByConnectWorkers,
         live_processes: "dict[str, ConnectWorker]",
         service: str,
         handover: ConnectPlaceHandover | None = None,
@@ -268,7 +268,7 @@ class ConnectWorker(ConnectProcess):
         self.assigned_jobs = assigned.jobs
         led_epoch = details.leader_epoch if assigned.leader == self.member_id else None
         if led_epoch is not None and led_epoch != self.led_epoch:
-            self.log_end_when_led = self.cluster.config_log.end_offset
+            self.config_log_end_when_led = self.cluster.config_log.end_offset
         self.led_epoch = led_epoch
         self.job_epochs = {job: epoch for epoch, jobs in details.jobs_by_epoch.items() for job in jobs}
 

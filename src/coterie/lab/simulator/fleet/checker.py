@@ -27,7 +27,7 @@ from coterie.lab.simulator.workers.checker import WorkersChecker
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.world import World
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import AssignmentsRequested, ComputedAssignments
 from coterie.wire.connect import AssignmentErrorCode, ConnectProtocol, RoundToken
@@ -44,14 +44,14 @@ class FleetChecker(WorkersChecker):
         super().__init__(world, config_log)
         self._policy = policy
         self._deferral_checker = DeferralChecker(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
-        self.undelivered_assignment_count = 0
+        self.refused_sync_count = 0
         """Number of SyncGroup requests so far that were answered with REBALANCE_IN_PROGRESS and not with an assignment,
         because the next rebalance had begun."""
-        self.release_count = 0
+        self.rejoin_after_release_count = 0
         """Number of rounds so far that herders have requested because they have released revoked jobs."""
-        self._sent_by_generation: dict[Generation, tuple[MemberIdentity, str | None]] = {}
+        self._sent_by_generation: dict[GenerationId, tuple[MemberIdentity, str | None]] = {}
         """For each generation that was sent in a JoinGroup response, the leader and the protocol that were sent."""
-        self._members_by_generation: dict[Generation, frozenset[MemberIdentity]] = {}
+        self._members_by_generation: dict[GenerationId, frozenset[MemberIdentity]] = {}
         """For each generation, its members as its leader received them."""
         self._identities: dict[MemberId, MemberIdentity] = {}
         """By member id, the instance id of a static member; the member id itself of any other member."""
@@ -59,7 +59,7 @@ class FleetChecker(WorkersChecker):
         """The member ids that a newer member with the same instance id has replaced. The process of such a member id is
         fenced by the response to its next heartbeat (KIP-345), or stops its tasks when it has had no response for a
         session timeout."""
-        self._last_checked_generation = Generation(0)
+        self._last_checked_generation = GenerationId(0)
         """The last generation whose assignments were checked. It is needed because the coordinator writes a generation
         again when a static member rejoins."""
         self._revoked_by_member: dict[MemberId, Jobs] = {}
@@ -114,7 +114,7 @@ class FleetChecker(WorkersChecker):
         :raises Violation: GENERATION_RISES, or those of `check_round`.
         """
         if record.protocol is None:
-            highest = max(self._sent_by_generation, default=Generation(0))
+            highest = max(self._sent_by_generation, default=GenerationId(0))
             if record.generation <= highest:
                 raise Violation(
                     Invariant.GENERATION_RISES, f"generation {record.generation} begins, but {highest} was sent before"
@@ -174,7 +174,7 @@ class FleetChecker(WorkersChecker):
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
             self._on_joined(response)
         elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:
-            self.undelivered_assignment_count += 1
+            self.refused_sync_count += 1
 
     def _on_joined(self, response: JoinGroupResponse) -> None:
         """Check that all members of a generation receive the same leader and protocol, and that its leader always
@@ -204,7 +204,7 @@ class FleetChecker(WorkersChecker):
 
         :raises Violation: NOTHING_LOST.
         """
-        if group.generation < max(self._sent_by_generation, default=Generation(0)):
+        if group.generation < max(self._sent_by_generation, default=GenerationId(0)):
             raise Violation(
                 Invariant.NOTHING_LOST,
                 f"after a crash the group is at generation {group.generation}, but a later one was sent",

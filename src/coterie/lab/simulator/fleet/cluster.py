@@ -6,13 +6,13 @@ from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.fleet.checker import FleetChecker
 from coterie.lab.simulator.fleet.settings import FleetSetup
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.config_log import ConfigLog
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import Steps
 
 
-class FleetCluster(WorkersCluster):
+class SharedByClassicWorkers(SharedByWorkers):
     """The objects that all workers of a classic group in the simulation with one seed share. It does not hold the
     workers."""
 

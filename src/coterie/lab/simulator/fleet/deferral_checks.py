@@ -10,7 +10,7 @@ from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.fleet.rounds import CheckedRound
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
-from coterie.nouns.ids import Generation
+from coterie.nouns.ids import GenerationId
 from coterie.nouns.jobs import Job, Jobs
 
 
@@ -28,7 +28,7 @@ class ExpectedDeferral:
 class LeaderRound:
     """The last round that one leader has computed: what the check of the next round of this leader needs."""
 
-    generation: Generation
+    generation: GenerationId
     owned_after: Mapping[MemberIdentity, Jobs]
     """By member, the jobs that it owned after the round."""
     draining_members: frozenset[MemberIdentity]
@@ -51,10 +51,10 @@ class DeferralChecker:
         self._slack_ms = slack_ms
         self._last_round_by_leader: dict[FleetProcess, LeaderRound] = {}
         self._unassigned_since_ms: dict[Job, int] = {}
-        self._latest_generation = Generation(-1)
+        self._latest_generation = GenerationId(-1)
 
     def on_round_computed(
-        self, leader: FleetProcess, round_: CheckedRound, *, received_generation: Generation | None, now_ms: int
+        self, leader: FleetProcess, round_: CheckedRound, *, received_generation: GenerationId | None, now_ms: int
     ) -> None:
         """Check a cooperative round that the process ``leader`` has computed. ``received_generation`` is the last
         generation whose assignment this process has received in its present membership; None if there is none.

@@ -4,13 +4,13 @@ from typing import Self
 
 from coterie.engine.lease import Lease
 from coterie.herder.state import Herder
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.settings import SESSION_TIMEOUT_MS, WorkerSetup
 from coterie.lab.simulator.workers.worker import Worker
 from coterie.member.classic.state import Member
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import AssignmentsRequested, PlaceHandover
+from coterie.nouns.membership import AssignmentsRequested, ClassicPlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -20,13 +20,13 @@ class FleetProcess(Worker):
 
     def __init__(
         self,
-        cluster: WorkersCluster,
+        cluster: SharedByWorkers,
         live_processes: dict[str, Self],
         service: str,
         herder_state: Herder,
         setup: WorkerSetup,
         member: Member,
-        handover: PlaceHandover | None,
+        handover: ClassicPlaceHandover | None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -36,7 +36,7 @@ class FleetProcess(Worker):
         """When the process sent the newest request whose response showed that the coordinator had the process as a
         member; at first, when the process started."""
         self.assigned_jobs = handover.jobs if handover is not None else NO_JOBS
-        self.received_generation: Generation | None = handover.generation if handover is not None else None
+        self.received_generation: GenerationId | None = handover.generation if handover is not None else None
         """The last generation whose assignment the process has received; None if it has received none since it last
         lost its membership."""
         self.protocol = ConnectProtocol.from_setting(handover.protocol) if handover is not None else None

@@ -4,13 +4,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coterie.lab.simulator.fleet.cluster import FleetCluster
+from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.settings import FleetSetup
 from coterie.lab.simulator.fleet.worker import FleetWorker
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.process_faults import WorkersFaults
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import Handover, PlaceHandover
+from coterie.nouns.membership import ClassicPlaceHandover, Handover
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -18,9 +18,9 @@ class FleetFaults(WorkersFaults[FleetWorker]):
     """Starts the workers of a classic group, and injects the faults and sends the requests of users and operators in
     the simulation with one seed."""
 
-    _cluster: FleetCluster
+    _cluster: SharedByClassicWorkers
 
-    def __init__(self, cluster: FleetCluster) -> None:
+    def __init__(self, cluster: SharedByClassicWorkers) -> None:
         super().__init__(cluster, cluster.coordinator)
         self._choose_worker_setups()
         self._set_worker_faults({self._change_protocol: 2})
@@ -43,7 +43,9 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, PlaceHandover), "the handover is not that of a classic group"
+        assert handover is None or isinstance(handover, ClassicPlaceHandover), (
+            "the handover is not that of a classic group"
+        )
         FleetWorker(self._cluster, self.live_processes, name, handover)
 
     def _prepare_last_start(self, name: str) -> None:

@@ -12,7 +12,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.lab.simulator.fleet.fewest import fewest_stops
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import AssignmentChange, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
@@ -90,7 +90,7 @@ class CheckedRound:
     """One round without an assignment error: all its members with their assignments, and the input of the leader's
     computation."""
 
-    generation: Generation
+    generation: GenerationId
     """The number of the generation."""
     protocol: ConnectProtocol
     """The group's protocol in the round."""

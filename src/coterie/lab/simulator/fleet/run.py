@@ -2,11 +2,11 @@
 running workers must have settled."""
 
 from coterie.assignors.members import RebalancePolicy
-from coterie.groups.classic.state import Limits
+from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.fleet.checker import FleetChecker
-from coterie.lab.simulator.fleet.cluster import FleetCluster
+from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.process_faults import FleetFaults
 from coterie.lab.simulator.fleet.settled_checks import SettledChecks
 from coterie.lab.simulator.network import Network
@@ -19,7 +19,7 @@ from coterie.lab.steps import STEPS, Steps
 
 FAULTS_MS = 8 * 60_000
 """How long faults are injected, in simulated time."""
-COORDINATOR_LIMITS = Limits(
+COORDINATOR_LIMITS = ClassicGroupSettings(
     initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
 )
 """The coordinator's settings. Its first check for expired offsets comes after the end of a simulation, because this
@@ -41,7 +41,7 @@ def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 
     checker = FleetChecker(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
     coordinator = SimCoordinator(world, checker, group_id=GROUP_ID, limits=COORDINATOR_LIMITS, steps=steps)
-    cluster = FleetCluster(world, checker, network, coordinator, config_log, policy, session_keys, steps)
+    cluster = SharedByClassicWorkers(world, checker, network, coordinator, config_log, policy, session_keys, steps)
 
     def run_faults_and_checks() -> None:
         faults = FleetFaults(cluster)
@@ -58,6 +58,6 @@ def simulate_fleet(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 
         seed,
         world,
         run_faults_and_checks,
-        generation_count=lambda: coordinator.group.generation,
+        generation_or_transaction_count=lambda: coordinator.group.generation,
         trace_lines=trace_lines,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from coterie.lab.simulator.fleet.cluster import FleetCluster
+from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.fleet.process_faults import FleetFaults
 from coterie.lab.simulator.fleet.worker import FleetWorker
@@ -18,7 +18,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
     """The checks after the last fault in the simulation of a classic group with one seed. The public methods advance
     the simulated time."""
 
-    _cluster: FleetCluster
+    _cluster: SharedByClassicWorkers
     _faults: FleetFaults
 
     @property
@@ -88,8 +88,8 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         generation, stops_before, undelivered_before, releases_before = (
             self._cluster.coordinator.group.generation,
             checker.stop_count,
-            checker.undelivered_assignment_count,
-            checker.release_count,
+            checker.refused_sync_count,
+            checker.rejoin_after_release_count,
         )
         # A late assignment may be overtaken by the next round, which then is an additional one. Without late responses
         # this is rare and costs one round, which assigns the same jobs to the member again.
@@ -101,10 +101,10 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
         change()
         rounds_max += draining_count
         self.wait_until_settled()
-        rounds_max += checker.undelivered_assignment_count > undelivered_before
+        rounds_max += checker.refused_sync_count > undelivered_before
         # The bounds contain one round after the release of revoked jobs. If a job stops after its worker has joined
         # that round, the worker requests another round.
-        rounds_max += max(checker.release_count - releases_before - 1, 0)
+        rounds_max += max(checker.rejoin_after_release_count - releases_before - 1, 0)
         round_count = self._cluster.coordinator.group.generation - generation
         if round_count > rounds_max and self._cluster.policy.moves_per_round_max is None:
             raise Violation(

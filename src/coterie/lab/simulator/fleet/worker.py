@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from coterie.herder import messages as herder
 from coterie.herder.rounds.rejoin import RELEASED, RELEASED_IN_PART
 from coterie.herder.state import Herder, HerderSettings
-from coterie.lab.simulator.fleet.cluster import FleetCluster
+from coterie.lab.simulator.fleet.cluster import SharedByClassicWorkers
 from coterie.lab.simulator.fleet.process import FleetProcess
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text, recorded_name
@@ -32,20 +32,20 @@ from coterie.member.classic.messages import (
     Response,
 )
 from coterie.member.classic.state import Member, MemberSettings
-from coterie.nouns.ids import ConfigOffset, Generation, WorkerId
+from coterie.nouns.ids import ConfigOffset, GenerationId, WorkerId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.member_state import MemberState
 from coterie.nouns.membership import (
     Assigned,
     AssignmentChange,
     AssignmentsRequested,
+    ClassicPlaceHandover,
     ComputedAssignments,
     InstallTarget,
     MembershipLost,
     MembershipOrder,
     MembershipRefused,
     MemberStateChanged,
-    PlaceHandover,
     Rejoin,
     RequestDescription,
     SendAssignments,
@@ -60,14 +60,14 @@ from coterie.wire.errors import ErrorCode
 class FleetWorker(FleetProcess):
     """One process of a worker in a classic group: its herder and its member."""
 
-    cluster: FleetCluster
+    cluster: SharedByClassicWorkers
 
     def __init__(
         self,
-        cluster: FleetCluster,
+        cluster: SharedByClassicWorkers,
         live_processes: "dict[str, FleetWorker]",
         service: str,
-        handover: PlaceHandover | None = None,
+        handover: ClassicPlaceHandover | None = None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -124,7 +124,7 @@ class FleetWorker(FleetProcess):
         match order:
             case Rejoin(reason=reason):
                 self._add_process_record(RecordKind.REJOINS)
-                self.cluster.checker.release_count += reason in (RELEASED, RELEASED_IN_PART)
+                self.cluster.checker.rejoin_after_release_count += reason in (RELEASED, RELEASED_IN_PART)
             case SendAssignments(token=token, computed=computed):
                 self._add_process_record(
                     RecordKind.DEALS, RoundToken.checked_token(token).generation, *_recorded_values_of_round(computed)
@@ -213,7 +213,7 @@ class FleetWorker(FleetProcess):
             assigned.epoch,
             *_recorded_values_of_assignment(result.error, assigned.config_offset, assignment, result.delay_ms),
         )
-        self.received_generation, self.protocol = Generation(assigned.epoch), result.protocol
+        self.received_generation, self.protocol = GenerationId(assigned.epoch), result.protocol
         if result.error is AssignmentErrorCode.NO_ERROR:
             kept_jobs = NO_JOBS if result.protocol is ConnectProtocol.EAGER else self.assigned_jobs - assigned.revoked
             self.assigned_jobs = kept_jobs | assigned.jobs

@@ -195,7 +195,7 @@ class SimBroker:
             if written.state is TransactionState.ONGOING
         ]
 
-    def fire_timer(self, transactional_id: str) -> None:
+    def fire_transaction_timer(self, transactional_id: str) -> None:
         """Fire the timer of ``transactional_id`` now, before or after its time, unless the broker is down. The
         coordinator must check whether the deadline of a transaction has passed."""
         if self.is_up:

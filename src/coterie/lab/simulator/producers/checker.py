@@ -90,7 +90,7 @@ class ProducersChecker:
         """The process that has received each producer id and epoch."""
         self._started_processes: dict[str, set[str]] = {}
         """By transactional id, the processes whose InitProducerId at their start was executed."""
-        self._may_be_refused: set[str] = set()
+        self._refusable_processes: set[str] = set()
         """The processes whose requests may be refused, because there is a newer process of their transactional id, or a
         transaction of this transactional id has timed out."""
         self._open_transaction_start: dict[str, tuple[str, int]] = {}
@@ -131,13 +131,14 @@ class ProducersChecker:
                 f"{label!r} is acknowledged at (partition, offset) {acknowledged}, but was written at {written}",
             )
 
-    def on_batch_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
-        """Check that the batch ``label`` may be refused with OUT_OF_ORDER_SEQUENCE_NUMBER. ``had_earlier``: whether an
-        earlier batch in the same partition was not acknowledged when the batch was sent.
+    def on_batch_out_of_order(self, label: bytes, *, had_unacknowledged_earlier_batch: bool) -> None:
+        """Check that the batch ``label`` may be refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
+        ``had_unacknowledged_earlier_batch``: whether an earlier batch in the same partition was not acknowledged when
+        the batch was sent.
 
         :raises Violation: IN_SEQUENCE.
         """
-        if not had_earlier:
+        if not had_unacknowledged_earlier_batch:
             raise Violation(
                 Invariant.IN_SEQUENCE,
                 f"{label!r} is refused as out of order, but every earlier batch was acknowledged when it was sent",
@@ -149,7 +150,7 @@ class ProducersChecker:
 
         :raises Violation: FENCED_FOR_A_REASON.
         """
-        if process not in self._may_be_refused:
+        if process not in self._refusable_processes:
             raise Violation(
                 Invariant.FENCED_FOR_A_REASON,
                 f"{process} is refused with {error.name}, but has no successor, and no transaction has timed out",
@@ -292,14 +293,14 @@ class ProducersChecker:
             and write.request.expected_producer is None
         ):
             # A process may be its own successor: its earlier requests may arrive late.
-            self._may_be_refused |= started_processes
+            self._refusable_processes |= started_processes
             started_processes.add(write.sender)
         was_open = write.state_before is not None and write.state_before.state is TransactionState.ONGOING
         is_open = write.state_after is not None and write.state_after.state is TransactionState.ONGOING
         if was_open and not is_open:
             self.ended_transaction_count += 1
             if isinstance(write.request, TimeoutPassed):
-                self._may_be_refused |= started_processes
+                self._refusable_processes |= started_processes
             beginner, since_ms = self._open_transaction_start.pop(write.transactional_id)
             assert write.state_after is not None
             self._world.add_record(RecordKind.TRANSACTION_ENDED, recorded_name(write.request), write.sender, beginner)

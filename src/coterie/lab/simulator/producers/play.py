@@ -19,7 +19,7 @@ IN_FLIGHT_MAX = 5
 the first batch without an acknowledgement to the last batch sent."""
 
 
-class TransactionProtocol(Enum):
+class ProduceVersion(Enum):
     """The version of the Produce API that a producer uses. The value of a member says how the broker then admits the
     producer's batches to a transaction."""
 
@@ -32,10 +32,10 @@ class TransactionProtocol(Enum):
     @property
     def bumps_epoch(self) -> bool:
         """Whether the end of each transaction gives the producer a new epoch."""
-        return self is TransactionProtocol.V12
+        return self is ProduceVersion.V12
 
 
-class ProducersPlay:
+class SharedByProducers:
     """The objects that all producers of the simulation with one seed share."""
 
     def __init__(

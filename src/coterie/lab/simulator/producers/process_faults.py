@@ -4,7 +4,7 @@ from functools import partial
 
 from coterie.lab.simulator.faults import FaultInjector
 from coterie.lab.simulator.infrastructure_faults import InfrastructureFaults
-from coterie.lab.simulator.producers.play import ProducersPlay, TransactionProtocol
+from coterie.lab.simulator.producers.play import ProduceVersion, SharedByProducers
 from coterie.lab.simulator.producers.producer import ProducerProcess
 from coterie.lab.simulator.producers.sim_topic import PARTITION_COUNT
 from coterie.lab.simulator.records import RecordKind
@@ -18,14 +18,12 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
     """Starts the producers, injects the faults of the simulation with one seed, and lets the read_committed reader
     read."""
 
-    def __init__(self, play: ProducersPlay) -> None:
+    def __init__(self, play: SharedByProducers) -> None:
         ids = TRANSACTIONAL_IDS[: play.world.rng.randint(1, len(TRANSACTIONAL_IDS))]
         super().__init__(play.world, InfrastructureFaults(play.world, play.network, play.broker, ids), ids)
         self._play = play
         self._protocol_by_transactional_id = {
-            name: self._rng.choice(
-                (TransactionProtocol.V10, TransactionProtocol.V11, TransactionProtocol.V12, TransactionProtocol.V12)
-            )
+            name: self._rng.choice((ProduceVersion.V10, ProduceVersion.V11, ProduceVersion.V12, ProduceVersion.V12))
             for name in ids
         }
         """The protocol version of the next process of each transactional id."""
@@ -47,7 +45,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
             mean_intervals_ms=(1_000, 3_000, 8_000),
         )
 
-    def begin_faults(self) -> None:
+    def schedule_starts_and_faults(self) -> None:
         """Schedule the start of a process of each transactional id, in the next second, and the first fault; begin the
         reads of the read_committed reader."""
         for transactional_id in self._services:
@@ -55,7 +53,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         self._schedule_next_fault()
         self._read_committed_batches()
 
-    def end_faults(self) -> None:
+    def end_process_faults(self) -> None:
         """Kill each running process with a probability of 30 %, and never start another one of its transactional id.
         Resume the other processes: the next transaction of each is its last one. In half of the seeds crash the broker
         once more."""
@@ -107,9 +105,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
 
     def _change_protocol_version(self) -> None:
         """Choose a random protocol version for the next process of a random transactional id."""
-        self._protocol_by_transactional_id[self._rng.choice(self._services)] = self._rng.choice(
-            list(TransactionProtocol)
-        )
+        self._protocol_by_transactional_id[self._rng.choice(self._services)] = self._rng.choice(list(ProduceVersion))
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
@@ -127,4 +123,4 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
     def _fire_transaction_timer_early(self) -> None:
         """Fire the timer of a random transactional id now, as a delayed timer of an earlier transaction does. Usually
         no deadline has passed."""
-        self._play.broker.fire_timer(self._rng.choice(self._services))
+        self._play.broker.fire_transaction_timer(self._rng.choice(self._services))

@@ -22,8 +22,8 @@ from coterie.lab.simulator.producers.play import (
     DELIVERY_TIMEOUT_MS,
     IN_FLIGHT_MAX,
     REQUEST_DELAY_MAX_MS,
-    ProducersPlay,
-    TransactionProtocol,
+    ProduceVersion,
+    SharedByProducers,
 )
 from coterie.lab.simulator.producers.sim_topic import PARTITION_COUNT, topic_partition
 from coterie.lab.simulator.producers.transaction_contents import TransactionContents
@@ -53,11 +53,11 @@ class ProducerProcess(SimProcess):
 
     def __init__(
         self,
-        play: ProducersPlay,
+        play: SharedByProducers,
         live_processes: "dict[str, ProducerProcess]",
         name: str,
         transactional_id: str,
-        protocol: TransactionProtocol,
+        protocol: ProduceVersion,
     ) -> None:
         super().__init__(play.world, name, transactional_id, live_processes)
         self.play = play
@@ -143,10 +143,10 @@ class ProducerProcess(SimProcess):
         partition_number = self._planned_partitions[0]
         # Before v12 a partition accepts any sequence number of a producer without batches in it, as in Kafka. There the
         # connection keeps batches in order; this network may not, so the first batch is sent alone.
-        is_acknowledged = self.protocol is TransactionProtocol.V12 or partition_number in self._acknowledged_partitions
+        is_acknowledged = self.protocol is ProduceVersion.V12 or partition_number in self._acknowledged_partitions
         if self._in_flight_span(partition_number) == (IN_FLIGHT_MAX if is_acknowledged else 1):
             self._call_within_transaction(50, self._send_next_batch)
-        elif self.protocol is not TransactionProtocol.V12 and partition_number not in self._added_partitions:
+        elif self.protocol is not ProduceVersion.V12 and partition_number not in self._added_partitions:
             self._add_partition(partition_number)
         else:
             del self._planned_partitions[0]
@@ -200,7 +200,7 @@ class ProducerProcess(SimProcess):
         """Send ``batch``. :meth:`_on_produced` processes the response; without a response :meth:`_send_batch_again`
         sends the batch again, or aborts the transaction after `DELIVERY_TIMEOUT_MS`."""
         earlier = self._batches[: self._batches.index(batch)]
-        had_earlier = any(
+        had_unacknowledged_earlier_batch = any(
             earlier_batch.partition == batch.partition and not earlier_batch.has_acknowledgement
             for earlier_batch in earlier
         )
@@ -218,7 +218,7 @@ class ProducerProcess(SimProcess):
         def on_response(response: object) -> None:
             assert isinstance(response, ProduceResponse)
             self._pending_callback_count -= 1
-            self._on_produced(batch, response, had_earlier=had_earlier)
+            self._on_produced(batch, response, had_unacknowledged_earlier_batch=had_unacknowledged_earlier_batch)
 
         def on_failure(_: str) -> None:
             self._pending_callback_count -= 1
@@ -232,9 +232,9 @@ class ProducerProcess(SimProcess):
             late_max_ms=REQUEST_DELAY_MAX_MS,
         )
 
-    def _on_produced(self, batch: _Batch, response: ProduceResponse, *, had_earlier: bool) -> None:
-        """Process the broker's response to ``batch``. ``had_earlier``: whether an earlier batch in the same partition
-        was not acknowledged when ``batch`` was sent."""
+    def _on_produced(self, batch: _Batch, response: ProduceResponse, *, had_unacknowledged_earlier_batch: bool) -> None:
+        """Process the broker's response to ``batch``. ``had_unacknowledged_earlier_batch``: whether an earlier batch in
+        the same partition was not acknowledged when ``batch`` was sent."""
         self.play.world.add_record(
             RecordKind.PRODUCED, self.name, batch.partition, response.error.name, response.base_offset
         )
@@ -248,7 +248,9 @@ class ProducerProcess(SimProcess):
                 self._send_batch_again(batch)
             case ErrorCode.out_of_order_sequence_number:
                 # The batch before this one has not arrived yet.
-                self.play.checker.on_batch_out_of_order(batch.label, had_earlier=had_earlier)
+                self.play.checker.on_batch_out_of_order(
+                    batch.label, had_unacknowledged_earlier_batch=had_unacknowledged_earlier_batch
+                )
                 self._send_batch_again(batch)
             case error:
                 self.play.checker.on_request_refused(self.name, error)
@@ -335,7 +337,7 @@ class ProducerProcess(SimProcess):
         process, after a check that the process may be refused."""
         # Before KIP-890 all transactions of a process have one epoch, so the coordinator would apply a late request to
         # the next transaction, as Kafka does: the broker must not read it from a closed connection.
-        may_arrive_late = self.protocol is TransactionProtocol.V12
+        may_arrive_late = self.protocol is ProduceVersion.V12
 
         def serve(call: Call) -> None:
             if may_arrive_late or not call.has_ended:

@@ -10,7 +10,7 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, run_to_outcome, run_until_settled
 from coterie.lab.simulator.producers.broker import SimBroker
 from coterie.lab.simulator.producers.checker import ProducersChecker
-from coterie.lab.simulator.producers.play import ProducersPlay
+from coterie.lab.simulator.producers.play import SharedByProducers
 from coterie.lab.simulator.producers.process_faults import ProducersFaults
 from coterie.lab.simulator.producers.producer import ProducerProcess
 from coterie.lab.simulator.producers.sim_topic import SimTopic, create_store
@@ -28,15 +28,15 @@ the last timeout, and for one more commit of each producer."""
 def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int = 15) -> Outcome:
     """Run the simulation of producers with ``seed``; the first ``faults_ms`` have faults. A violated invariant is in
     the outcome; every other exception is a bug of a machine or of the simulator, and is raised with the end of the
-    trace in a note. The ``generation_count`` of the outcome is the number of transactions that have ended, by a commit
-    or an abort."""
+    trace in a note. The ``generation_or_transaction_count`` of the outcome is the number of transactions that have
+    ended, by a commit or an abort."""
     world = World(seed)
     timeout_ms = world.rng.choice((2_000, 6_000, 15_000))
     store = create_store()
     topic = SimTopic(store)
     checker = ProducersChecker(world, topic, timeout_ms=timeout_ms)
     broker = SimBroker(world, checker, store, topic)
-    play = ProducersPlay(world, Network(world), broker, checker, timeout_ms=timeout_ms)
+    play = SharedByProducers(world, Network(world), broker, checker, timeout_ms=timeout_ms)
 
     def run_faults_and_settle() -> None:
         faults = ProducersFaults(play)
@@ -50,14 +50,14 @@ def simulate_producers(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: in
             seed,
             world,
             run_faults_and_settle,
-            generation_count=lambda: checker.ended_transaction_count,
+            generation_or_transaction_count=lambda: checker.ended_transaction_count,
             trace_lines=trace_lines,
         )
     finally:
         store.close()
 
 
-def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -> None:
+def check_settled(play: SharedByProducers, producers: Collection[ProducerProcess]) -> None:
     """Run until the producers have settled; then crash and restart the broker, read all logs from their start, and
     check that the producers are still settled.
 
@@ -74,7 +74,7 @@ def check_settled(play: ProducersPlay, producers: Collection[ProducerProcess]) -
         raise Violation(Invariant.NOTHING_LOST, f"after a restart of the broker in a settled state: {reason}")
 
 
-def unsettled_reason(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
+def unsettled_reason(play: SharedByProducers, producers: Collection[ProducerProcess]) -> str | None:
     """The reason why the producers have not settled; None when every transaction has ended, every producer has
     committed its last transaction, and the read_committed reader has read all logs to their end. Lets the reader read
     on.

@@ -137,7 +137,7 @@ class WorkersChecker:
             if (
                 other_process is not process
                 and task in other_process.running_tasks
-                and self._is_running_member(other_process)
+                and self._may_run_tasks_as_member(other_process)
             ):
                 raise Violation(
                     Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other_process.name} still runs"
@@ -169,7 +169,7 @@ class WorkersChecker:
         if self._may_be_member(process):
             for other_process in sorted_by_name(self.processes):
                 shared_tasks = sorted(map(str, process.running_tasks.keys() & other_process.running_tasks.keys()))
-                if shared_tasks and other_process is not process and self._is_running_member(other_process):
+                if shared_tasks and other_process is not process and self._may_run_tasks_as_member(other_process):
                     raise Violation(
                         Invariant.ONE_OWNER,
                         f"{process.name} resumes and runs {shared_tasks}, which {other_process.name} runs",
@@ -200,7 +200,7 @@ class WorkersChecker:
             runs = sorted(map(str, process.running_tasks))
             raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member_id} {reason} and still runs {runs}")
 
-    def _is_running_member(self, process: WorkerProcess) -> bool:
+    def _may_run_tasks_as_member(self, process: WorkerProcess) -> bool:
         """Whether ``process`` is not paused and may still be a member of the group. The tasks that a process without a
         membership still runs are no violation: their next owner takes over their checkpoints, which fences them."""
         return not process.is_paused and self._may_be_member(process)

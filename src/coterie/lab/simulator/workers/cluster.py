@@ -13,7 +13,7 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.membership import Handover
 
 
-class WorkersCluster:
+class SharedByWorkers:
     """The objects that all workers in the simulation with one seed share. It does not hold the workers."""
 
     def __init__(
@@ -36,7 +36,7 @@ class WorkersCluster:
         self.steps = steps
         self.config_read_delay_ms: dict[str, int] = {}
         """For each worker that reads the config log late, the delay of its reads in ms, by the worker's name."""
-        self.checkpoints_away_until_ms = 0
+        self.task_starts_fail_until_ms = 0
         """The time until which starts of tasks fail, because they cannot reach the folder of the checkpoints."""
         self.on_process_failed: Callable[[str], None] = lambda worker: None
         """Called with the worker's name when a process has ended with an exit code other than 0."""

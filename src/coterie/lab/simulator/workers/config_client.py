@@ -6,7 +6,7 @@ from coterie.engine.log import NewTopicRecord
 from coterie.herder import messages as herder
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, count_size_and_checksum
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.ids import LogPosition
 
@@ -20,7 +20,7 @@ class ConfigClient:
     def __init__(
         self,
         process: WorkerProcess,
-        cluster: WorkersCluster,
+        cluster: SharedByWorkers,
         feed_herder: Callable[[herder.Event], None],
         wake_readers: Callable[[], None],
     ) -> None:
@@ -31,8 +31,8 @@ class ConfigClient:
         self._feed_herder = feed_herder
         self._wake_readers = wake_readers
         self._opening = 0
-        """The number that `ConfigLog.leader_openings` had at this process's last opening of the leader's log; 0 if it
-        has not opened the log."""
+        """The number that `ConfigLog.leader_opening_count` had at this process's last opening of the leader's log; 0 if
+        it has not opened the log."""
 
     def read_new_lines(self) -> None:
         """Pass to the herder all lines of the config log that the herder has not received yet."""
@@ -80,8 +80,8 @@ class ConfigClient:
         open, or why that has failed."""
 
         def open_log() -> LogPosition:
-            self._cluster.config_log.leader_openings += 1
-            return LogPosition(self._cluster.config_log.leader_openings)
+            self._cluster.config_log.leader_opening_count += 1
+            return LogPosition(self._cluster.config_log.leader_opening_count)
 
         def on_opened(opening: LogPosition) -> None:
             self._opening = opening
@@ -103,7 +103,7 @@ class ConfigClient:
         leadership = self._process.leadership_number
 
         def append() -> LogPosition:
-            if opening is not None and opening != self._cluster.config_log.leader_openings:
+            if opening is not None and opening != self._cluster.config_log.leader_opening_count:
                 return FENCED
             self._cluster.checker.on_config_append(self._process, leadership, chore.lines)
             return self._append_and_record(chore.lines)
@@ -137,10 +137,10 @@ class ConfigClient:
     def _call_broker(
         self,
         serve: Callable[[], LogPosition],
-        on_end_offset: Callable[[LogPosition], None],
+        on_result: Callable[[LogPosition], None],
         on_failure: Callable[[str], None],
     ) -> None:
-        """Send a request to the broker, where ``serve`` is called. Then, in the process, ``on_end_offset`` is called
+        """Send a request to the broker, where ``serve`` is called. Then, in the process, ``on_result`` is called
         with the result of ``serve``, or ``on_failure`` with a reason. If ``serve`` has appended lines, every process
         polls the log."""
 
@@ -152,7 +152,7 @@ class ConfigClient:
 
         def on_response(end_offset: object) -> None:
             assert isinstance(end_offset, int)
-            self._process.deliver_callback(lambda: on_end_offset(LogPosition(end_offset)))
+            self._process.deliver_callback(lambda: on_result(LogPosition(end_offset)))
 
         self._cluster.network.send_request(
             self._process.service,

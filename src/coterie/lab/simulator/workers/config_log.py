@@ -16,7 +16,7 @@ class ConfigLog:
 
     def __init__(self) -> None:
         self.lines: list[TopicRecord] = []
-        self.leader_openings = 0
+        self.leader_opening_count = 0
         """How often workers have opened the log as the leader. Only the worker that has done so last may append lines
         as the leader."""
         self._state = ConfigState()

@@ -12,7 +12,7 @@ from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature, SigningKey
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import sorted_by_name
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.worker import Worker
 from coterie.nouns.jobs import ConnectorName
 
@@ -23,7 +23,7 @@ FORGED_BODY = b"task configs"
 class Operators:
     """Sends the requests of operators in the simulation with one seed: drains, restarts, and forged task configs."""
 
-    def __init__(self, cluster: WorkersCluster, live_processes: Mapping[str, Worker]) -> None:
+    def __init__(self, cluster: SharedByWorkers, live_processes: Mapping[str, Worker]) -> None:
         self._cluster = cluster
         self._live_processes = live_processes
         self._world = cluster.world

@@ -11,7 +11,7 @@ from coterie.lab.simulator.infrastructure_faults import FaultyServer, Infrastruc
 from coterie.lab.simulator.network import Direction
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.operators import Operators
 from coterie.lab.simulator.workers.users import CONNECTOR_NAMES, ConnectorUsers
 from coterie.lab.simulator.workers.worker import Worker
@@ -27,7 +27,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
     """Starts the workers, and injects the faults and sends the requests of users and operators in the simulation with
     one seed. A base class: a subclass chooses the settings of the workers, and then calls `_set_worker_faults`."""
 
-    def __init__(self, cluster: WorkersCluster, coordinator: FaultyServer) -> None:
+    def __init__(self, cluster: SharedByWorkers, coordinator: FaultyServer) -> None:
         names = WORKER_NAMES[: cluster.world.rng.randint(2, len(WORKER_NAMES))]
         super().__init__(cluster.world, InfrastructureFaults(cluster.world, cluster.network, coordinator, names), names)
         self._cluster = cluster
@@ -97,7 +97,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
             frozenset(task for task in tasks if self._rng.random() < 0.3),
         )
 
-    def begin_faults(self) -> None:
+    def schedule_starts_and_faults(self) -> None:
         """Schedule the starts of the first workers (in 4 s), the creation of connectors (after 6 s) and the first
         fault, and begin the checks of every second."""
         for name in self._services:
@@ -115,11 +115,11 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         self._cluster.checker.check_expired_processes_stopped()
         self._world.call_after(1_000, self._check_every_second)
 
-    def end_faults(self) -> None:
+    def end_process_faults(self) -> None:
         """Resume paused processes, start each worker that has no process or one that is ending, except those in
         ``_never_restarted``, create a connector later if there is none, and crash the coordinator once more."""
         self._cluster.config_read_delay_ms.clear()
-        self._cluster.checkpoints_away_until_ms = 0
+        self._cluster.task_starts_fail_until_ms = 0
         self._workers_to_start_later.clear()
         for process in sorted_by_name(self.live_processes):
             self._resume_process(process)
@@ -267,7 +267,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         """For 0.5 to 10 s, let starts of tasks fail on all workers. Not affected are running tasks, restarts after
         the death of a query, and starts of tasks that the herder would not start again."""
         lasts_ms = self._rng.choice((500, 2_000, 10_000))
-        self._cluster.checkpoints_away_until_ms = self._world.now_ms + lasts_ms
+        self._cluster.task_starts_fail_until_ms = self._world.now_ms + lasts_ms
         self._world.add_record(RecordKind.CHECKPOINTS_AWAY, lasts_ms)
 
     def _pause_for(self, process: WorkerT, pause_ms: int, *, cut_ms: int = 0) -> None:

@@ -9,7 +9,7 @@ from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.workers.settings import REQUEST_TIMEOUT_MS
 from coterie.nouns.ids import WorkerUrl
@@ -21,7 +21,7 @@ class RestEndpoints:
     def __init__(
         self,
         process: WorkerProcess,
-        cluster: WorkersCluster,
+        cluster: SharedByWorkers,
         feed_herder: Callable[[herder.Event], None],
         endpoints_of: Callable[[WorkerUrl], Self | None],
     ) -> None:

@@ -8,7 +8,7 @@ from coterie.herder import messages as herder
 from coterie.herder.restart_policy import DEFAULT_RESTART_POLICY
 from coterie.herder.seams import TaskDied, TaskProgressed, TaskSpec
 from coterie.lab.simulator.records import RecordKind
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.nouns.jobs import ConnectorTaskId
 
@@ -17,7 +17,7 @@ class SimTaskRuntime:
     """The task runtime of one process, in place of Spark. It writes `WorkerProcess.running_tasks`."""
 
     def __init__(
-        self, process: WorkerProcess, cluster: WorkersCluster, feed_herder: Callable[[herder.Event], None]
+        self, process: WorkerProcess, cluster: SharedByWorkers, feed_herder: Callable[[herder.Event], None]
     ) -> None:
         """``feed_herder`` passes an event to the herder of ``process``."""
         self._process = process
@@ -72,7 +72,7 @@ class SimTaskRuntime:
     def _start_task(self, spec: TaskSpec) -> None:
         self._record_task(RecordKind.TASK_STARTS, spec.task)
         self._checker.on_task_start(self._process, spec.task)
-        if self._process.world.now_ms < self._cluster.checkpoints_away_until_ms and self._may_fail(spec.task):
+        if self._process.world.now_ms < self._cluster.task_starts_fail_until_ms and self._may_fail(spec.task):
             self._fail_start(spec.task)
             return
         self._specs_with_checkpoint[spec.task] = spec

@@ -10,7 +10,7 @@ from coterie.herder.connectors import RETRY_MAX_MS
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.sim_process import sorted_by_name
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process_faults import WorkersFaults, WorkerT
 from coterie.lab.simulator.workers.settings import (
     DELAY_MAX_MS,
@@ -39,7 +39,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     """The checks after the last fault in the simulation with one seed. The public methods advance the simulated
     time."""
 
-    def __init__(self, cluster: WorkersCluster, faults: WorkersFaults[WorkerT]) -> None:
+    def __init__(self, cluster: SharedByWorkers, faults: WorkersFaults[WorkerT]) -> None:
         self._cluster = cluster
         self._faults = faults
         self._world = cluster.world

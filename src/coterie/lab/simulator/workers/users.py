@@ -9,7 +9,7 @@ from coterie.herder.requests.refusals import Problem, RequestRefused
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState, Write
 from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.settings import worker_name_of
 from coterie.lab.simulator.workers.worker import Worker
 from coterie.nouns.jobs import ConnectorName
@@ -24,7 +24,7 @@ BURST_CONNECTORS = tuple(f"burst-{number}" for number in range(6))
 class ConnectorUsers:
     """Sends the requests of users in the simulation with one seed: they create, change, pause and delete connectors."""
 
-    def __init__(self, cluster: WorkersCluster, live_processes: Mapping[str, Worker]) -> None:
+    def __init__(self, cluster: SharedByWorkers, live_processes: Mapping[str, Worker]) -> None:
         self._cluster = cluster
         self._live_processes = live_processes
         self._world = cluster.world

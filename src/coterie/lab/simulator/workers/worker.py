@@ -17,7 +17,7 @@ from coterie.herder.timers import Timer
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.records import RecordKind, RecordValue, jobs_text
 from coterie.lab.simulator.sim_process import newest_process, sorted_by_name
-from coterie.lab.simulator.workers.cluster import WorkersCluster
+from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.config_client import ConfigClient
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.workers.rest import RestEndpoints
@@ -45,7 +45,7 @@ class Worker(WorkerProcess):
 
     def __init__(
         self,
-        cluster: WorkersCluster,
+        cluster: SharedByWorkers,
         live_processes: dict[str, Self],
         service: str,
         herder_state: Herder,
@@ -193,7 +193,7 @@ class Worker(WorkerProcess):
 
     def _exit_process(self, exit_order: herder.Exit) -> None:
         """Check the exit, and end the process as ``exit_order`` says. Then its worker is relaunched up to 1.5 s later,
-        or its end is reported as that of a drained worker or as a failure (`WorkersCluster`); after a clean shutdown
+        or its end is reported as that of a drained worker or as a failure (`SharedByWorkers`); after a clean shutdown
         nothing follows."""
         self.cluster.checker.on_process_exit(self, exit_order.exit_code)
         self.kill(RecordKind.EXITS, exit_order.exit_code, exit_order.relaunches)
