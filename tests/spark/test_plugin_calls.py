@@ -14,7 +14,14 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark import call_ledger
 from coterie.spark.call_ledger import CallQueue
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.plugin_calls import PluginCalls, PluginTimeoutError, clean_up_stage, plugin_stage, result_of
+from coterie.spark.plugin_calls import (
+    NoThreadError,
+    PluginCalls,
+    PluginTimeoutError,
+    clean_up_stage,
+    plugin_stage,
+    result_of,
+)
 
 ONE_AT_ONCE = CallQueue(name="test", concurrent_max=1)
 MANY_AT_ONCE = CallQueue(name="many", concurrent_max=100)
@@ -276,7 +283,7 @@ queue = CallQueue(name="test", concurrent_max=100)
 hanging = [calls.submit(queue, f"connector c-{n}", threading.Event().wait, stage="validate") for n in range(40)]
 for call in hanging:
     assert isinstance(call.future.exception(30), PluginTimeoutError)
-assert calls.lost_count == 40
+assert calls.lost_thread_count == 40
 print("all lost")
 """
 
@@ -291,3 +298,30 @@ def test_a_stage_outside_of_a_call_has_no_effect() -> None:
     with contextlib.suppress(FencedError), plugin_stage("start"):
         return
     pytest.fail("the stage was refused")
+
+
+async def test_a_call_for_which_the_system_starts_no_thread_is_abandoned_and_later_calls_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = PluginCalls(LONG_MS)
+    start, lock = threading.Thread.start, threading.Lock()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "coterie connector c":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def on_abandon(message: str) -> None:
+        with lock:  # the caller of `submit` may hold a lock that this function needs
+            messages.append(message)
+
+    messages: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with lock:
+        call = calls.submit(ONE_AT_ONCE, "connector c", lambda: 1, on_abandon=on_abandon)
+    with pytest.raises(NoThreadError, match="connector c did not begin: the system starts no further thread"):
+        await result_of(call)
+    assert [message.partition(":")[0] for message in messages] == ["The call for connector c did not begin"]
+    monkeypatch.undo()
+    assert await calls.call(ONE_AT_ONCE, "connector c", lambda: 2) == 2
+    closed(calls)

@@ -208,3 +208,62 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
         go_on.set()
     for task in [*tasks, back.task]:
         await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, task: ConnectorTaskId) -> None:
+    """Let the system start no further thread for calls of ``task``."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == f"coterie task {task}":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+async def test_without_a_thread_for_it_a_start_fails_and_leaves_nothing_behind(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = await rig.start(rig.config(tmp_path), "no-thread")
+    rig.runtime.halt_all_tasks()
+    refuse_threads(monkeypatch, start.task)
+    with pytest.raises(WorldError, match="the system starts no further thread"):
+        await rig.runtime.start(start)
+    caplog.clear()
+    rig.runtime.halt_all_tasks()
+    assert [line[:19] for line in caplog.messages] == ["Stopped all 0 tasks"], "a run is left"
+
+
+async def test_without_a_thread_to_read_the_cause_a_failed_query_is_reported_and_can_be_restarted(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = await rig.start(rig.config(tmp_path), "no-cause")
+    refuse_threads(monkeypatch, start.task)
+    monkeypatch.setattr(FileSink, "stage", raise_world_error)
+    write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
+    died = await rig.end_of(start.task)
+    assert died.trace.startswith("The query failed, and the cause could not be read: The call for task no-cause-0")
+    assert (died.holds_checkpoint, died.can_restart) == (True, True)
+    monkeypatch.undo()
+    await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+async def test_a_stop_without_a_thread_for_it_returns_and_closes_the_fence(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = await rig.start(rig.config(tmp_path), "no-stop")
+    refuse_threads(monkeypatch, start.task)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rig.spark_runtime.held_checkpoint(start.task) is None
+    write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
+    monkeypatch.undo()
+    await rig.runtime.start(start)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+def raise_world_error(*_: object) -> None:
+    raise WorldError("the sink is broken")

@@ -30,9 +30,17 @@ CLOSED_MESSAGE = "Spark is not running on this worker: it is being shut down"
 """The message for a call that cannot start because the runtime is closed."""
 
 
-class PluginTimeoutError(WorldError):
+class AbandonedCallError(WorldError):
+    """A call was abandoned: ``on_abandon`` of :meth:`PluginCalls.submit` was called, and no result will follow."""
+
+
+class PluginTimeoutError(AbandonedCallError):
     """A call into a plug-in has exceeded its time limit, and was abandoned. If the call had begun, the message names
     the line of code in which its thread was, and the stage if it was in one."""
+
+
+class NoThreadError(AbandonedCallError):
+    """A call could not begin, because the system starts no further thread, and was abandoned."""
 
 
 class PluginCall:
@@ -96,6 +104,9 @@ class PluginCalls:
         self._reported_lost_count = 0
         self._is_closed = False
         self._timer_thread: threading.Thread | None = None
+        self._unstarted: list[tuple[PluginCall, str]] = []
+        """Calls for which the system has started no thread, each with its error message. They are abandoned by the
+        thread that watches the time limits: the caller of a method may hold locks that ``on_abandon`` needs."""
 
     async def call(
         self,
@@ -109,9 +120,8 @@ class PluginCalls:
         """Run ``function`` on a thread (:meth:`submit`), and return its result or raise its exception. If the caller is
         cancelled while the call waits, ``function`` is not run.
 
-        :raises PluginTimeoutError: when the call was abandoned.
-        :raises WorldError: when the calls were closed before ``function`` was run, or the system starts no further
-            thread.
+        :raises AbandonedCallError: when the call was abandoned.
+        :raises WorldError: when the calls were closed before ``function`` was run.
         """
         call = self.submit(queue, subject, function, stage=stage, on_abandon=on_abandon)
         result: T = await result_of(call)
@@ -133,8 +143,9 @@ class PluginCalls:
         :param stage: the stage of the whole call (:func:`plugin_stage`); None when ``function`` begins stages itself.
         :param timeout_s: the time limit of the whole call from now on, in place of that of ``stage``; None: only the
             stages have time limits.
-        :param on_abandon: called with the error message when the call is abandoned, before the call's caller gets the
-            exception. It must not wait, and raise no exception.
+        :param on_abandon: called with the error message on another thread when the call is abandoned, also because the
+            system starts no further thread, and before the call's caller gets the exception. It must not wait, and
+            raise no exception.
         """
         if stage is not None:
             function = _wrap_in_stage(stage, function, has_time_limit=timeout_s is None)
@@ -238,12 +249,13 @@ class PluginCalls:
             except RuntimeError as error:
                 self._ledger.remove_call(call_id)
                 del self._call_by_id[call_id]
-                call.future.set_exception(
-                    WorldError(
-                        f"The call for {call.subject} did not begin: the system starts no further thread ({error}). "
-                        "Raise the worker's limit of threads"
-                    )
+                message = (
+                    f"The call for {call.subject} did not begin: the system starts no further thread ({error}). "
+                    "Raise the worker's limit of threads"
                 )
+                call.thread = None
+                self._unstarted.append((call, message))
+                self._changed.notify_all()
 
     def _run_call(self, call: PluginCall) -> None:
         """Run the function of ``call`` on the present thread. The result of an abandoned call is dropped."""
@@ -283,7 +295,8 @@ class PluginCalls:
                         del self._call_by_id[expired.call_id]
                 if not self._is_closed:
                     self._start_calls()
-                if not abandoned_calls:
+                unstarted, self._unstarted = self._unstarted, []
+                if not abandoned_calls and not unstarted:
                     if self._is_closed and not self._ledger.running_call_ids():
                         return
                     due_at_s = self._ledger.next_change_at_s(now_s)
@@ -296,6 +309,11 @@ class PluginCalls:
             finally:
                 for call, expired in abandoned_calls:
                     self._abandon_call(call, expired)
+                for call, message in unstarted:
+                    log.error("%s", message)
+                    if call.on_abandon is not None:
+                        call.on_abandon(message)
+                    call.future.set_exception(NoThreadError(message))
 
     def _abandon_call(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had

@@ -317,9 +317,19 @@ class TaskQuery:
             self._close_sinks()
             self.fence.close_and_wait()
             self._is_between_batches.wait()
+        log.info(
+            "Task %s: stopped %s after %d ms",
+            self.task,
+            self._stopping_point_text(),
+            (time.monotonic() - started_at_s) * 1000,
+        )
+
+    def _stopping_point_text(self) -> str:
+        """Where the query has stopped, as the end of the clause "stopped ..."."""
+        if self.is_checkpoint_lost:
+            return "without its checkpoint, which another start has taken over"
         planned, committed = (last_batch_id_in_log(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
-        state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
-        log.info("Task %s: stopped %s after %d ms", self.task, state, (time.monotonic() - started_at_s) * 1000)
+        return "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
 
     def _must_interrupt(self, deadline_s: float) -> bool:
         """Whether the fence is closed, or the time is past ``deadline_s``, a monotonic second."""

@@ -8,7 +8,7 @@ supervisor changes a run's state, always under its lock:
 | ``QueryStarting`` | waits for a thread, takes over the checkpoint, then starts | Running, Waiting, Failed, Ended |
 | ``QueryRunning`` | the query runs, or the supervisor has not detected its failure yet | Failed, Stopping, Ended |
 | ``QueryFailed`` | the query failed; the checkpoint is held | Restarting, Waiting, Stopping, Ended |
-| ``QueryWaiting`` | a server cannot be reached, ``errors.retry.timeout`` is not over | Restarting, Stopping, Ended |
+| ``QueryWaiting`` | a server cannot be reached, ``errors.retry.timeout`` runs | Restarting, Failed, Stopping, Ended |
 | ``QueryRestarting`` | a thread starts the query on the same checkpoint | Running, Waiting, Failed, Stopping, Ended |
 | ``QueryStopping`` | a thread stops the query; the running batch may be committed until the grace is over | Ended |
 | ``QueryEnded`` | this run commits nothing any more | |
@@ -61,7 +61,7 @@ from coterie.spark.generations.checkpoint_take_over import (
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
 from coterie.spark.generations.resplit import record_task_stopped
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.plugin_calls import PluginCall, PluginCalls, PluginTimeoutError, result_of
+from coterie.spark.plugin_calls import AbandonedCallError, PluginCall, PluginCalls, result_of
 from coterie.spark.query import TaskQuery
 from coterie.spark.redaction import redacting_session
 from coterie.spark.session import SparkDriver
@@ -224,16 +224,22 @@ class Supervisor:
         run = QueryRun(spec.task)
         with self._lock:
             self._runs.append(run)
-        if (former_run := self._mark_run_stopping(spec.task)) is not None:
-            await self._wait_for_stop(self._submit_run_stop(*former_run, time.monotonic()))
-        run.start_call = self._calls.submit(
-            START_CALLS,
-            f"task {run.task}",
-            lambda: self._start_run(run, spec),
-            stage="start",
-            on_abandon=lambda _: self._abandon_start(run),
-        )
-        await result_of(run.start_call)
+        try:
+            if (former_run := self._mark_run_stopping(spec.task)) is not None:
+                await self._wait_for_stop(self._submit_run_stop(*former_run, time.monotonic()))
+            run.start_call = self._calls.submit(
+                START_CALLS,
+                f"task {run.task}",
+                lambda: self._start_run(run, spec),
+                stage="start",
+                on_abandon=lambda _: self._abandon_start(run),
+            )
+            await result_of(run.start_call)
+        except BaseException:
+            if run.start_call is None or run.start_call.thread is None:
+                with self._lock:
+                    self._end_run(run)  # The start has not begun, and will not.
+            raise
 
     async def restart(self, task: ConnectorTaskId) -> None:
         """Start the failed query of ``task`` again on the checkpoint that this worker holds, as
@@ -254,7 +260,7 @@ class Supervisor:
         queue = RESTART_CALLS if failed_state.query.is_server_unreachable else START_CALLS
         try:
             await result_of(self._submit_restart(queue, run, restarting))
-        except PluginTimeoutError:
+        except AbandonedCallError:
             return  # The failure was reported when the restart was abandoned.
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
@@ -380,11 +386,12 @@ class Supervisor:
         and raises nothing."""
         try:
             await result_of(call)
-        except PluginTimeoutError:
+        except AbandonedCallError as error:
             log.error(
-                "The stop of %s did not end in time, and this worker no longer waits for it: what its sink has begun "
-                "to write may still become visible",
+                "The stop of %s has not ended, and this worker no longer waits for it: what its sink has begun "
+                "to write may still become visible: %s",
                 call.subject,
+                error,
             )
 
     def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:
@@ -630,12 +637,10 @@ class Supervisor:
                 except Exception as error:
                     # Continue with the other runs and report this one; its checkpoint is held until the stop.
                     log.exception(
-                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails, or is "
-                        "polled again if it waits for a server",
-                        run.task,
+                        "Task %s: polling the query failed unexpectedly (a bug in Coterie); the task fails", run.task
                     )
                     state = run.state
-                    if isinstance(state, QueryRunning):
+                    if isinstance(state, QueryRunning | QueryWaiting):
                         run.fence.close_nowait()
                         died_event = TaskDied(
                             task=run.task, trace=message_with_trace(error), holds_checkpoint=True, can_restart=False
@@ -687,9 +692,27 @@ class Supervisor:
         if not is_alive:
             failed_state = QueryFailed(query=query)
             if self._try_change_run_state(run, state, failed_state):
-                self._calls.submit(
-                    REPORT_CALLS, f"task {run.task}", partial(self._report_or_retry_failure, run, failed_state)
-                )
+                self._submit_failure_report(run, failed_state)
+
+    def _submit_failure_report(self, run: QueryRun, failed_state: QueryFailed) -> None:
+        """Read the cause of the query's failure, and report or retry it (:meth:`_report_or_retry_failure`), on another
+        thread. If that thread cannot be started, :class:`TaskDied` is reported without the cause."""
+
+        def report_without_cause(message: str) -> None:
+            died_event = TaskDied(
+                task=run.task,
+                trace=f"The query failed, and the cause could not be read: {message}",
+                holds_checkpoint=True,
+                restart_policy=failed_state.query.restart_policy,
+            )
+            self._try_change_run_state(run, failed_state, QueryFailed(query=failed_state.query), died_event)
+
+        self._calls.submit(
+            REPORT_CALLS,
+            f"task {run.task}",
+            partial(self._report_or_retry_failure, run, failed_state),
+            on_abandon=report_without_cause,
+        )
 
     def _has_restart_capacity(self, connector: ConnectorName) -> bool:
         """Whether fewer than :data:`CONCURRENT_RESTARTS_OF_CONNECTOR_MAX` queries of ``connector`` are being restarted
