@@ -19,7 +19,7 @@ from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
-from coterie.spark.query import TaskQuery
+from coterie.spark.query import TakenOverInSinkError, TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.smt.registry import TYPE_AND_SIDE_BY_NAME
@@ -199,11 +199,16 @@ async def test_finishing_a_batch_fails_at_its_time_limit_or_a_shut_fence_with_th
     monkeypatch.setattr(FileSink, "stage", raise_unreachable)
     with pytest.raises(UnreachableError, match="the server cannot be reached"):
         await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
+    take_over = FileSink.take_over
     monkeypatch.setattr(FileSink, "take_over", raise_unreachable)
     with pytest.raises(UnreachableError, match="the server cannot be reached"):
         await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     monkeypatch.setattr(FileSink, "take_over", later)
-    with pytest.raises(WorldError, match="a later start of the task has taken over in the sink"):
+    with pytest.raises(TakenOverInSinkError, match="a later start of the task has taken over in the sink"):
+        await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
+    monkeypatch.setattr(FileSink, "take_over", take_over)
+    monkeypatch.setattr(FileSink, "stage", later)
+    with pytest.raises(TakenOverInSinkError, match="a later start of the task has taken over in the sink"):
         await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     assert rows_of(tmp_path / "out") == []
 

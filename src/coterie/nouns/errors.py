@@ -25,6 +25,8 @@
     │   ├── RetriableStartError    in `herder.seams`: a start of a task has failed, and another start may succeed
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system
+    │   ├── TakenOverInSinkError   in `spark.query`: a sink rejects a task because of a later start of the task
+    │   ├── AbandonedCallError     in `spark.plugin_calls`, with its children: a call into a plug-in will have no result
     │   ├── WaitTimeoutError       in `cli.demo.script`: a condition of the demo did not become true in time
     │   └── UnreachableError       a server cannot be reached or does not respond: another attempt may succeed
     ├── UnknownPluginError, PluginVersionError   in `config.plugins`: there is no plug-in with a requested name, or with

@@ -52,8 +52,12 @@ POLL_INTERVAL_S = 1
 """Interval at which a thread that waits for a batch checks whether it must continue to wait."""
 
 _TAKEN_OVER_MESSAGE = "a later start of the task has taken over in the sink"
-"""The message when the query for a batch in flight is not started because of a FencedError, although this run's fence
-is open."""
+"""Why a sink rejects a start or a batch with a FencedError, although the run's own fence is open."""
+
+
+class TakenOverInSinkError(WorldError):
+    """The sink rejects a start or a batch of the task because of a later start of the task, while the fence of the run
+    is open."""
 
 
 class TaskQuery:
@@ -77,6 +81,8 @@ class TaskQuery:
         batches :meth:`detect_unreachable_server` sets it."""
         self._needs_restart = False
         """Whether the last batch was ended in order to start the query with another limit (BatchTooLargeError)."""
+        self._has_sink_fenced_batch = False
+        """Whether the sink has rejected the last batch because of a later start of the task."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
         """The number of the running batch, and the monotonic second in which it began; None between batches."""
         self._last_failure: str | None = None
@@ -120,7 +126,7 @@ class TaskQuery:
     def _start_closing_sinks_on_error(self, **trigger: Any) -> StreamingQuery:
         """Start the query. ``trigger``: the keyword argument for Spark's ``DataStreamWriter.trigger``, which determines
         when Spark runs batches. Close the sinks if the start fails. Raises the exceptions of :meth:`start`."""
-        self.is_server_unreachable = self._needs_restart = False
+        self.is_server_unreachable = self._needs_restart = self._has_sink_fenced_batch = False
         try:
             return self._start_with_trigger(trigger)
         except BaseException as error:
@@ -185,8 +191,8 @@ class TaskQuery:
 
         :raises FencedError: when the fence was closed, before the batch began or while it ran.
         :raises UnreachableError: when the batch failed because a server cannot be reached.
-        :raises WorldError: when the batch failed for another reason, took longer than ``task.batch.timeout.ms``, or a
-            later start of the task has taken over in the sink.
+        :raises TakenOverInSinkError: when a later start of the task has taken over in the sink.
+        :raises WorldError: when the batch failed for another reason, or took longer than ``task.batch.timeout.ms``.
         """
         try:
             query = self._start_closing_sinks_on_error(once=True)
@@ -198,11 +204,11 @@ class TaskQuery:
         except Exception as error:
             if self.fence.is_closed:
                 raise FencedError from error
+            if isinstance(error, FencedError) or self._has_sink_fenced_batch:
+                raise TakenOverInSinkError(_TAKEN_OVER_MESSAGE) from error
             self.detect_unreachable_server()
             reason = self.end_reason() if self._query is not None else message_with_trace(error)
-            raise (UnreachableError if self.is_server_unreachable else WorldError)(
-                reason or _TAKEN_OVER_MESSAGE
-            ) from error
+            raise (UnreachableError if self.is_server_unreachable else WorldError)(reason) from error
         finally:
             with clean_up_stage("stop"):
                 self._stop_spark_query()
@@ -433,6 +439,9 @@ class TaskQuery:
                 self.task,
                 batch_id,
             )
+            if not self.fence.is_closed:
+                self._has_sink_fenced_batch = True
+                self._last_failure = f"Batch {batch_id} was not committed: {_TAKEN_OVER_MESSAGE}"
             raise
         except Exception as error:
             self.permanent_failure = message_of_raise_error(error)

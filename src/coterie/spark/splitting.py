@@ -43,7 +43,7 @@ from coterie.spark.pipeline import Pipeline, split_source, split_to_store, task_
 from coterie.spark.plugin_calls import PluginCall, PluginCalls, plugin_stage, wrap_in_plugin_stage
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source, sink_identity, source_class
 from coterie.spark.positions import Positions
-from coterie.spark.query import TaskQuery
+from coterie.spark.query import TakenOverInSinkError, TaskQuery
 from coterie.spark.redaction import redacting_session
 from coterie.spark.seams import HasConsumerGroup, MayRecreatePartitions, Source, TaskLineage
 from coterie.spark.session import SparkDriver
@@ -558,7 +558,7 @@ class Splitter:
         that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
         newest config.
 
-        :raises SupersededError: when another worker has taken over the checkpoint.
+        :raises SupersededError: when another worker has taken over, in the checkpoint or in the sink.
         :raises FencedError: when ``fence`` was closed.
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
@@ -600,6 +600,8 @@ class Splitter:
                     f"The checkpoint {held_checkpoint.path} was taken over by another worker, which also splits "
                     "the connector"
                 ) from error
+            if isinstance(error, TakenOverInSinkError):
+                raise SupersededError(f"{message_start} finished first, and {error}") from error
             if isinstance(error, UnreachableError):
                 message = f"{message_start} finished first, and a server cannot be reached: {first_message_line(error)}"
                 raise UnreachableError(message) from error
