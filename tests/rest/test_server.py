@@ -29,6 +29,7 @@ from coterie.rest.server import (
     serve_while_work_runs,
 )
 from tests.certificates import Authority, Pair, encrypted
+from tests.ports import free_port
 
 HTTP, HTTPS = RestListener(RestScheme.HTTP, "127.0.0.1", 0), RestListener(RestScheme.HTTPS, "127.0.0.1", 0)
 
@@ -121,6 +122,13 @@ def test_a_taken_port_is_named_with_advice() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(WorldError, match=rf"Port {port} .* is in use.*listeners"):
             open_listener("127.0.0.1", port)
+
+
+def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:
+    port = free_port()
+    listeners = [RestListener(RestScheme.HTTP, host, port) for host in ("127.0.0.1", "127.0.0.2")]
+    with open_listeners(listeners, RestTls()) as bound:
+        assert [listener.url for listener in bound] == [f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"]
 
 
 @pytest.mark.parametrize(("host", "client_host"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])

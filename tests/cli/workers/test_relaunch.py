@@ -71,6 +71,19 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             compose.check_rest_listeners(listening("203.0.113.1", own.getsockname()[1]), running=running)
 
 
+@pytest.mark.parametrize("own_host", ["127.0.0.1", "localhost"])
+def test_the_workers_own_port_may_be_used_by_another_process_on_another_host(own_host: str) -> None:
+    def listening(*hosts: str) -> WorkerSettings:
+        return worker_settings({"listeners": ",".join(f"http://{host}:{port}" for host in hosts)})
+
+    port = free_port()
+    with open_listener(own_host, port), open_listener("127.0.0.2", port):
+        running = listening(own_host)
+        compose.check_rest_listeners(listening("127.0.0.1", "127.0.0.3"), running=running)
+        with pytest.raises(WorldError, match=r"Port \d+ \(127\.0\.0\.2:\d+\) is in use"):
+            compose.check_rest_listeners(listening("127.0.0.1", "127.0.0.2"), running=running)
+
+
 @pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
 def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
     compose.check_plugins(worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"}))
