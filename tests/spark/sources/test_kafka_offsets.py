@@ -140,6 +140,16 @@ async def test_a_changed_offset_of_a_topic_that_was_created_again_replaces_that_
         ),
         ({"kafka_topic": "checked", "kafka_partition": 0}, {"kafka_offset": -5}, "An offset cannot be negative"),
         (
+            {"kafka_topic": "checked", "kafka_partition": True},
+            {"kafka_offset": 1},
+            "Failed to parse the following Kafka partition value in the provided offsets: 'True'.",
+        ),
+        (
+            {"kafka_topic": "checked", "kafka_partition": 0.0},
+            {"kafka_offset": 1},
+            "Failed to parse the following Kafka partition value in the provided offsets: '0.0'.",
+        ),
+        (
             {"kafka_topic": "checked", "kafka_partition": 0},
             {"kafka_offset": 3},
             "checked-0 has no offset 3: its end is 2",
