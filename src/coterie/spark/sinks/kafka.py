@@ -103,8 +103,7 @@ class KafkaSink:
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topic of the config; empty when a column contains the topics of the rows. The ledger topic and the topic
-        of bad records are not included."""
+        """The topic of the config; empty when a column contains the topics of the rows."""
         return frozenset({self._target.topic} if self._target.topic else ())
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
