@@ -26,10 +26,13 @@ _GROUP_CONFIGS = "group configs"
 
 
 class TooManyPartitionsError(KafkaRefusal):
-    """The requested partitions would exceed the broker's limit."""
+    """The requested partitions would exceed the broker's limit for the partitions of all topics together."""
 
     def __init__(self, partitions_max: int) -> None:
-        super().__init__(ErrorCode.policy_violation, f"This broker may have at most {partitions_max} partitions.")
+        super().__init__(
+            ErrorCode.policy_violation,
+            f"All topics of this broker may have at most {partitions_max} partitions together.",
+        )
 
 
 class DiskFullError(WorldError):
@@ -56,7 +59,8 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTopic:
-    """One topic; ``configs`` are those that were set, ``partitions`` is indexed by partition number."""
+    """One topic. ``configs`` are those that were set, without defaults; ``partitions`` is indexed by partition
+    number."""
 
     name: str
     topic_id: UUID
@@ -375,9 +379,9 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def open_database_read_only(path: Path) -> sqlite3.Connection:
-    """Open a connection that does not change the file, also if a broker uses the file, or was stopped or killed.
+    """Open a connection that does not change the file. The file may be in use by a broker.
 
-    :raises sqlite3.Error: there is no such file.
+    :raises sqlite3.Error: the file does not exist or cannot be opened.
     """
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 

@@ -168,8 +168,8 @@ def write_producer(
 
 
 def delete_expired_producers(database: sqlite3.Connection, last_write_before_ms: int) -> None:
-    """Delete, in all partitions, the state of producers that have no open transaction in the partition and last wrote
-    to it before ``last_write_before_ms``."""
+    """Delete from each partition the states of those producers that have no open transaction in this partition and last
+    wrote to it before ``last_write_before_ms``."""
     database.execute("DELETE FROM producers WHERE open_offset IS NULL AND written_at_ms < ?", (last_write_before_ms,))
 
 
