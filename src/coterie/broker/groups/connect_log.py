@@ -51,7 +51,7 @@ def _describe_effect_on_jobs(departed: MemberDeparted) -> str:
     """A sentence for the log: what becomes of the jobs of a member that was removed."""
     if departed.held:
         return (
-            f"{len(departed.held)} jobs may still run on this worker, so they start on no other worker before the "
-            "session of the removed member ends"
+            f"{len(departed.held)} jobs may still run on the worker of this member, so they start on no other worker "
+            "before the end of the member's session"
         )
     return f"{len(departed.jobs)} jobs wait for the member's return, or move to other workers"

@@ -36,8 +36,8 @@ _REASONS = {
 
 
 class ConnectGroupStats:
-    """Counts computations of target assignments, their errors, refused requests and removed members, and measures how
-    long members take to give back revoked jobs."""
+    """Counts computations of target assignments, their errors, refused requests and removed members of all connect
+    groups, and measures how long members take to give back revoked jobs."""
 
     def __init__(self) -> None:
         self._computations = 0
@@ -88,8 +88,10 @@ class ConnectGroupStats:
             self._refusals[response.error.name] += 1
 
     def stats(self, groups_by_state: Mapping[str, int]) -> Mapping[str, object]:
-        """The statistics as JSON values: ``groups_by_state``, the number of groups in each state; the counts of this
-        class; and the number, the total and the longest duration of the revocations, in ms."""
+        """The statistics as JSON values: ``groups_by_state``, the present number of groups in each state; and since the
+        broker's start the numbers of computations with a result and with an error, of refused requests by error code,
+        and of removed members by reason; and the number, the total and the longest duration, in ms, of the finished
+        revocations."""
         return {
             "groups": dict(groups_by_state),
             "computations": self._computations,
@@ -104,8 +106,8 @@ class ConnectGroupStats:
         }
 
     def _end_revocation(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
-        """The member has no revoked job left to give back: if it had any, count one finished revocation and its
-        duration."""
+        """Called when the member has no revoked job left to give back: if it had any, count one finished revocation and
+        its duration."""
         since_ms = self._revoked_at_ms.pop((group_id, member_id), None)
         if since_ms is not None:
             self._revocations += 1

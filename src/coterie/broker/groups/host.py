@@ -225,7 +225,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def submit(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
         """Let the machine handle the request that ``make_request`` builds from a new reply id, now. The returned object
-        has the response if the response may already be sent. The group must not need a reload."""
+        has the response if the response may already be sent. Must not be called while the group needs a reload."""
         reply_to = ReplyTo(next(self._numbers))
         request = make_request(reply_to)
         pending = self._pending_requests[reply_to] = PendingRequest(request=request)
@@ -253,7 +253,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._handle_event(notification)
 
     def reload(self) -> None:
-        """Drop the machine's state, which may differ from the log, and reload the group."""
+        """Drop the machine's state, which may differ from the log, and refuse all pending requests with
+        NOT_COORDINATOR; then :meth:`run` reloads the group."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:
@@ -300,8 +301,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
     def _handle_event(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
-        """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, and the group is
-        reloaded."""
+        """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, all pending requests are
+        refused with NOT_COORDINATOR, and the group is reloaded."""
         try:
             self._step_machine(event)
         except Exception:
@@ -395,7 +396,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def _wait_deadline(self) -> None:
-        """Wait until the next deadline, or until ``_wake`` is set."""
+        """Wait until the next deadline of a timer, or until ``_wake`` is set."""
         self._wake.clear()
         due_ms = self._timers.next_deadline_ms()
         self._waiting_until_ms = float("inf") if due_ms is None else due_ms

@@ -93,9 +93,10 @@ class GroupLog(Generic[RecordT]):
         return TopicPartition(self._topic.name, self._partition.number)
 
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
-        """Queue the group's ``records``, at least one, for the log; either all or none are a part of one transaction.
-        The future gets the offset of the first record when all are durable, or a `WorldError`, or a `KafkaRefusal` if
-        their transaction is not open any more. ``now_ms`` becomes the timestamp of the records."""
+        """Queue the group's ``records``, at least one, for the log: all become durable, or none. All must be part of
+        the same transaction, or of none. The future gets the offset of the first record when all are durable; or a
+        `WorldError` if the log cannot be written, or a `KafkaRefusal` if the transaction is not open any more.
+        ``now_ms`` becomes the timestamp of the records."""
         (producer,) = {self._topic.producer_of(record) for record in records}
         lines = (self._topic.encode_record(group_id, record) for record in records)
         batches = [_encode_batch(some, producer, now_ms=now_ms) for some in _split_into_batches(lines)]
@@ -109,10 +110,10 @@ class GroupLog(Generic[RecordT]):
         return appended
 
     def end_transaction(self, producer_id: int) -> Mapping[GroupId, bool]:
-        """Call this when the marker of the producer's transaction is durable. Returns the groups that may have pending
-        records of the transaction, sorted; each with whether an append of such records is still queued. If so, the
-        group must be reloaded: its state already has the records of this append, but the log will have them after the
-        marker, or not at all."""
+        """Must be called when the marker of the producer's transaction is durable. Returns the groups that may have
+        pending records of the transaction, sorted; each with whether an append of such records is still queued. If so,
+        the group must be reloaded: its state already has the records of this append, but the log will have them after
+        the marker, or not at all."""
         appends = self._appends_in_transactions.pop(producer_id, {})
         is_queued = {group_id: one is not None and not one.done() for group_id, one in sorted(appends.items())}
         if any(is_queued.values()):
@@ -146,7 +147,8 @@ class GroupLog(Generic[RecordT]):
         return loaded.result()
 
     async def _serve_load_requests(self) -> None:
-        """Read the log once, and complete all load requests that wait now with records or with the error.
+        """Read the log once, and complete all load requests that wait now, each with its group's records or with the
+        error.
 
         :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """

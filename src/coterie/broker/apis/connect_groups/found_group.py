@@ -12,8 +12,9 @@ def connect_groups_of(broker: BrokerContext) -> ConnectGroups:
 
 
 def classic_group_error(broker: BrokerContext, group_id: GroupId) -> str | None:
-    """The error message for a request of connect groups whose group id belongs to a classic group; the request is
-    refused with GROUP_ID_NOT_FOUND, as in Kafka. None if the id belongs to a connect group, or to no group."""
+    """The error message for a request of connect groups whose group id belongs to a classic group; the caller must
+    refuse the request with GROUP_ID_NOT_FOUND, as in Kafka. None if the id belongs to a connect group, or to no
+    group."""
     if not broker.groups.owns_id(group_id) or connect_groups_of(broker).owns_id(group_id):
         return None
     return (
