@@ -71,7 +71,9 @@ class TransformType:
         """The complete names of the classes of this type, by side; one class if there are no sides."""
         sides = KeyOrValue if self.has_key_and_value_classes else (KeyOrValue.VALUE,)
         package = "" if self.package is None else f"{self.package}."
-        return {side: f"{package}{self.name}{f'${side.value}' if self.has_key_and_value_classes else ''}" for side in sides}
+        return {
+            side: f"{package}{self.name}{f'${side.value}' if self.has_key_and_value_classes else ''}" for side in sides
+        }
 
     def key_or_value_by_name(self) -> Mapping[str, KeyOrValue]:
         """Every name of this type in configs, with the side that it means. The name without ``$`` means the value."""
