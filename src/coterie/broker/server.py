@@ -226,9 +226,11 @@ class _Connections:
         connection."""
         of_address, of_address_max = self._count_by_address[host], self._settings.connections_per_address_max
         if len(self.asyncio_tasks) >= self._settings.connections_max:
-            return f"{len(self.asyncio_tasks)} connections are open, the maximum (--connections-max)"
+            return f"{len(self.asyncio_tasks)} connections are open, which is the maximum (--connections-max)"
         if of_address_max is not None and of_address >= of_address_max:
-            return f"{of_address} connections from its address are open, the maximum (--connections-per-ip-max)"
+            return (
+                f"{of_address} connections from its address are open, which is the maximum (--connections-per-ip-max)"
+            )
         return None
 
     def _on_connection_ended(self, task: asyncio.Task[None], connection: Connection) -> None:

@@ -93,7 +93,7 @@ class BrokerSettings:
     host: str = "127.0.0.1"
     """The address or host name on which the broker listens."""
     port: int = 0
-    """0: the operating system chooses a free port."""
+    """The port on which the broker listens; 0: the operating system chooses a free port."""
     advertised_host: str | None = None
     """The host to which clients connect, as Metadata responses contain it; by default the address on which the broker
     listens."""
@@ -129,7 +129,7 @@ class BrokerSettings:
     """The maximum size, in bytes, of the requests and fetched records in flight of one principal over all its
     connections, or of one client address if clients are not authenticated. At the limit the next request waits. Fetched
     records may use three quarters of this size, so that clients that do not read their records do not delay the
-    heartbeats of other clients."""
+    heartbeats of the principal's other clients."""
     handshake_timeout_ms: int = 10_000
     """The maximum time from the start of a connection to the end of its TLS and SASL handshakes."""
     failed_authentication_delay_ms: int = 100

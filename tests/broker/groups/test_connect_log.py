@@ -77,7 +77,7 @@ def test_a_member_that_leaves_by_itself_is_no_warning(caplog: pytest.LogCaptureF
     assert record.levelno == logging.INFO
     assert record.getMessage() == (
         "Group workers: the member w0 (http://w0) was removed: it has left for a short time. 6 jobs wait for the "
-        "member's return, or move to other workers"
+        "member's return, at most for the scheduled rebalance delay, or move to other workers"
     )
 
 

@@ -43,9 +43,9 @@ class ConnectGroupStats:
         self._computations = 0
         self._computation_errors = 0
         self._refusals: Counter[str] = Counter()
-        """By error code."""
+        """The number of refused requests, by the name of the error code."""
         self._removals: Counter[str] = Counter()
-        """By reason."""
+        """The number of removed members, by reason."""
         self._revoked_at_ms: dict[tuple[GroupId, MemberId], int] = {}
         """For each member that has revoked jobs to give back: when they were revoked."""
         self._revocations = 0
@@ -56,7 +56,7 @@ class ConnectGroupStats:
         self, group: Group, event: Event, records: Sequence[Record], before: GroupMetadata | None, now_ms: int
     ) -> None:
         """Count the computations, errors, removals and revocations among the ``records`` that the group's machine has
-        written for ``event``. ``before`` is the group record before the step."""
+        written for ``event``. ``before`` is the group's metadata record before the step; None if there was none."""
         last_epoch, last_error = (
             (NO_EPOCH, "") if before is None else (before.assignment_epoch, before.assignment_error)
         )

@@ -70,12 +70,12 @@ class RunChore(Generic[NotificationT]):
     cancelled if the machine's state is dropped or the group ends before the result."""
 
     run: Callable[[], Coroutine[Any, Any, NotificationT]]
-    """May raise no exception: a failure has to be a notification."""
+    """Must not raise an exception: a failure must be returned as a notification."""
 
 
 class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, ResponseT, KeyT]):
-    """The coordinator of one kind of groups, as functions on a group's state. Its events are requests, deadlines that
-    have passed (`TimerFired`), and notifications: events without a response."""
+    """The coordinator of one kind of groups (classic or connect), as functions on a group's state. Its events are
+    requests, deadlines that have passed (`TimerFired`), and notifications: events without a response."""
 
     @property
     def refusal_code_while_loading(self) -> ErrorCode | None:
@@ -125,11 +125,11 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         ...
 
     def observe_request(self, group: GroupT, request: InputRequestT, /) -> None:
-        """Called before the step of each request, for statistics; may not change the group's state."""
+        """Called before the step of each request, for statistics; must not change the group's state."""
         ...
 
     def observe_response(self, group: GroupT, request: InputRequestT, response: ResponseT, /) -> None:
-        """Called before the response to a request is sent, for statistics; may not change the group's state."""
+        """Called before the response to a request is sent, for statistics; must not change the group's state."""
         ...
 
 
@@ -200,8 +200,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return self._machine.owns_id(self._group)
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
-        """The result of ``look`` for the group's state, which ``look`` may not change. The state may not be durable
-        yet."""
+        """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
+        are possibly not durable yet."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -245,8 +245,9 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._pending_requests.pop(pending.request.reply_to, None)
 
     def notify(self, notification: NotificationT) -> None:
-        """Let the machine handle ``notification`` now. While the group needs a reload, the log is read again instead:
-        its records contain the cause, or the machine gets the notification from ``notifications_after_load``."""
+        """Let the machine handle ``notification`` now. While the group needs a reload, the machine does not get it;
+        instead the reload reads the log once more: the log's records contain the cause of the notification, or the
+        machine gets the same notification from ``notifications_after_load``."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:

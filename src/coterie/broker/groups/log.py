@@ -24,10 +24,11 @@ from coterie.wire.batches import (
 )
 
 BATCH_RECORDS_MAX = 10_000
+"""The maximum number of records in one batch: a compaction must index all keys of a batch at once, and one step may
+write tombstones for any number of offsets."""
 BATCH_BYTES_MAX = 1024 * 1024
-"""The limits of one batch: its records, and the bytes of their keys and values. A compaction must index all keys of a
-batch at once, and one step may write tombstones for any number of offsets. A single larger record has a batch of its
-own."""
+"""The maximum size of all keys and values of one batch together, in bytes. A single record that is larger has a batch
+of its own."""
 _READ_SIZE = 4 * 1024 * 1024
 """The number of bytes of one read of the log."""
 
@@ -60,7 +61,7 @@ class GroupTopic(Generic[RecordT]):
     transactions."""
     to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
     """Converts a decoded record that was read from a batch of this producer's open transaction. Raises `WireError` if
-    such a record may not be in a transaction."""
+    such a record must not be in a transaction."""
 
 
 class GroupLog(Generic[RecordT]):
@@ -264,7 +265,7 @@ def _encode_batch(records: Iterable[NewRecord], producer: ProducerIdAndEpoch | N
 
 
 def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
-    """Yield the records in order, split into batches within the limits."""
+    """Yield the records in order, split into batches within `BATCH_RECORDS_MAX` and `BATCH_BYTES_MAX`."""
     batch: list[NewRecord] = []
     size = 0
     for key, value in records:

@@ -33,11 +33,12 @@ class CoordinatedGroups(Protocol):
     """The connect groups of which this broker is the coordinator (`connect.ConnectGroups`)."""
 
     def inspect_group(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
-        """What ``look`` returns for the group's state, which it may not change; None if there is no such group."""
+        """What ``look`` returns for the group's state, which ``look`` must not change; None if there is no such
+        group."""
         ...
 
     def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
-        """Let the machine of the group, if it exists, handle ``notification`` now."""
+        """Let the machine of the group, if the group exists, handle ``notification`` now."""
         ...
 
 

@@ -93,8 +93,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return host is not None and host.owns_id
 
     def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
-        """The result of ``look`` for the group's state, which ``look`` may not change; None if there is no such group.
-        The state may not be durable yet."""
+        """The result of ``look`` for the group's state, which ``look`` must not change; None if there is no such group.
+        The latest changes of the state are possibly not durable yet."""
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 
@@ -119,7 +119,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             host.notify(notification)
 
     def end_transaction(self, producer_id: int, notification: NotificationT) -> None:
-        """Call this when the marker of the producer's transaction is durable. Lets the machine of each group with
+        """Must be called when the marker of the producer's transaction is durable. Lets the machine of each group with
         pending records of the transaction handle ``notification``; a group that still has a queued append of such
         records is reloaded instead."""
         for group_id, has_queued_append in self._log.end_transaction(producer_id).items():

@@ -84,7 +84,8 @@ class Compaction:
             self._aborted_transactions.setdefault(transaction.producer_id, []).append(transaction)
         self._has_unreadable_batch = False
         self._producers_with_records: set[int] = set()
-        """Producers whose transaction has records left, and whose marker the second phase has not reached yet."""
+        """Ids of the producers whose transaction has records left, and whose marker was not passed to `clean_batch`
+        yet."""
 
     def index_keys(self, batch: BatchWithRecords) -> bool:
         """Store the newest offset of each key in the batch. False if its records could make more than ``keys_max``
@@ -123,8 +124,8 @@ class Compaction:
 
     def _is_kept(self, record: RawRecord, delete_horizon_ms: int | None) -> bool:
         """Whether the compaction keeps the record. False for a record without a key, a record that is not the newest of
-        its key, and a tombstone if ``delete_horizon_ms``, the horizon of its batch, has passed and all earlier batches
-        could be read."""
+        its key, and a tombstone if ``delete_horizon_ms``, the time from which tombstones of its batch may be dropped,
+        has passed and all earlier batches could be read."""
         if record.key is None or self._newest_offset_by_key.get(_key_or_digest(record.key), -1) > record.offset:
             return False
         return not record.is_tombstone or self._has_unreadable_batch or not self._has_horizon_passed(delete_horizon_ms)
@@ -159,7 +160,8 @@ class Compaction:
         return delete_horizon_ms is not None and delete_horizon_ms <= self._now_ms
 
     def _delete_horizon(self, batch: BatchWithRecords) -> int:
-        """The horizon of the batch; if it has none, the end of ``delete.retention.ms`` from now."""
+        """The delete horizon of the batch (KIP-534: the time from which its tombstones may be dropped); if it has none,
+        the end of ``delete.retention.ms`` from now."""
         return self._new_delete_horizon_ms if batch.delete_horizon_ms is None else batch.delete_horizon_ms
 
 

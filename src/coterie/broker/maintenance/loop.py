@@ -71,8 +71,8 @@ async def run_maintenance(
 
 
 class _Maintenance:
-    """The maintenance of one log: deletes hidden rows, applies the retention, compacts partitions and shrinks the
-    file."""
+    """The maintenance of one log: deletes the rows of batches before start offsets and of deleted topics, applies the
+    retention, compacts partitions and shrinks the file."""
 
     def __init__(
         self,
@@ -101,9 +101,10 @@ class _Maintenance:
         self._not_due_by_partition: dict[int, _CompactionNotDue] = {}
 
     async def run(self) -> None:
-        """Delete hidden rows whenever there are any; after ``initial_delay_ms`` compact and shrink the file, and again
-        after each ``cleaner_backoff_ms``; apply the retention before that, the first time and whenever
-        ``retention_check_interval_ms`` has passed since the last time. Runs until this is cancelled."""
+        """Delete the rows of batches before start offsets, and of deleted topics, whenever there are any. After
+        ``initial_delay_ms``, and again after each ``cleaner_backoff_ms``: apply the retention, if this is the first
+        time or ``retention_check_interval_ms`` has passed since the last time; then compact all partitions and shrink
+        the file. Runs until this call is cancelled."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._settings.initial_delay_ms / 1000
         retention_due_s = due_s
@@ -225,7 +226,8 @@ class _Maintenance:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
-        """Hide the expired records of all partitions, and delete their rows."""
+        """Raise the start offset of each partition past its expired records, and delete the rows of the batches before
+        it."""
         await self._run_named_operations(
             (
                 f"the retention of {topic.name}-{partition.number}",
@@ -236,7 +238,7 @@ class _Maintenance:
         await self._delete_hidden_rows()
 
     async def _apply_partition_retention(self, partition: Partition, policy: CleanupSettings) -> None:
-        """Hide the expired records of one partition: raise its start offset past them."""
+        """Raise the start offset of one partition past its expired records. Their rows are not deleted here."""
         start_offset = await self._run_blocking(partial(self._start_offset_by_retention, partition, policy))
         if start_offset > partition.start_offset:
             with suppress(TopicGoneError):  # all its records are deleted then
@@ -255,7 +257,7 @@ class _Maintenance:
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     async def _compact_all_partitions(self) -> None:
-        """Compact each partition of a compacted topic that needs it."""
+        """Compact each partition of the compacted topics, if a compaction of it is due."""
         compacted = [each for each in await self._partitions_with_settings() if each[2].is_compacted]
         self._not_due_by_partition = {
             partition.row_id: self._not_due_by_partition[partition.row_id]

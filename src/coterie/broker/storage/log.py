@@ -141,8 +141,8 @@ class BrokerLog:
     def run_write(
         self, operation: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
     ) -> "asyncio.Future[T]":
-        """Queue the write ``operation``. The writer thread runs the operations in the order of these calls, each in one
-        SQLite transaction with other writes. An operation may raise a `CoterieError` only before it changes anything.
+        """Queue the write ``operation``. The writer thread runs the operations in the order of these calls, several of
+        them in one SQLite transaction. An operation may raise a `CoterieError` only before it changes anything.
 
         The future gets the operation's result once it is durable; before that ``when_durable`` is called with the
         result on the event loop. If the write fails, the future gets the `CoterieError`, or a `WorldError` if the log
@@ -158,8 +158,8 @@ class BrokerLog:
         requires_open_transaction: bool = False,
     ) -> "asyncio.Future[int]":
         """Queue the checked ``batches``, at least one: either all become durable and readable, or none. Appends are
-        written in the order of these calls. With ``requires_open_transaction``, the batches are written only if their
-        producer has an open transaction in the partition.
+        written in the order of these calls. With ``requires_open_transaction``, the batches, which must be of one
+        producer, are written only if this producer has an open transaction in the partition.
 
         The future gets the first batch's base offset once the batches are durable, or a `WorldError`: `TopicGoneError`
         if the topic was deleted before the write, `DiskFullError` if the disk is nearly full; or a `KafkaRefusal` if
@@ -227,8 +227,9 @@ class BrokerLog:
         await self.run_write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Hide the records before ``offset``; an offset beyond the end hides all records. Returns the partition's start
-        offset, which is higher than ``offset`` if earlier calls have hidden more. The rows are deleted later.
+        """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
+        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if it was higher before.
+        The rows are deleted later.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """

@@ -41,7 +41,8 @@ class DiskFullError(WorldError):
 
 
 class DamagedLogError(WorldError):
-    """This write read a corrupt page of the file and was rolled back; other parts of the file may be intact."""
+    """The write that failed with this error read a corrupt page of the file and was rolled back. Other parts of the
+    file may be intact."""
 
 
 class TopicGoneError(WorldError):
@@ -204,8 +205,8 @@ class Store:
         return self._end_offsets[partition_row_id]
 
     def increment_start_offset(self, partition_row_id: int, offset: int) -> int:
-        """Hide the records before ``offset``; an offset beyond the end hides all records. Returns the partition's start
-        offset, which is higher than ``offset`` if earlier calls have hidden more.
+        """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
+        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if it was higher before.
 
         :raises TopicGoneError: before anything is written, if the topic was deleted.
         """

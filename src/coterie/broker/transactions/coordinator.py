@@ -190,8 +190,8 @@ class Transactions:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort transactions after their timeout, and delete expired producers, until this is cancelled. Errors of the
-        log are logged and do not end it."""
+        """Abort transactions after their timeout, and delete expired producers, until this call is cancelled. Errors of
+        the log are logged and do not end the call."""
         sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
         while True:
             await self.abort_overdue()

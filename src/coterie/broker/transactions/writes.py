@@ -57,7 +57,8 @@ class TransactionSupport(Enum):
     DEFAULT_ERROR = ErrorCode.invalid_txn_state
     """Produce v10 and before, TxnOffsetCommit v3 and before: the client must add the partition first."""
     GENERIC_ERROR_SUPPORTED = ErrorCode.transaction_abortable
-    """Produce v11, TxnOffsetCommit v4: the client must add the partition first; it supports this error code."""
+    """Produce v11, TxnOffsetCommit v4: the client must add the partition first; the client supports
+    TRANSACTION_ABORTABLE."""
     ADD_PARTITION = ErrorCode.none
     """Later versions: the batch itself adds its partition."""
 
@@ -98,7 +99,7 @@ class WriteResult:
     effects: Sequence[Effect] = ()
     """The effects of the step of the transaction's coordinator, if there was one."""
     markers: Sequence[MarkersWritten] = ()
-    """The markers that were written."""
+    """For each transaction that the step has ended: its markers, in all partitions that the transaction contains."""
 
 
 class KeylessRecordsError(KafkaRefusal):
@@ -279,8 +280,8 @@ def _write_coordinator_records(
 
 
 def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *, now_ms: int) -> None:
-    """Write a marker, and end the producer's transaction in the partition. If the transaction was aborted, also add it
-    to the aborted transactions of the partition, which Fetch responses contain."""
+    """Write a marker, and end the producer's transaction in the partition. A transaction that is aborted and was open
+    in the partition is also added to the aborted transactions of the partition, which Fetch responses contain."""
     producer_id, epoch = record.producer
     producer = read_producer(store.database, partition_row_id, producer_id)
     data = encode_transaction_marker(

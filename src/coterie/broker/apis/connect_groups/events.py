@@ -15,7 +15,7 @@ from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, Targe
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
 
 NO_REPLY = ReplyTo(0)
-"""The ``reply_to`` of an event that is converted before the coordinator gives it one."""
+"""The ``reply_to`` of an event that was converted from a request before the coordinator has assigned a reply id."""
 _UNCHANGED = -1
 """In a request: a number that has not changed, or a duration that is not given."""
 _UNCHANGED_CONFIG_OFFSET = -2

@@ -6,7 +6,8 @@ from coterie.nouns.ids import GroupId
 
 
 def connect_groups_of(broker: BrokerContext) -> ConnectGroups:
-    """The connect groups of the broker. Their APIs exist only on a broker that serves connect groups."""
+    """The connect groups of the broker, which must serve connect groups; only then do the APIs of connect groups
+    exist."""
     assert broker.connect_groups is not None
     return broker.connect_groups
 
