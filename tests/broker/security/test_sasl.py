@@ -114,8 +114,8 @@ def test_other_requests_before_authentication_close_the_connection(
         client.send(METADATA, 4, topics=[], allow_auto_topic_creation=False)
         assert client.is_closed()
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "the peer sent a request of API 3 before it was authenticated; set the client's security.protocol to that of "
-        "the broker"
+        "the peer sent a request of API 3 before it was authenticated; check that the client's security.protocol is "
+        "that of the broker"
     ]
 
 

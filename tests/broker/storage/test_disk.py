@@ -193,7 +193,8 @@ async def test_a_corrupt_file_causes_one_clear_error_and_its_other_pages_are_rea
             with pytest.raises(WorldError, match="the broker's log cannot be read: database disk image is malformed"):
                 await log.read(log.topics["b"].partitions[0], 0, 10**6)
     assert [record.message for record in caplog.records] == [
-        "Parts of the broker's log cannot be read: database disk image is malformed; `coterie broker check` lists them"
+        "The broker's log cannot be read: database disk image is malformed; requests whose reads fail get an error. If "
+        "the log is corrupt, `coterie broker check` lists the corruption"
     ]
     assert findings(tmp_path / "log")
 

@@ -75,8 +75,8 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
 
 async def _find_offset(broker: BrokerContext, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
     """The timestamp and the offset that the request's timestamp ``wanted`` selects; both are -1 if no record is found.
-    The timestamp is -1 for the start and the end offset, which are no record's. A record at ``end_offset`` or later is
-    not returned.
+    If ``wanted`` selects the start or the end offset, which belong to no record, the timestamp is -1. A record at
+    ``end_offset`` or later is not returned.
 
     :raises WorldError: when the log cannot be read.
     """

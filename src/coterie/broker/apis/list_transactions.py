@@ -18,7 +18,7 @@ _STATES = {"Dead", "PrepareAbort", "PrepareCommit", "PrepareEpochFence", *Transa
 """The states that a request may contain; some of Kafka's states never occur in this broker."""
 
 _IdAndTransaction = tuple[str, TransactionWritten]
-"""A transactional id and its last record."""
+"""A transactional id and its last written state."""
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:

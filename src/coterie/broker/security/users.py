@@ -24,8 +24,8 @@ from coterie.wire.scram import HASH_BY_MECHANISM, Credential
 logger = logging.getLogger(__name__)
 
 ITERATIONS = 16_384
-"""The iterations of SCRAM's hash for a new password. RFC 7677 requires at least 15,000; Kafka's maximum is this.
-Checking a password takes about 5 ms."""
+"""The number of iterations of SCRAM's hash for a new password. RFC 7677 requires at least 15,000; this number is
+Kafka's maximum. Checking a password takes about 5 ms."""
 _SALT_SIZE = 18
 """The size of a credential's salt, in bytes."""
 
@@ -94,13 +94,16 @@ class Users:
         return True
 
     def _refresh_or_keep(self) -> None:
-        """Read the file if it has changed. If it cannot be read, log an error once and keep the users."""
+        """Read the file if it has changed. If the file cannot be read, keep the users that were read last, and log the
+        error, unless the last call logged the same error."""
         try:
             self._refresh()
         except WorldError as error:
             # Log an error once, although every login tries to read the file.
             if self._last_error != str(error):
-                logger.error("Cannot reload the users, the previous users stay in use: %s", error)
+                logger.error(
+                    "Cannot reload the users, the previous users stay in use until the file is valid again: %s", error
+                )
             self._last_error = str(error)
         else:
             self._last_error = ""
@@ -123,9 +126,9 @@ class Users:
             self._stamp = stamp
 
     def _write_users(self, users: Mapping[str, CredentialsByMechanism]) -> None:
-        """Replace the file by one with ``users``, durably.
+        """Replace the file by one with ``users``, durably; then read it.
 
-        :raises WorldError: the file cannot be written.
+        :raises WorldError: the file cannot be written or read.
         """
         text = json.dumps(
             {"version": 1, "users": {name: _encode_credentials(user) for name, user in sorted(users.items())}}, indent=1
