@@ -161,7 +161,8 @@ def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -
     assert isinstance(state, SplitComplete)
     is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
     if is_refused and isinstance(state.publication, PublishRetryPending):
-        trace = f"The leader has not accepted the connector's task configs: {state.publication.refusal}"
+        refusal = state.publication.refusal
+        trace = f"The leader has not accepted the connector's task configs; they are sent again: {refusal}"
         statuses.report_status(turn, name, JobState.RESTARTING, trace)
     elif not is_refused or isinstance(state.publication, PublishedTaskConfigs):
         is_postponed = state.postponement is not None
@@ -247,9 +248,9 @@ def _publish_task_configs(
 
 
 def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
-    """Split the connector again, because an operator has ordered its restart. With ``only_failed``, do so only if its
-    config could not be split, which is its state FAILED. Does nothing for a connector that is not assigned to this
-    worker, or whose target state is not STARTED."""
+    """Let the next reconciliation split the connector again, because an operator has ordered its restart, and report it
+    as RESTARTING. With ``only_failed``, do so only if its config could not be split, which is its state FAILED. Does
+    nothing for a connector that is not assigned to this worker, or whose target state is not STARTED."""
     split = turn.herder.work.connector_runs.get(name)
     if split is None or name not in turn.herder.place.assigned:
         return
@@ -316,8 +317,8 @@ def on_statuses_read(turn: Turn) -> None:
 
 
 def on_source_parts_changed(turn: Turn, event: SourcePartsChanged) -> None:
-    """Split the connector again, because its source parts have changed. A connector that is being split, or is no
-    longer assigned here, needs no action."""
+    """Let the next reconciliation split the connector again, because its source parts (for Kafka: partitions) have
+    changed. A connector that is being split, or is no longer assigned here, needs no action."""
     split = turn.herder.work.connector_runs.get(event.connector)
     if split is not None and isinstance(split.state, SplitComplete):
         turn.emit(
@@ -338,8 +339,8 @@ def on_checkpoint_closed(turn: Turn, spec: TaskSpec) -> None:
 
 
 def on_checkpoint_generation_finished(turn: Turn, name: ConnectorName) -> None:
-    """A closed checkpoint generation is finished. If the connector's config could not be split, split it again: the
-    cause may be removed."""
+    """The checkpoint generation that follows a closed one exists. If the connector's config could not be split, let the
+    next reconciliation split it again: the cause may be removed."""
     split = turn.herder.work.connector_runs.get(name)
     if split is not None and isinstance(split.state, Unsplittable):
         split.state = NotSplit()

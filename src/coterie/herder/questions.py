@@ -38,7 +38,8 @@ VALIDATION_ACTIVITY = "performing multi-property validation for the connector"
 
 
 def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
-    """Pass the question to the runtime, and set its time limit."""
+    """Pass the question to the runtime, and set its time limit. A config without ``connector.class`` is refused at
+    once."""
     herder = turn.herder
     if isinstance(question, ValidateConnectorConfig):
         refusal = missing_class_refusal(_without_nulls(question.config))

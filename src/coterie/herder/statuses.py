@@ -47,8 +47,8 @@ def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = Non
 
 
 def report_deleted_job(turn: Turn, job: Job) -> None:
-    """Queue a tombstone of the status of ``job``, which is not configured any more, and of a connector's active topics;
-    unless this was the last report already."""
+    """Queue a tombstone of the status of ``job``, which is not configured any more; if it is a connector, also
+    tombstones of its active topics. Does nothing if this worker's last report of the job was a tombstone."""
     if turn.herder.work.last_reported.get(job, job) is not None:
         turn.herder.work.last_reported[job] = None
         turn.herder.work.queued_statuses[job] = None

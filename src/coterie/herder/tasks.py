@@ -44,8 +44,8 @@ from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import JobState, TargetState
 
 REPORTED_RESTART_DELAY_MS = 1_000
-"""The shortest wait before a restart, by the policy, that the task's status shows: a shorter one is over when a reader
-sees it."""
+"""The shortest wait before the restart of a failed query, by the policy, that the task's status contains: a shorter
+wait is over before a reader sees the status."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -119,8 +119,8 @@ def _start(turn: Turn, run: TaskRun, spec: TaskSpec) -> None:
 
 def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
     """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
-    lease is valid, the worker is not leaving and starts new jobs, this ``spec`` has not already failed or found its
-    checkpoint generation closed, and the wait after a failed start is over."""
+    lease is valid, the worker is not leaving, and starts new jobs or has started this task before, this ``spec`` has
+    not already failed or found its checkpoint generation closed, and the wait after a failed start is over."""
     herder = turn.herder
     if not (herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)) or not herder.lifecycle.is_runtime_open:
         return False
@@ -200,7 +200,8 @@ def _report_status_of_idle_task(turn: Turn, task: ConnectorTaskId, run: TaskRun)
 
 
 def on_started(turn: Turn, event: TaskStarted) -> None:
-    """A start or restart has succeeded. The task runs, unless it has ended before the start returned."""
+    """A start or restart has returned without an error. The task runs, unless it has ended before the start
+    returned."""
     run = turn.herder.work.task_runs[event.task]
     state = run.state
     assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
@@ -393,8 +394,9 @@ def _set_restart_timer(turn: Turn, task: ConnectorTaskId, failures: int, delay_m
 
 
 def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:
-    """The task was ended by another worker, or was halted: it may be assigned to another worker now. ``how`` is part of
-    a log message."""
+    """Another worker took the task over, or the task was halted: it may be assigned to another worker now, and may
+    start here again only after the group has confirmed that it is still assigned to this worker. ``how`` continues the
+    log message "Task … was"."""
     run = turn.herder.work.task_runs.get(task)
     if run is None or not run.is_active:
         return
