@@ -54,9 +54,10 @@ def on_finish_check_due(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
 
 
 def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFinished) -> None:
-    """Publish the task configs of the newest checkpoint generation once, unless they are committed already or are no
-    longer needed. If there is no leader, no key to sign the request with, or the leader does not accept them, the tasks
-    wait until the timer fires again."""
+    """The chore has ended. If it has returned the task configs of the newest checkpoint generation, publish them once,
+    unless they are committed already or are no longer needed; also let `connectors` split the connector again, if it is
+    assigned here and its config could not be split. If there is no leader, no key to sign the request with, or the
+    leader does not accept them, the tasks wait until the timer fires again."""
     herder, name = turn.herder, event.connector
     herder.work.finishing_checkpoints.discard(name)
     connector = herder.config.connector(name)

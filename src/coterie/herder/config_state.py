@@ -155,8 +155,8 @@ class ConfigState:
         self.position = max(self.position, position)
 
     def _keep_written_request(self, request: ClientRequestId | None, name: ConnectorName) -> None:
-        """Keep the request that has written a line for connector ``name``, if the line names one. Call it before the
-        line changes the connector."""
+        """Remember that ``request`` (None: the line contains none) has written a line for connector ``name``. Call it
+        before the line changes the connector."""
         if request is not None:
             known = self._connectors.get(name)
             self._written_requests[request] = WrittenRequest(replaced_config=None if known is None else known.config)
@@ -164,8 +164,8 @@ class ConfigState:
                 del self._written_requests[next(iter(self._written_requests))]
 
     def _apply_connector_config(self, written: ConnectorWritten, offset: int) -> str | None:
-        """Apply a new, changed or deleted config, and the early commit of its connector, if there is one. Returns a log
-        message when that commit names a task without a config."""
+        """Apply a new, changed or deleted config. If a commit of the connector was read before this config, and belongs
+        to the same incarnation, apply it, too. Returns a log message when that commit names a task without a config."""
         name = written.connector
         if written.config is None:
             self._connectors.pop(name, None)

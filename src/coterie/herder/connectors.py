@@ -57,9 +57,9 @@ a crash of the leader there are fewer, since another leader is found within a se
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
-    """Split those of the ``affected`` connectors that are assigned to this worker and publish their task configs, and
-    end the splits of those that are no longer assigned to it. A newly assigned connector is only noticed if
-    ``affected`` is None, which means all connectors."""
+    """Split those of the ``affected`` connectors that are assigned to this worker, publish their task configs, and
+    report their statuses; end the splits of those that are no longer assigned to it. A newly assigned connector is only
+    noticed if ``affected`` is None, which means all connectors."""
     herder, splits = turn.herder, turn.herder.work.connector_runs
     if affected is None:
         for name in herder.place.assigned.connectors - splits.keys():
@@ -105,8 +105,9 @@ def _reconcile_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -
 
 
 def _stop_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
-    """Discard the result of the last split, and end a running split. When the connector is started again, it is split
-    again."""
+    """Discard the result of the last split, and order the runtime to stop the connector, which ends a running split. If
+    the connector is started then or later, it is split again. Does nothing if it was not split, or its split has
+    already been ended."""
     match split.state:
         case NotSplit() | Splitting(config_line_offset=None):
             return
@@ -155,8 +156,8 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
 
 
 def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
-    """Report a connector that is split: RUNNING, unless the leader has repeatedly not accepted its task configs, or the
-    connector must be split again and a failing task prevents this."""
+    """Report a connector that is split as RUNNING; as RESTARTING, with the reason, if the leader has repeatedly not
+    accepted its task configs, or the connector must be split again and a failing task prevents this."""
     state = split.state
     assert isinstance(state, SplitComplete)
     is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
@@ -379,7 +380,7 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
 
 def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
-    refused: continue as after the response of another leader (:func:`on_publication_ended`)."""
+    refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`)."""
     split = turn.herder.work.connector_runs.get(request.connector)
     if split is None:
         return

@@ -29,8 +29,8 @@ class GroupProtocol(Protocol):
         ...
 
     def on_config_end_found(self, turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-        """The lookup of the config log's end offset for this protocol (`AssignmentPurpose`) has ended; None: the log
-        could not be reached."""
+        """The lookup of the config log's end offset for this protocol (`AssignmentPurpose`) has ended; ``end_offset``
+        is None if the log could not be reached."""
         ...
 
     def on_timer(self, turn: Turn, timer: GroupTimer) -> None:

@@ -75,9 +75,9 @@ def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int)
 
 
 def leave_or_relaunch_if_ready(turn: Turn) -> None:
-    """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written, and
-    :func:`_are_requests_answered`; this first closes the intake of requests. A relaunch also waits for the end of a
-    round."""
+    """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written, and all
+    requests are answered (:func:`_are_requests_answered`, which first closes the intake of requests). A relaunch also
+    waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
     match herder.lifecycle.phase:
         case ShuttingDown() as course if not work.task_runs and work.are_statuses_written:

@@ -87,7 +87,8 @@ AppendPurpose: TypeAlias = WritePurpose | SessionKeyPurpose | LoggerLevelPurpose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLinesRead:
-    """Lines of the config topic were read, or the reader's position has advanced without a line."""
+    """Lines of the config topic were read, or the reader's position has advanced without a line (``lines`` is then
+    empty)."""
 
     lines: Sequence[TopicRecord]
     position: LogPosition
@@ -253,7 +254,7 @@ class ConfigNotValidated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginsAnswered:
-    """This worker's plug-ins have answered the question of a request (:class:`AskPlugins`)."""
+    """The runtime has listed or described this worker's plug-ins for a request, or could not (:class:`AskPlugins`)."""
 
     id: RequestId
     answer: PluginList | PluginKeys | RequestRefused = field(repr=False)

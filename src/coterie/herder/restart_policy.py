@@ -14,8 +14,8 @@ def doubled_delay_ms(first_ms: int, doublings: int, max_ms: int) -> int:
 
 
 def jittered_delay_ms(delay_ms: int, key: str) -> int:
-    """``delay_ms``, shortened by up to a fifth, which ``key`` alone determines: tasks that failed together are not all
-    restarted at the same time. As in Kafka's exponential backoff (KIP-580), a fifth at most."""
+    """``delay_ms``, shortened by at most a fifth, as in Kafka's exponential backoff (KIP-580). ``key`` alone determines
+    by how much: so tasks that failed together, with different keys, are not all restarted at the same time."""
     # The hash of a str differs between processes, and a random number between two runs of the simulator.
     return delay_ms - crc32(key.encode()) % (delay_ms // 5 + 1)
 

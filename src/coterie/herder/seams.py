@@ -301,7 +301,7 @@ class TaskRuntime(Protocol):
         ...
 
     async def list_plugins(self) -> Sequence[Plugin]:
-        """All plug-ins of this worker, in Connect's order."""
+        """All plug-ins of this worker, in the order of :func:`coterie.config.plugins.sorted_as_in_connect`."""
         ...
 
     async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
@@ -456,8 +456,9 @@ class TaskRuntime(Protocol):
         ...
 
     async def next_event(self) -> TaskEvent:
-        """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded;
-        several progress reports of one task may be merged into one."""
+        """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded; of
+        several unread progress reports of one task, older ones may be dropped, and their topics are added to a newer
+        one."""
         ...
 
 

@@ -170,7 +170,7 @@ class StatusState:
 
     def may_overwrite(self, job: Job, status: Status) -> bool:
         """Whether the stored status of ``job`` is not from another worker in a later generation (Connect's
-        ``putSafe``). Called before FAILED, UNASSIGNED and retried statuses are written."""
+        ``putSafe``); True if no status is stored. Called before FAILED, UNASSIGNED and retried statuses are written."""
         stored = self._statuses.get(job)
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
 

@@ -200,8 +200,8 @@ class Splitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRetryPending:
-    """The config could not be split, and another attempt may succeed: the connector is split again at
-    ``retry_at_ms``."""
+    """The config could not be split, and another attempt may succeed: the connector is split again at ``retry_at_ms``,
+    on the monotonic clock."""
 
     config_line_offset: int
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""

@@ -90,7 +90,7 @@ def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
 
 def submit_leader_write(turn: Turn, request: PutTaskConfigs) -> None:
     """Submit a write of the leader itself. When it is complete or refused, its response is appended to
-    ``turn.leader_write_answers`` of that step."""
+    ``leader_write_answers`` of the turn in which that happens."""
     requests = turn.herder.requests
     requests.leader_write_count += 1
     id_ = LeaderWriteId(number=requests.leader_write_count)
@@ -212,8 +212,8 @@ def _advance_write(turn: Turn, write: PendingWrite) -> bool:
 
 
 def _awaits_leader_log(herder: Herder) -> bool:
-    """Whether no leader is known, or this worker is the leader and may not write as the leader yet. (A write of another
-    worker is refused later.)"""
+    """Whether no leader is known, or this worker is the leader and may not write as the leader yet. False on a worker
+    that is not the leader and knows it: it refuses such writes later."""
     if herder.place.is_leader:
         return herder.leader_log.writable_opening_number is None
     return not herder.place.has_known_leader
@@ -423,8 +423,8 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
 
 
 def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
-    """The write's lines could not be appended: refuse the write. If the append was fenced, nothing was appended, and
-    the write begins again, unless its request has timed out."""
+    """Appending the write's lines has failed. If the append was fenced, nothing was appended, and the write begins
+    again, unless its request has timed out. Otherwise refuse the write: its lines may be in the log."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return

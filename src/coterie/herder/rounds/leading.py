@@ -153,8 +153,8 @@ def take_moves_deadline(turn: Turn) -> bool:
 
 
 def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> None:
-    """Compute the assignments of a round and send them to the members. A member with another config log is assigned no
-    job, and a warning is logged."""
+    """Compute the assignments of a round, store the round for the view of the group, and order the member to send the
+    assignments. A member with another config log is assigned no job, and a warning is logged."""
     herder, request, foreign_members = turn.herder, pending.request, _members_with_foreign_config_log(pending)
     herder.leader_state.pending_assignment = None
     token = RoundToken.checked_token(request.token)
