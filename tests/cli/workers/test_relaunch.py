@@ -274,7 +274,9 @@ def test_a_process_restarts_only_with_valid_settings_and_keeps_its_pid_membershi
     process.file.write_text(settings + "session.timeout.ms=soon\n")
     refused = process.order_restart()
     assert refused.status_code == 409
-    assert "Its settings are invalid (session.timeout.ms); its log contains the errors" in refused.text
+    assert (
+        "The worker's settings are invalid (session.timeout.ms); the worker's log contains the errors" in refused.text
+    )
     assert "soon" not in refused.text, "the response must not contain the value of a setting"
     with socket.create_server(("127.0.0.1", 0)) as decode_handover:
         port = decode_handover.getsockname()[1]
