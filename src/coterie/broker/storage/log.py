@@ -228,8 +228,8 @@ class BrokerLog:
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
         """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
-        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if it was higher before.
-        The rows are deleted later.
+        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if the start offset was
+        higher before. The rows are deleted later.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """

@@ -206,7 +206,8 @@ class Store:
 
     def increment_start_offset(self, partition_row_id: int, offset: int) -> int:
         """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
-        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if it was higher before.
+        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if the start offset was
+        higher before.
 
         :raises TopicGoneError: before anything is written, if the topic was deleted.
         """
