@@ -33,7 +33,7 @@ from coterie.nouns.target_assignments import Assign
 
 logger = logging.getLogger(__name__)
 
-_REFUSAL_TURNS = 10
+_LOOP_ITERATIONS_FOR_REFUSALS = 10
 """The number of iterations of the event loop for which a stopping broker waits, so that the refusals of the heartbeats
 whose responses it had delayed are sent. A response needs a few iterations from its machine to its socket."""
 _READ_AHEAD_SIZE = 1024 * 1024
@@ -291,7 +291,7 @@ async def _send_refusals() -> None:
     """Let the connections send the refusals that are ready, before the broker closes the connections. A worker whose
     heartbeat response was delayed then receives NOT_COORDINATOR at once; otherwise only the closed connection would
     show that the broker stops."""
-    for _ in range(_REFUSAL_TURNS):
+    for _ in range(_LOOP_ITERATIONS_FOR_REFUSALS):
         await asyncio.sleep(0)
 
 

@@ -94,7 +94,7 @@ class ApiAuthorization:
     response has this code as top-level ``error_code`` and otherwise empty values."""
     items: Sequence[ItemAuthorization] = ()
     """The request fields whose items are authorized one by one."""
-    visibility_check_by_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
+    visibility_check_by_response_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
     """By the name of a list in the response: a function that returns whether the client may see an item of the list.
     Items that the client may not see are removed from the response without an error code."""
     filter_response: Callable[[AccessCheck, Values], Values] | None = None

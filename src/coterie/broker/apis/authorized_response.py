@@ -72,28 +72,30 @@ async def authorized_response(
         if refused:
             raise WireError(f"the access rules refuse a Produce request with acks=0, which has no response: {refused}")
         return values
-    return _merge_refused(authorization, access, values, refused, has_items=not _has_no_items(authorization, body))
+    return _restrict_response(
+        authorization, access, values, refused, handler_received_items=not _has_no_items(authorization, body)
+    )
 
 
-def _merge_refused(
+def _restrict_response(
     authorization: ApiAuthorization,
     access: AccessCheck,
     values: Values,
     refused: Mapping[str, list[Values]],
     *,
-    has_items: bool,
+    handler_received_items: bool,
 ) -> Values:
     """The handler's response ``values`` without what the client may not see, and with the entries of the ``refused``
-    items. ``has_items``: whether the handler's request had at least one item; if not, the handler's entries in the
-    lists with refused items are dropped."""
+    items. ``handler_received_items``: whether the handler's request had at least one item; if not, the handler's
+    entries in the lists with refused items are dropped."""
     merged = dict(values)
-    for field, is_shown in (authorization.visibility_check_by_field or {}).items():
+    for field, is_shown in (authorization.visibility_check_by_response_field or {}).items():
         merged[field] = [one for one in merged.get(field, ()) if is_shown(access, one)]
     if authorization.filter_response is not None:
         merged = dict(authorization.filter_response(access, merged))
     for field, answers in refused.items():
         # If no item was left, the request's list is empty, which may mean all items: drop those of the handler.
-        merged[field] = [*(merged.get(field, ()) if has_items else ()), *answers]
+        merged[field] = [*(merged.get(field, ()) if handler_received_items else ()), *answers]
     if not refused:
         return merged
     header = access.request.header

@@ -85,5 +85,5 @@ API = KafkaApi(
     key=16,
     versions=range(6),
     handle=handle,
-    authorization=ApiAuthorization(visibility_check_by_field={"groups": _is_group_visible}),
+    authorization=ApiAuthorization(visibility_check_by_response_field={"groups": _is_group_visible}),
 )

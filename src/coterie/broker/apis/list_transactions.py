@@ -85,5 +85,5 @@ def _is_transaction_visible(access: AccessCheck, transaction: Values) -> bool:
     return access.is_allowed(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
 
 
-_AUTHORIZATION = ApiAuthorization(visibility_check_by_field={"transaction_states": _is_transaction_visible})
+_AUTHORIZATION = ApiAuthorization(visibility_check_by_response_field={"transaction_states": _is_transaction_visible})
 API = KafkaApi(key=66, versions=range(3), handle=handle, authorization=_AUTHORIZATION)

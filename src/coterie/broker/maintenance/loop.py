@@ -87,10 +87,10 @@ class _Maintenance:
         self._thread = thread
         self._settings = settings
         self._now_ms = now_ms
-        self._failing: set[Callable[[], Awaitable[None]]] = set()
+        self._operations_with_disk_error: set[Callable[[], Awaitable[None]]] = set()
         """The operations of `run` that have ended with a disk error and not succeeded since: a next disk error is not
         logged."""
-        self._failed_names: set[str] = set()
+        self._unreadable_or_failed_names: set[str] = set()
         """The names of the operations that failed in their last run, because their rows could not be read or by a bug;
         a next such failure is not logged."""
         self._damaged_names: set[str] = set()
@@ -127,13 +127,13 @@ class _Maintenance:
         try:
             await operation()
         except (WorldError, sqlite3.Error) as error:
-            if operation not in self._failing:
+            if operation not in self._operations_with_disk_error:
                 logger.warning("Maintenance of the broker's log failed, will retry: %s", error)
-            self._failing.add(operation)
+            self._operations_with_disk_error.add(operation)
         except Exception:
             logger.exception("Bug in Coterie: maintenance of the broker's log failed, will retry")
         else:
-            self._failing.discard(operation)
+            self._operations_with_disk_error.discard(operation)
 
     async def _run_named_operations(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
         """Run the named operations one after the other. An operation that fails is logged and does not stop the others.
@@ -160,22 +160,22 @@ class _Maintenance:
             except sqlite3.Error as error:
                 self._log_unreadable_once(name, error)
             except Exception:
-                if name not in self._failed_names:
+                if name not in self._unreadable_or_failed_names:
                     logger.exception("Bug in Coterie: %s failed, will retry; all other maintenance continues", name)
-                self._failed_names.add(name)
+                self._unreadable_or_failed_names.add(name)
             else:
-                self._failed_names.discard(name)
+                self._unreadable_or_failed_names.discard(name)
 
     def _log_unreadable_once(self, name: str, error: sqlite3.Error) -> None:
         """Log that the operation ``name`` could not read its rows, unless its last run failed as well."""
-        if name not in self._failed_names:
+        if name not in self._unreadable_or_failed_names:
             logger.error(
                 "Delayed %s because its rows cannot be read, will retry; all other maintenance continues: %s%s",
                 name,
                 error,
                 DAMAGE_ADVICE,
             )
-        self._failed_names.add(name)
+        self._unreadable_or_failed_names.add(name)
 
     # -- hidden rows and deleted topics -------------------------------------------------------------------------------
 
