@@ -3,8 +3,7 @@ split may have ended.
 
 The worker that owns the connector closes a checkpoint generation (the checkpoints of all tasks of one split), makes the
 next one and publishes its task configs. When the task configs do not arrive in time, each worker with a waiting task
-checks whether another worker is finishing the closed checkpoint generation. If not, this worker finishes it and
-publishes the task configs of the next one.
+checks whether another worker is creating the next one. If not, this worker creates it and publishes its task configs.
 """
 
 from coterie.herder import connectors, signing

@@ -154,7 +154,7 @@ def _parse_target_state(connector: ConnectorName, body: Mapping[str, object] | N
                 connector=connector, target_state=TargetState(str(state)), request_id=_request_id_in(body)
             )
     return IgnoredLine(
-        log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no target state"
+        log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no known target state"
     )
 
 

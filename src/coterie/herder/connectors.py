@@ -3,10 +3,10 @@
 A split is a chore without a time limit. Its result is used only if the config that was split is still current; when the
 config changes, the split is ended. If a split fails because a server cannot be reached, or because the split was ended
 (all tasks here were stopped, or another worker has taken the split over), it is retried with back-off. After any other
-failure, only a new config, or a closed checkpoint generation that was finished, starts a new split. The resulting task
-configs are compared with the committed ones. Unless the last commit contains them for the present config, they are
-published through the leader, and the publication is retried with back-off until the leader accepts it or a newer config
-replaces it.
+failure, only a new config, a restart by an operator, or a new checkpoint generation after a closed one starts a new
+split. The resulting task configs are compared with the committed ones. Unless the last commit contains them for the
+present config, they are published through the leader, and the publication is retried with back-off until the leader
+accepts it or a newer config replaces it.
 """
 
 from dataclasses import replace

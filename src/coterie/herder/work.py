@@ -1,8 +1,8 @@
 """The work of a worker: the state of each of its tasks and connectors, and the statuses that are not written yet.
 
 A task or a connector has at most one chore in progress; its state tells which one. `tasks` changes the states of tasks,
-`connectors` the states of connectors, `closed_checkpoints` finishes closed checkpoint generations, `statuses` writes
-the statuses.
+`connectors` the states of connectors, `closed_checkpoints` creates the checkpoint generation after a closed one,
+`statuses` writes the statuses.
 """
 
 from collections.abc import Collection, Mapping
@@ -221,7 +221,7 @@ class Unsplittable:
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
     commit_line_offset: int | None
     """The last commit of the connector's task configs when the split began (:attr:`Connector.commit_line_offset`). A
-    later one shows that another worker has finished a closed checkpoint generation."""
+    later one shows that another worker has created the checkpoint generation after a closed one."""
     trace: str = field(repr=False)
     """The error, for the connector's status."""
 

@@ -265,8 +265,8 @@ class Chores:
             )
         except Exception as error:  # noqa: BLE001
             logger.error(
-                "Connector %s: finishing the closed checkpoint generation failed. Tasks that wait for the next one do "
-                "not start; this worker tries again while they wait: %s",
+                "Connector %s: an exception prevented the creation of the checkpoint generation that follows the "
+                "closed one. Tasks that wait for it do not start; this worker tries again while they wait: %s",
                 chore.connector,
                 _error_type_and_stack(error),
             )

@@ -183,16 +183,16 @@ class Worker:
         """Check the present settings file: return why this worker could not start again with it, or None if it could.
 
         The reason can be that the file is unreadable or invalid, or that the address cannot be bound. The text is sent
-        to a client over the network: for invalid settings it contains only the keys, and the log the values. Texts of
-        other errors are sent unchanged, and not logged.
+        to a client over the network: for invalid settings it contains only the keys, and the log contains the values.
+        Texts of other errors are sent unchanged, and not logged.
         """
         try:
             await asyncio.to_thread(self._check_settings)
         except ConfigError as error:
             logger.error(
-                "A restart of a worker was requested. This worker could not start again with its present settings "
-                "file, so it was not restarted and keeps its former settings; correct the file and request the restart "
-                "again: %s",
+                "This worker received a request to restart a worker, and could not itself start again with its present "
+                "settings file. If it is the worker to restart, it is not restarted and keeps its former settings. "
+                "Correct the file and request the restart again: %s",
                 error,
             )
             keys = ", ".join(sorted(error.errors))
