@@ -7,6 +7,7 @@ A request is in flight from when it is read until its response is written.
 import asyncio
 import logging
 import ssl
+import traceback
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -95,7 +96,7 @@ class Connection:
             if await self._authenticate():
                 await self._serve_requests()
         except* WireError as errors:
-            self._log_protocol_error(str(errors.exceptions[0]))
+            self._log_protocol_error(errors.exceptions[0])
         except* WorldError as errors:
             logger.error("Connection %s closed: %s", self.peer, errors.exceptions[0])
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
@@ -174,13 +175,16 @@ class Connection:
         if message is not None:
             logger.warning("Connection %s closed: %s", self.peer, message)
 
-    def _log_protocol_error(self, error: str) -> None:
+    def _log_protocol_error(self, error: BaseException) -> None:
         """Log that the connection is closed because of ``error``, a violation of the protocol or an exceeded time
-        limit: as a warning at most once a minute for each peer address and error, else at debug level. A client may
-        retry in a loop, for instance a client that does not log in."""
+        limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
+        may retry in a loop, for instance a client that does not log in."""
         now_s = asyncio.get_running_loop().time()
+        # The text contains values that the peer chooses, such as a size. The line of code that raised the error does
+        # not: it is the kind of the error.
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {error}", now_s=now_s
+            f"{self.peer_host} {frame.f_code.co_filename}:{line}", now_s=now_s
         )
         if suppressed is None:
             logger.debug("Connection %s closed: %s", self.peer, error)

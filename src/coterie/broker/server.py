@@ -319,6 +319,11 @@ def _bind_errors_with_advice(settings: BrokerSettings) -> Iterator[None]:
         advice = "choose another port, or stop the process that uses this one"
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             advice = "name an address of this machine, or 0.0.0.0 for all of them"
+        elif error.errno == errno.EACCES:
+            advice = (
+                "choose a port from 1024 on, or give the broker the right to use this one (on Linux:"
+                " CAP_NET_BIND_SERVICE)"
+            )
         raise WorldError(
             f"the broker cannot listen on {settings.host}:{settings.port}: {error.strerror}; {advice}"
         ) from error

@@ -166,6 +166,10 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
             "p-0: the state of producer 4 has an offset at or after the end offset 60",
         ),
         (
+            run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[]', 61, 0)"),
+            "p-0: the open transaction of producer 4 begins at offset 61, after the end offset 60",
+        ),
+        (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, 'x', NULL, 0)"),
             "p-0: the state of producer 4 is invalid",
         ),

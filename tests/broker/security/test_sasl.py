@@ -242,6 +242,24 @@ def test_an_invalid_users_file_is_logged_once_and_the_previous_users_stay_in_use
     assert "users.json is not a users file; move it away" in record.message
 
 
+def test_a_deleted_users_file_is_logged_once_and_the_previous_users_stay_in_use(
+    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.settings.users_path.unlink()
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        for _ in range(3):
+            with raw_client(broker.port) as client:
+                assert log_in(client, "PLAIN").error_code is ErrorCode.none
+    (record,) = caplog.records
+    assert "the previous users stay in use" in record.message
+    assert "users.json is missing; restore it, or add the users again" in record.message
+    Users(broker.settings.users_path).add("bob", PASSWORD)
+    with raw_client(broker.port) as client:
+        assert log_in(client, "PLAIN").error_code is ErrorCode.sasl_authentication_failed
+    with raw_client(broker.port) as client:
+        assert log_in(client, "PLAIN", user="bob").error_code is ErrorCode.none
+
+
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "PLAINTEXT"])
 async def test_a_broker_with_sasl_does_not_start_with_an_invalid_users_file(tmp_path: Path, protocol: str) -> None:
     settings = BrokerSettings(data_path=tmp_path, security=SecuritySettings(protocol=SecurityProtocol(protocol)))

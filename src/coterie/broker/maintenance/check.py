@@ -220,8 +220,14 @@ class _LogCheck:
             except (ValueError, TypeError):
                 yield f"the state of producer {producer_id} is invalid"
                 continue
-            if max(last, -1 if open_offset is None else open_offset) >= end_offset:
+            if last >= end_offset:
                 yield f"the state of producer {producer_id} has an offset at or after the end offset {end_offset}"
+            # A transaction with offsets of a group begins at the end offset, before its first batch is appended.
+            if open_offset is not None and open_offset > end_offset:
+                yield (
+                    f"the open transaction of producer {producer_id} begins at offset {open_offset}, after the end"
+                    f" offset {end_offset}"
+                )
         for producer_id, first_offset, last_offset in self._database.execute(
             "SELECT producer_id, first_offset, last_offset FROM aborted WHERE partition = ?", (partition_row_id,)
         ):

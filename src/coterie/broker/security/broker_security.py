@@ -30,7 +30,7 @@ class BrokerSecurity:
             self.users.names()
         self.authentication_failures = AuthenticationFailures()
         self.protocol_error_rate_limit = LogRateLimit()
-        """Limits the log messages about peers that break the protocol, by address and error."""
+        """Limits the log messages about peers that break the protocol, by address and kind of error."""
         self.budgets = PrincipalBudgets(settings.principal_in_flight_size_max)
         """The budgets of bytes in flight: one for each principal, or for each IP address whose clients are not
         authenticated."""

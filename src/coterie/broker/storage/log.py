@@ -295,27 +295,25 @@ class BrokerLog:
             lambda reader: read_aborted_transactions(reader.database, partition.row_id, offset, end_offset)
         )
 
-    async def first_batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
+    async def first_batch_since(self, partition: Partition, timestamp_ms: int, offset: int) -> bytes | None:
         """The bytes of the first batch with a record of ``timestamp_ms`` or later, among those that do not end before
-        the start offset; None if there is none.
+        ``offset``; None if there is none.
 
         :raises WorldError: the log cannot be read.
         """
-        start_offset, end_offset = partition.start_offset, partition.end_offset
+        end_offset = partition.end_offset
         return await self.run_read(
-            lambda reader: reader.first_batch_since(partition.row_id, timestamp_ms, start_offset, end_offset)
+            lambda reader: reader.first_batch_since(partition.row_id, timestamp_ms, offset, end_offset)
         )
 
-    async def max_timestamp_batch(self, partition: Partition) -> bytes | None:
+    async def max_timestamp_batch(self, partition: Partition, offset: int) -> bytes | None:
         """The bytes of the batch with the greatest timestamp, the first of several, among those that do not end before
-        the start offset; None if there is none.
+        ``offset``; None if there is none.
 
         :raises WorldError: the log cannot be read.
         """
-        start_offset, end_offset = partition.start_offset, partition.end_offset
-        return await self.run_read(
-            lambda reader: reader.max_timestamp_batch(partition.row_id, start_offset, end_offset)
-        )
+        end_offset = partition.end_offset
+        return await self.run_read(lambda reader: reader.max_timestamp_batch(partition.row_id, offset, end_offset))
 
     async def partition_sizes_by_row_id(self) -> Mapping[int, int]:
         """The size in bytes of each partition that has batches, by the partition's row id. Included are batches before

@@ -82,25 +82,23 @@ class StoreReader:
         # The index contains all columns of this query: no batch is read.
         return dict(self.database.execute("SELECT partition, SUM(size_bytes) FROM batches GROUP BY partition"))
 
-    def first_batch_since(
-        self, partition_row_id: int, timestamp_ms: int, start_offset: int, end_offset: int
-    ) -> bytes | None:
+    def first_batch_since(self, partition_row_id: int, timestamp_ms: int, offset: int, end_offset: int) -> bytes | None:
         """The bytes of the first batch, by offset, that has a record of ``timestamp_ms`` or later and whose last offset
-        is at least ``start_offset`` and below ``end_offset``; None if there is none. The batch may begin before
-        ``start_offset``."""
+        is at least ``offset`` and below ``end_offset``; None if there is none. The batch may begin before
+        ``offset``."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1",
-            (partition_row_id, start_offset, end_offset, timestamp_ms),
+            (partition_row_id, offset, end_offset, timestamp_ms),
         ).fetchone()
         return row[0] if row else None
 
-    def max_timestamp_batch(self, partition_row_id: int, start_offset: int, end_offset: int) -> bytes | None:
+    def max_timestamp_batch(self, partition_row_id: int, offset: int, end_offset: int) -> bytes | None:
         """The bytes of the batch with the greatest timestamp, the first of several, among those whose last offset is at
-        least ``start_offset`` and below ``end_offset``; None if there is none."""
+        least ``offset`` and below ``end_offset``; None if there is none."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE id = (SELECT id FROM batches WHERE partition = ? AND last_offset >= ?"
             " AND last_offset < ? ORDER BY max_timestamp_ms DESC, last_offset LIMIT 1)",
-            (partition_row_id, start_offset, end_offset),
+            (partition_row_id, offset, end_offset),
         ).fetchone()
         return row[0] if row else None
