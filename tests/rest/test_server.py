@@ -371,6 +371,19 @@ async def test_requests_that_are_sent_without_waiting_for_responses_are_answered
         writer.close()
 
 
+async def test_an_offer_of_http2_is_ignored_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Java's own HTTP client, which Strimzi uses, sends this offer with its requests."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+    caplog.set_level("WARNING")
+    async with served(RestTls(), HTTP) as (port,):
+        reader, writer = await connect(port, b"GET / HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n")
+        assert (await reader.readuntil(b"http no name")).startswith(b"HTTP/1.1 200")
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await reader.readuntil(b"http no name")).startswith(b"HTTP/1.1 200"), "on the same connection"
+        writer.close()
+    assert caplog.messages == []
+
+
 async def test_a_request_that_takes_longer_than_the_clients_time_limit_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
