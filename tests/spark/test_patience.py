@@ -256,7 +256,9 @@ async def test_a_batch_that_never_ends_fails_its_task_also_if_the_sink_computes_
         return bool(traces)
 
     await until(has_failed, within_s=60)
-    assert traces[0].startswith("Batch 0 has not ended within task.batch.timeout.ms=12000. A function of a user may not")
+    assert traces[0].startswith(
+        "Batch 0 has not ended within task.batch.timeout.ms=12000. A function of a user may not"
+    )
     assert ids(pids), "the function was never called"
     await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
     write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])
