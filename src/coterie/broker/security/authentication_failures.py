@@ -2,7 +2,7 @@
 makes.
 """
 
-from coterie.broker.security.log_rate_limit import LogRateLimit
+from coterie.broker.log_rate_limit import LogRateLimit
 
 _USER_SIZE_MAX = 64
 """The number of characters of a user name that are logged."""
