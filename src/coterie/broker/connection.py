@@ -171,7 +171,9 @@ class Connection:
         """Log the failed login as a warning, unless such messages are too frequent."""
         now_s = asyncio.get_running_loop().time()
         failures = self._broker.security.authentication_failures
-        message = failures.message_to_log(self.peer_host, exchange.claimed_user, exchange.mechanism, now_s=now_s)
+        message = failures.message_to_log(
+            self.peer_host, exchange.claimed_user, exchange.requested_mechanism, now_s=now_s
+        )
         if message is not None:
             logger.warning("Connection %s closed: %s", self.peer, message)
 

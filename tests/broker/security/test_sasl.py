@@ -100,11 +100,19 @@ def test_an_unknown_user_gets_a_stable_salt_like_a_known_one(broker: ThreadedBro
     assert len(salt_of("unknown")) == len(salt_of(USER))
 
 
-def test_the_response_to_an_unknown_mechanism_lists_the_supported_ones(client: RawClient) -> None:
-    answer = choose(client, "GSSAPI")
-    assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
-    assert set(answer.mechanisms) == set(MECHANISMS)
-    assert client.is_closed()
+def test_the_response_to_an_unknown_mechanism_and_its_log_message_list_the_supported_ones(
+    client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        answer = choose(client, "GSS\nAPI" + "x" * 500)
+        assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
+        assert set(answer.mechanisms) == set(MECHANISMS)
+        assert client.is_closed()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        f"closed: authentication failed: the client requested the mechanism 'GSS\\nAPI{'x' * 57}', which is not"
+        " offered; set its sasl.mechanism to one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN"
+    )
 
 
 def test_other_requests_before_authentication_close_the_connection(
@@ -292,7 +300,7 @@ def test_failed_authentication_is_logged_once_a_minute_for_each_address(
 
 def test_suppressed_messages_of_an_address_are_counted_in_its_next_message() -> None:
     denials = AuthenticationFailures()
-    assert denials.message_to_log("a", "", None, now_s=1000) == "authentication failed"
+    assert denials.message_to_log("a", "", "GSSAPI", now_s=1000)
     assert (
         denials.message_to_log("b", "", "PLAIN", now_s=1000) == "authentication failed for an unnamed user with PLAIN"
     )

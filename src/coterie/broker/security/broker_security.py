@@ -3,10 +3,10 @@
 import ssl
 from collections.abc import Sequence
 
+from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.security.authentication_failures import AuthenticationFailures
 from coterie.broker.security.authorizer import Acls, read_acls
 from coterie.broker.security.budget import PrincipalBudgets
-from coterie.broker.security.log_rate_limit import LogRateLimit
 from coterie.broker.security.users import Users
 from coterie.broker.settings import BrokerSettings, SecuritySettings
 from coterie.config.reloaded_files import ReloadedFiles

@@ -36,6 +36,9 @@ class SaslExchange:
         self._has_api_versions = False
         self.mechanism: str | None = None
         """The mechanism that the peer selected; None before SaslHandshake."""
+        self.requested_mechanism = ""
+        """The name of the mechanism that the peer requested, even if the broker does not offer it; empty before
+        SaslHandshake."""
         self.claimed_user = ""
         """The user name that the peer claims, before and after it is authenticated; empty if it sent none."""
         self._scram: ScramServer | None = None
@@ -70,6 +73,7 @@ class SaslExchange:
     def select_mechanism(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
         """Select the mechanism that the peer requests, and return True. If the broker does not offer it, the exchange
         has failed, and False is returned."""
+        self.requested_mechanism = mechanism
         if mechanism not in MECHANISMS:
             self.has_failed = True
             return False

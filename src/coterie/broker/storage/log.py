@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.storage.folder import lock_folder, make_folder
 from coterie.broker.storage.layout import check_is_broker_log, create_log_file
 from coterie.broker.storage.log_file import make_open_error
@@ -115,7 +116,7 @@ class BrokerLog:
         self.configs_lock = asyncio.Lock()
         """Held while the configs of a topic or group are read, changed and written back."""
         self._writer = LogWriter(store, loop)
-        self._read_errors: set[str] = set()
+        self._read_error_rate_limit = LogRateLimit()
         self.deletion_wanted = asyncio.Event()
         """Set when there are rows to delete: those of batches before a start offset, and those of deleted topics;
         `maintenance.loop` deletes them and clears the event."""
@@ -332,14 +333,17 @@ class BrokerLog:
         try:
             return await self._loop.run_in_executor(self._read_thread, query, self._reader)
         except sqlite3.Error as error:
-            if str(error) not in self._read_errors:
-                # Log each error once, although clients retry.
+            # Clients retry: without a limit, each retry would log the error again.
+            suppressed = self._read_error_rate_limit.take_suppressed_count_if_allowed(
+                str(error), now_s=self._loop.time()
+            )
+            if suppressed is not None:
                 logger.error(
                     "The broker's log cannot be read: %s; requests whose reads fail get an error. If the log is"
-                    " corrupt, `coterie broker check` lists the corruption",
+                    " corrupt, `coterie broker check` lists the corruption%s",
                     error,
+                    f"; {suppressed} more reads failed since the last such message" if suppressed else "",
                 )
-                self._read_errors.add(str(error))
             raise WorldError(f"the broker's log cannot be read: {error}") from error
 
     # -- helpers ------------------------------------------------------------------------------------------------------
