@@ -301,7 +301,7 @@ def test_files_that_other_tasks_read_do_not_count(tmp_path: Path) -> None:
     assert not has_bounded_partitions(tmp_path / "of-one-task", source("avro"), *files)
     assert one_of_four.is_batch_small(without_spark, tmp_path / "checkpoint", 0)
     (tmp_path / own_name(own)).unlink()
-    with pytest.raises(WorldError, match=f"deleted after it was planned.*{own_name(own)}"):
+    with pytest.raises(WorldError, match=f"deleted after the batch was planned.*{own_name(own)}"):
         one_of_four.check_after_read(without_spark, tmp_path / "checkpoint", 0)
     (tmp_path / own_name(own)).touch()
     (tmp_path / next(path.name for path in files if path.as_uri() not in own)).unlink()
