@@ -370,7 +370,8 @@ class Connection:
         much as the response to a heartbeat.
         """
         loop = asyncio.get_running_loop()
-        idle_timeout_s = self._broker.settings.idle_timeout_ms / 1000
+        idle_timeout_ms = self._broker.settings.idle_timeout_ms
+        idle_timeout_s = idle_timeout_ms / 1000
 
         timer: asyncio.TimerHandle
 
@@ -379,7 +380,7 @@ class Connection:
             now_s = loop.time()
             since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
             if since_s + idle_timeout_s <= now_s:
-                self._reader.set_exception(TimeoutError())
+                self._reader.set_exception(TimeoutError(f"the peer has sent no whole request for {idle_timeout_ms} ms"))
             else:
                 timer = loop.call_at(since_s + idle_timeout_s, check_idle)
 

@@ -1,5 +1,5 @@
-"""Writes to the broker's log what operators must know of connect groups: why a member was removed, and why no target
-assignment could be computed. The descriptions of the groups contain both, too."""
+"""Log messages for operators about connect groups: why a member was removed, and why no target assignment could be
+computed. The descriptions of the groups (ConnectGroupDescribe) contain both, too."""
 
 import logging
 from collections.abc import Sequence
