@@ -75,6 +75,7 @@ class Connection:
         self._in_flight = 0
         """The number of requests in flight that are handled by asyncio tasks."""
         self._request_count = 0
+        """The number of requests that were read."""
         self._response_count = 0
         """The number of requests whose responses are written, or that need none."""
         self._reads_since_s: float | None = None
@@ -102,7 +103,7 @@ class Connection:
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
             logger.debug("Connection %s ended: %s", self.peer, errors.exceptions[0])
         except* Exception:
-            logger.exception("Bug in Coterie: connection %s closed", self.peer)
+            logger.exception("Bug in Coterie: connection %s closed; the client may connect again", self.peer)
 
     def abort(self) -> None:
         """Close the socket at once, without waiting for a peer that reads nothing. Responses that the operating system

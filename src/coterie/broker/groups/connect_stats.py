@@ -41,7 +41,9 @@ class ConnectGroupStats:
 
     def __init__(self) -> None:
         self._computations = 0
+        """The number of computations that had a target as their result."""
         self._computation_errors = 0
+        """The number of computations that failed, or could not begin because no member can compute."""
         self._refusals: Counter[str] = Counter()
         """The number of refused requests, by the name of the error code."""
         self._removals: Counter[str] = Counter()

@@ -168,6 +168,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._timers: Timers[KeyT] = Timers()
         self._trace = Trace()
         self._numbers = count()
+        """Gives each request of this group its reply id."""
         self._pending_requests: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
         self._needs_reload = False
         """Whether the state is invalid after a failure; no event may be handled until the group is reloaded."""

@@ -50,6 +50,7 @@ class _CompactionNotDue(NamedTuple):
     offsets: tuple[int, int]
     """The partition's start offset and last stable offset."""
     policy: CleanupSettings
+    """The retention and compaction settings of the partition's topic."""
     until_ms: int
     """The time at which the partition must be checked again, in ms since 1970."""
 

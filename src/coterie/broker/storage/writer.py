@@ -104,8 +104,8 @@ class LogWriter:
 
     def _try_commit(self, writes: list[_Write]) -> "list[_Outcome] | _CorruptPageRead":
         """Run ``writes`` in one SQLite transaction and commit. Returns the outcome of each write: a `CoterieError`
-        fails only the write that raised it; an error of the disk or a bug fails all of them, and nothing is written. If a write read a corrupt page, returns a `_CorruptPageRead` instead, and nothing is
-        written."""
+        fails only the write that raised it; an error of the disk or a bug fails all of them, and nothing is written. If
+        a write read a corrupt page, returns a `_CorruptPageRead` instead, and nothing is written."""
         outcomes: list[_Outcome] = []
         is_writing = False
         try:
