@@ -103,7 +103,7 @@ async def test_the_data_directory_and_its_contents_are_logged_at_the_start(
     messages = [record.message for record in caplog.records]
     assert f"The data directory is {settings.data_path}: it is new" in messages
     assert f"The data directory is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in messages
-    assert len([line for line in messages if "the broker refuses to write while less than" in line]) == 1
+    assert len([line for line in messages if "the broker may refuse new records while less than" in line]) == 1
 
 
 def test_timestamps_of_records_are_checked_by_the_wall_clock_though_the_monotonic_clock_lags(

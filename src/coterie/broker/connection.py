@@ -75,6 +75,7 @@ class Connection:
         self._in_flight = 0
         """The number of requests in flight that are handled by asyncio tasks."""
         self._request_count = 0
+        """The number of requests that were read."""
         self._response_count = 0
         """The number of requests whose responses are written, or that need none."""
         self._reads_since_s: float | None = None
@@ -102,7 +103,7 @@ class Connection:
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
             logger.debug("Connection %s ended: %s", self.peer, errors.exceptions[0])
         except* Exception:
-            logger.exception("Bug in Coterie: connection %s closed", self.peer)
+            logger.exception("Bug in Coterie: connection %s closed; the client may connect again", self.peer)
 
     def abort(self) -> None:
         """Close the socket at once, without waiting for a peer that reads nothing. Responses that the operating system
@@ -370,7 +371,8 @@ class Connection:
         much as the response to a heartbeat.
         """
         loop = asyncio.get_running_loop()
-        idle_timeout_s = self._broker.settings.idle_timeout_ms / 1000
+        idle_timeout_ms = self._broker.settings.idle_timeout_ms
+        idle_timeout_s = idle_timeout_ms / 1000
 
         timer: asyncio.TimerHandle
 
@@ -379,7 +381,7 @@ class Connection:
             now_s = loop.time()
             since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
             if since_s + idle_timeout_s <= now_s:
-                self._reader.set_exception(TimeoutError())
+                self._reader.set_exception(TimeoutError(f"the peer has sent no whole request for {idle_timeout_ms} ms"))
             else:
                 timer = loop.call_at(since_s + idle_timeout_s, check_idle)
 

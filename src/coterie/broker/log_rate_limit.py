@@ -12,6 +12,8 @@ class LogRateLimit:
 
     def __init__(self) -> None:
         self._last_logged: dict[str, tuple[float, int]] = {}
+        """By key: when its last message was logged, and how many were suppressed since. The key with the oldest message
+        is first."""
 
     def take_suppressed_count_if_allowed(self, key: str, *, now_s: float) -> int | None:
         """Decide whether a message of ``key`` may be logged. If so, return how many messages of ``key`` were suppressed

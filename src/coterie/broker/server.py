@@ -92,8 +92,9 @@ async def running_broker(
     name, the assignors that can compute target assignments of connect groups in the broker; if the settings list
     assignors, only those of the list are used.
 
-    :raises WorldError: when a security file or the data directory cannot be used, another broker uses the directory,
-        the broker cannot listen on its address, or the settings name an assignor that is not in ``assignors``.
+    :raises WorldError: when a security file, the data directory or the log in it cannot be used, another broker uses
+        the directory, the broker cannot listen on its address, or the settings name an assignor that is not in
+        ``assignors``.
     """
     used_assignors = _used_assignors(settings, assignors or {})
     security = BrokerSecurity(settings)
@@ -273,7 +274,7 @@ def _log_data_directory(settings: BrokerSettings, log: BrokerLog, group_count: i
     free_bytes = shutil.disk_usage(settings.data_path).free
     if free_bytes < FREE_BYTES_MIN:
         logger.warning(
-            "%d MB are free in %s: the broker refuses to write while less than %d MB are free; free disk space",
+            "%d MB are free in %s: the broker may refuse new records while less than %d MB are free; free disk space",
             free_bytes // 1_000_000,
             settings.data_path.absolute(),
             FREE_BYTES_MIN // 1_000_000 + 1,

@@ -143,7 +143,7 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
         ),
         (
             run(f"UPDATE batches SET base_offset = 9 WHERE partition = {P0} AND base_offset = 10"),
-            "p-0: the batch at offset 9 begins before the previous batch ends, at 9",
+            "p-0: the batch at offset 9 overlaps the previous batch, which ends at offset 9",
         ),
         (
             run(f"UPDATE batches SET max_timestamp_ms = 77 WHERE partition = {P0} AND base_offset = 10"),

@@ -19,6 +19,7 @@ class KafkaApi:
     omission."""
 
     key: int
+    """Kafka's number of the API (API key)."""
     versions: range
     """The versions that work; a request of another version is not decoded."""
     handle: Handler

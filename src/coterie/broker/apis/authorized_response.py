@@ -70,7 +70,10 @@ async def authorized_response(
         values = await result if isinstance(result, Awaitable) else result
     if values is None or access.request.field_or_default("acks", None) == 0:
         if refused:
-            raise WireError(f"the access rules refuse a Produce request with acks=0, which has no response: {refused}")
+            raise WireError(
+                "the access rules refuse a Produce request with acks=0; it has no response, so only the end of the"
+                f" connection reports this to the client: {refused}"
+            )
         return values
     return _restrict_response(
         authorization, access, values, refused, handler_received_items=not _has_no_items(authorization, body)

@@ -9,7 +9,7 @@ AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
 """The value in a response if the request does not ask for the authorized operations."""
 
 _BIT_BY_OPERATION: Mapping[Operation, int] = {operation: number for number, operation in enumerate(Operation, start=2)}
-"""Kafka's code of each operation, which is its bit in the responses' bit fields."""
+"""Kafka's code of each operation, which is the number of its bit in the responses' bit fields."""
 _UNSUPPORTED_BY_GROUPS = {
     Operation.WRITE, Operation.CREATE, Operation.ALTER, Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE
 }  # fmt: skip

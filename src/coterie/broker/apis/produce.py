@@ -88,7 +88,10 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values | None:
     if acks == 0:
         if failed:
             # There is no response, so closing the connection is the only way to report it; as in Kafka.
-            raise WireError(f"a Produce request with acks=0, which has no response, failed: {responses}")
+            raise WireError(
+                "a Produce request with acks=0 failed; it has no response, so only the end of the connection reports"
+                f" this to the client: {responses}"
+            )
         return None
     return {"responses": responses}
 
@@ -185,12 +188,14 @@ def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRef
     if ahead_ms > int_config(topic.configs, "message.timestamp.after.max.ms"):
         return KafkaRefusal(
             ErrorCode.invalid_timestamp,
-            f"A record's timestamp is {ahead_ms} ms ahead of the broker's clock, above message.timestamp.after.max.ms.",
+            f"A record's timestamp is {ahead_ms} ms ahead of the broker's clock, more than the topic's"
+            " message.timestamp.after.max.ms allows.",
         )
     if behind_ms > int_config(topic.configs, "message.timestamp.before.max.ms"):
         return KafkaRefusal(
             ErrorCode.invalid_timestamp,
-            f"A record's timestamp is {behind_ms} ms behind the broker's clock, above message.timestamp.before.max.ms.",
+            f"A record's timestamp is {behind_ms} ms behind the broker's clock, more than the topic's"
+            " message.timestamp.before.max.ms allows.",
         )
     return None
 

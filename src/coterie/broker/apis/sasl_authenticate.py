@@ -13,7 +13,8 @@ from coterie.wire.scram import AuthenticationFailedError
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
     if request.sasl_exchange is None:
         return _error_values(
-            ErrorCode.illegal_sasl_state, "SaslAuthenticate is only valid before authentication is complete."
+            ErrorCode.illegal_sasl_state,
+            "SaslAuthenticate is not valid here: the client is already authenticated, or the broker does not use SASL.",
         )
     try:
         answer = await request.sasl_exchange.evaluate_token(request.body.auth_bytes)

@@ -106,7 +106,8 @@ class ClassicMachine:
         return sorted(gone)
 
     def observe_request(self, group: Group, request: Request, /) -> None:
-        """Record a member's Heartbeat, JoinGroup, SyncGroup or LeaveGroup request in the statistics."""
+        """Record a member's Heartbeat, JoinGroup or SyncGroup request in the statistics, and each member that a
+        LeaveGroup request names by its member id. Other requests are not recorded."""
         match request:
             case Heartbeat(member_id=member_id):
                 if member_id in group.members:

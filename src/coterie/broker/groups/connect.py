@@ -48,7 +48,7 @@ CONNECT_TOPIC: GroupTopic[Record] = GroupTopic(
 """The topic with the records of connect groups (K848C, "Records")."""
 
 _REFUSAL_MESSAGES = {
-    ErrorCode.policy_violation: "the broker has its maximum number of groups; delete groups that are not used",
+    ErrorCode.policy_violation: "the broker has its maximum number of connect groups; delete groups that are not used",
     ErrorCode.coordinator_load_in_progress: "the group is being loaded from the broker's log; send the request again",
 }
 """The error message of a refused request, by error code."""

@@ -1,5 +1,5 @@
-"""Writes to the broker's log what operators must know of connect groups: why a member was removed, and why no target
-assignment could be computed. The descriptions of the groups contain both, too."""
+"""Log messages for operators about connect groups: why a member with jobs was removed, and why no target assignment
+could be computed. The descriptions of the groups (ConnectGroupDescribe) contain both, too."""
 
 import logging
 from collections.abc import Sequence
@@ -20,8 +20,11 @@ logger = logging.getLogger(__name__)
 def log_removals_and_errors(
     group_id: GroupId, event: Event, records: Sequence[Record], before: GroupMetadata | None
 ) -> None:
-    """Log each removal of a member, and a new error of a computation, among the ``records`` that the group's machine
-    has written for ``event``. ``before`` is the group's metadata record before the step; None if there was none."""
+    """Log, among the ``records`` that the group's machine has written for ``event``: each removal of a member with jobs
+    that may still run on its worker or that wait for its return (other removals are not logged); and an error of a
+    computation, unless ``before`` has the same error. ``before`` is the group's metadata record before the step; None
+    if there was none. A removal by a Heartbeat request, with which the member leaves for a short time, is logged at
+    level INFO, all else as a warning."""
     removed = {record.member_id for record in records if isinstance(record, MemberRemoved)}
     for record in records:
         match record:
@@ -48,7 +51,8 @@ def log_removals_and_errors(
 
 
 def _describe_effect_on_jobs(departed: MemberDeparted) -> str:
-    """A sentence for the log: what becomes of the jobs of a member that was removed."""
+    """A sentence for the log: what becomes of the jobs of a member that was removed. If some may still run on its
+    worker, only these are described."""
     if departed.held:
         return (
             f"{len(departed.held)} jobs may still run on the worker of this member, so they start on no other worker "

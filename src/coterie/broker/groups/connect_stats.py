@@ -41,15 +41,20 @@ class ConnectGroupStats:
 
     def __init__(self) -> None:
         self._computations = 0
+        """The number of computations that had a target as their result."""
         self._computation_errors = 0
+        """The number of computations that failed, or could not begin because no member can compute."""
         self._refusals: Counter[str] = Counter()
         """The number of refused requests, by the name of the error code."""
         self._removals: Counter[str] = Counter()
         """The number of removed members, by reason."""
         self._revoked_at_ms: dict[tuple[GroupId, MemberId], int] = {}
-        """For each member that has revoked jobs to give back: when they were revoked."""
+        """For each member that must still give back jobs: when the first of these jobs was revoked."""
         self._revocations = 0
+        """The number of finished revocations: a revocation begins when jobs of a member are revoked, and is finished
+        when the member has given all of them back."""
         self._revocations_ms = 0
+        """The duration of all finished revocations together."""
         self._longest_revocation_ms = 0
 
     def observe_step(
@@ -90,8 +95,8 @@ class ConnectGroupStats:
     def stats(self, groups_by_state: Mapping[str, int]) -> Mapping[str, object]:
         """The statistics as JSON values: ``groups_by_state``, the present number of groups in each state; and since the
         broker's start the numbers of computations with a result and with an error, of refused requests by error code,
-        and of removed members by reason; and the number, the total and the longest duration, in ms, of the finished
-        revocations."""
+        and of removed members by reason; and the number, the total duration and the longest duration, in ms, of the
+        finished revocations."""
         return {
             "groups": dict(groups_by_state),
             "computations": self._computations,
@@ -125,7 +130,7 @@ def _ends_computation(event: Event) -> bool:
 
 
 def _removal_reason(event: Event) -> str:
-    """The reason for which ``event`` has removed a member."""
+    """The reason for which ``event`` has removed a member, as the statistics name it; ``other`` if it has no name."""
     match event:
         case TimerFired(key=key):
             return _REASONS.get(type(key), "other")

@@ -1,5 +1,5 @@
-"""Records the longest time between two requests of each member. A large value means that the event loop of the member's
-worker stalls."""
+"""Records the longest time between two consecutive requests of each member. If it is large, probably the event loop of
+the member's worker has stalled."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ class _RequestTimes:
     heartbeat_count: int = 0
     """The number of Heartbeat requests."""
     largest_gap_ms: int = 0
-    """The longest time between two requests of the member."""
+    """The longest time between two consecutive requests of the member."""
 
 
 class HeartbeatGaps:
-    """For each member, since the start of the broker: the number of Heartbeat requests, and the longest time between
-    two of its requests. The caller must report the Heartbeat, JoinGroup and SyncGroup requests of members only, not
-    those of other senders: any client can send any number of names of any length.
+    """For each of the last `_MEMBERS_MAX` members, since the start of the broker: the number of Heartbeat requests, and
+    the longest time between two consecutive requests. The caller must report the Heartbeat, JoinGroup and SyncGroup
+    requests of members only, not those of other senders: any client can send any number of names of any length.
 
     After a JoinGroup or SyncGroup the time is counted from its response: while such a request waits in the broker, a
     client of Kafka sends no heartbeats. The time after a LeaveGroup request with the member's id does not count.
@@ -39,7 +39,7 @@ class HeartbeatGaps:
         self._request_times: dict[tuple[GroupId, MemberId], _RequestTimes] = {}
 
     def observe_request(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
-        """Record that the member has sent a request now."""
+        """Record that a Heartbeat, JoinGroup or SyncGroup request of the member has arrived now."""
         now_ms = self._now_ms()
         times = self._request_times_of(group_id, member_id)
         if times.gap_began_at_ms is not None:
@@ -58,8 +58,8 @@ class HeartbeatGaps:
             times.gap_began_at_ms = None
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-        """``{group id: {member id: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``, sorted, since the start
-        of the broker."""
+        """``{group id: {member id: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``, sorted. Members that
+        have left are included."""
         groups: dict[str, dict[str, Mapping[str, int]]] = {}
         for (group_id, member_id), times in sorted(self._request_times.items()):
             groups.setdefault(group_id, {})[member_id] = {

@@ -168,6 +168,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._timers: Timers[KeyT] = Timers()
         self._trace = Trace()
         self._numbers = count()
+        """Gives each request of this group its reply id."""
         self._pending_requests: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
         self._needs_reload = False
         """Whether the state is invalid after a failure; no event may be handled until the group is reloaded."""
@@ -201,7 +202,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
-        are possibly not durable yet."""
+        are possibly not durable yet. While the group is being reloaded after a failure, its state is that from before
+        the failure."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -308,7 +310,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._step_machine(event)
         except Exception:
             logger.exception(
-                "Bug in Coterie: group %s is reloaded from its log\n%s", self.group_id, self._trace.recent_text()
+                "Bug in Coterie: the coordinator of group %s failed; its pending requests are refused, and the group is"
+                " reloaded from the broker's log. Its last events:\n%s",
+                self.group_id,
+                self._trace.recent_text(),
             )
             self._drop_machine()
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
@@ -327,15 +332,19 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._perform_released()
 
     def _on_appended(self, append: "asyncio.Future[int]") -> None:
-        """Called when an append has succeeded or failed. After a success, perform the effects that waited for it; after
-        a failure, drop the machine's state."""
+        """Called when an append has succeeded or failed. After a success, perform the effects that waited for it. After
+        a failure, drop the machine's state and refuse all pending requests; then `run` reloads the group. Does nothing
+        if the state was dropped since the append was queued."""
         records = self._pending_appends.pop(append, None)
         if records is None or append.cancelled() or self._needs_reload:
             return  # of a machine that was dropped after the append
         error = append.exception()
         if error is not None:
             logger.error(
-                "Group %s is reloaded from its log, because its records could not be written: %s", self.group_id, error
+                "The records of group %s could not be written, so its pending requests are refused, and the group is"
+                " reloaded from the broker's log: %s",
+                self.group_id,
+                error,
             )
             self._drop_machine()
             return
@@ -441,7 +450,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._waiting_for_load -= 1
 
     async def _reload_group(self) -> None:
-        """Load the group from its log: retry every ``_RELOAD_DELAY_S`` until that succeeds."""
+        """Load the group from the log, and retry after ``_RELOAD_DELAY_S`` until that succeeds. Waits first for the
+        appends from before the failure."""
         while self._needs_reload:
             await self._await_appends()
             try:
@@ -456,8 +466,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._notify_loaded(records)
             except WorldError as error:
                 logger.error(
-                    "Group %s could not be reloaded from its log; the broker serves no request of this group until a "
-                    "retry succeeds: %s",
+                    "Group %s could not be reloaded from the broker's log; the broker serves no request of this group "
+                    "until a retry succeeds: %s",
                     self.group_id,
                     error,
                 )
@@ -465,7 +475,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._needs_reload = True
                 logger.exception(
                     "Bug in Coterie: group %s could not be reloaded; the broker serves no request of this group until "
-                    "a retry succeeds\n%s",
+                    "a retry succeeds. The group's last events before the reload:\n%s",
                     self.group_id,
                     self._trace.recent_text(),
                 )

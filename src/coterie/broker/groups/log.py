@@ -81,7 +81,7 @@ class GroupLog(Generic[RecordT]):
 
     @classmethod
     async def open(cls, log: BrokerLog, topic: GroupTopic[RecordT]) -> "GroupLog[RecordT]":
-        """The log in this topic, which is created if it does not exist.
+        """The records of groups in ``topic`` of ``log``; the topic is created if it does not exist. Reads no records.
 
         :raises WorldError: when the topic cannot be created.
         """
@@ -90,7 +90,7 @@ class GroupLog(Generic[RecordT]):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition with the records."""
+        """The only partition of the topic: it contains the records of all groups."""
         return TopicPartition(self._topic.name, self._partition.number)
 
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
@@ -183,7 +183,7 @@ class GroupLog(Generic[RecordT]):
             return await asyncio.to_thread(self._decode_groups, values, group_ids)
         except WireError as error:
             raise WorldError(
-                f"cannot decode a record of topic {self._topic.name}: {error}; start the broker from a backup"
+                f"cannot decode a record of topic {self._topic.name}: {error}; restore a backup of the broker's log"
             ) from error
 
     def _decode_groups(
@@ -265,7 +265,8 @@ def _encode_batch(records: Iterable[NewRecord], producer: ProducerIdAndEpoch | N
 
 
 def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
-    """Yield the records in order, split into batches within `BATCH_RECORDS_MAX` and `BATCH_BYTES_MAX`."""
+    """Yield ``records``, at least one, in order, in batches of at most `BATCH_RECORDS_MAX` records and
+    `BATCH_BYTES_MAX` bytes of keys and values. A single larger record is a batch of its own."""
     batch: list[NewRecord] = []
     size = 0
     for key, value in records:

@@ -58,7 +58,9 @@ class MemberConnection:
         """``groups`` is None if the broker does not serve connect groups."""
         self._groups = groups
         self.number = next(_NUMBERS)
+        """The number of this connection, unique in this process."""
         self._request_count = 0
+        """The number of requests of any API that were read from this connection."""
         self._pending: dict[int, _PendingHeartbeat] = {}
         """The heartbeats without a response, by the number of the request."""
         self._members: dict[tuple[GroupId, MemberId], None] = {}
@@ -83,7 +85,8 @@ class MemberConnection:
         return request
 
     def end_heartbeat(self, number: int, response: HeartbeatResponse | None) -> None:
-        """Record that the heartbeat with this request number was answered; ``response`` is None if it gets no response.
+        """Record that the heartbeat with this request number was answered; ``response`` is None if the heartbeat gets
+        no response.
         A member belongs to this connection from its first accepted heartbeat until it leaves the group or is unknown to
         the group."""
         ended = self._pending.pop(number, None)

@@ -54,7 +54,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
 
     async def ask(self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The group's response to the request that ``make_request`` builds from a reply id, as soon as the response may
-        be sent. If the broker has the maximum number of groups, a request that would create another group is refused
+        be sent. If there are ``groups_max`` groups of this kind or more, a request that would create another is refused
         with POLICY_VIOLATION; while the broker stops, every request is refused with NOT_COORDINATOR."""
         if self._has_ended:
             return self._machine.refusal_response(make_request(ReplyTo(0)), ErrorCode.not_coordinator)
@@ -88,13 +88,14 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
 
     def owns_id(self, group_id: GroupId) -> bool:
         """Whether a group of this kind reserves the id, so that no group of another kind may use the id. A classic
-        group with only committed offsets does not."""
+        group with only committed or pending offsets does not."""
         host = self._hosts.get(group_id)
         return host is not None and host.owns_id
 
     def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
         """The result of ``look`` for the group's state, which ``look`` must not change; None if there is no such group.
-        The latest changes of the state are possibly not durable yet."""
+        The latest changes of the state are possibly not durable yet. While the group is being reloaded after a failure,
+        its state is that from before the failure."""
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 
@@ -136,8 +137,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             host.refuse_pending_requests(ErrorCode.not_coordinator)
 
     def close(self) -> None:
-        """Cancel the asyncio task of each group. The connections must have been closed before, so that no request
-        waits."""
+        """Cancel the asyncio task of each group. The connections must have been closed before, so that no request waits
+        for a response."""
         for task in self._asyncio_tasks:
             task.cancel()
 

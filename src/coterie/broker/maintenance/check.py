@@ -190,7 +190,7 @@ class _LogCheck:
         for base_offset, last_offset, max_timestamp_ms, size_bytes, data in rows:
             where = f"the batch at offset {base_offset}"
             if base_offset < expected:
-                yield f"{where} begins before the previous batch ends, at {expected - 1}"
+                yield f"{where} overlaps the previous batch, which ends at offset {expected - 1}"
             elif base_offset > max(expected, start_offset, sifted_offset):
                 yield f"the offsets {max(expected, start_offset, sifted_offset)} to {base_offset - 1} are missing"
             expected = last_offset + 1

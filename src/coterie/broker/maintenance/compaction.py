@@ -77,9 +77,11 @@ class Compaction:
         transactions that have records in the part of the partition that is compacted."""
         self._now_ms = now_ms
         self._new_delete_horizon_ms = now_ms + delete_retention_ms
+        """The delete horizon of batches that have none yet."""
         self._keys_max = keys_max
         self._newest_offset_by_key: dict[bytes, int] = {}
         self._aborted_transactions: dict[int, list[AbortedTransaction]] = {}
+        """By producer id, in the order of their markers."""
         for transaction in sorted(aborted_transactions, key=_marker_offset):
             self._aborted_transactions.setdefault(transaction.producer_id, []).append(transaction)
         self._has_unreadable_batch = False

@@ -50,6 +50,7 @@ class _CompactionNotDue(NamedTuple):
     offsets: tuple[int, int]
     """The partition's start offset and last stable offset."""
     policy: CleanupSettings
+    """The retention and compaction settings of the partition's topic."""
     until_ms: int
     """The time at which the partition must be checked again, in ms since 1970."""
 
@@ -170,10 +171,10 @@ class _Maintenance:
         """Log that the operation ``name`` could not read its rows, unless its last run failed as well."""
         if name not in self._unreadable_or_failed_names:
             logger.error(
-                "Delayed %s because its rows cannot be read, will retry; all other maintenance continues: %s%s",
+                "Delayed %s because its rows cannot be read, will retry; all other maintenance continues: %s. If the"
+                " log is corrupt, `coterie broker check` lists the corruption",
                 name,
                 error,
-                DAMAGE_ADVICE,
             )
         self._unreadable_or_failed_names.add(name)
 
@@ -386,7 +387,7 @@ class _Maintenance:
                 # An older broker validated configs less strictly when they were set.
                 self._log_warning_once(
                     topic.name,
-                    f"its configs are invalid, so all its records are kept until they are corrected: {error}",
+                    f"its configs are invalid, so all its records are kept until the configs are corrected: {error}",
                 )
         return found
 

@@ -1,5 +1,5 @@
-"""Log messages about failed logins: at most one message a minute for each address, no matter how many attempts it
-makes.
+"""Log messages about failed logins: at most one message a minute for each address, no matter how many logins from it
+fail.
 """
 
 from coterie.broker.log_rate_limit import LogRateLimit

@@ -79,6 +79,7 @@ class AclEntry:
     principal: str
     """``User:name``, or ``User:*`` for all users."""
     operations: frozenset[Operation]
+    """The operations that the rule allows or denies; ALL stands for each operation."""
     resource_type: ResourceType
     resource_name: str
     """The resource's name; with a * at its end, the rule applies to all names that begin with the text before the *."""

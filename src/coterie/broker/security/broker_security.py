@@ -20,8 +20,8 @@ class BrokerSecurity:
     def __init__(self, settings: BrokerSettings) -> None:
         """Read the files that ``settings`` names.
 
-        :raises WorldError: a file is invalid, or one other than that of the users is missing, and the message names it;
-            or TLS is set without a certificate and key.
+        :raises WorldError: a file is invalid or, unless it is the users file, missing: the message names the file. Or
+            the security protocol has TLS, and no certificate or no key is set.
         """
         security = settings.security
         self.users = Users(settings.users_path)

@@ -17,6 +17,7 @@ class Budget:
         self._size_max = size_max
         self._waiting: list[asyncio.Future[None]] = []
         self.bytes_in_flight = 0
+        """The bytes that were taken and not released yet."""
 
     def has_capacity(self, size: int) -> bool:
         """Whether ``size`` more bytes may be in flight without exceeding the budget. If no bytes are in flight, any
@@ -60,8 +61,11 @@ class PrincipalBudget(Budget):
         super().__init__(size_max)
         self._name = name
         self._responses_size_max = size_max - size_max // 4
+        """The bytes in flight, of requests and responses together, above which a response waits, unless no other
+        response is in flight."""
         self._response_bytes_in_flight = 0
         self._responses_waiting = 0
+        """The number of responses that wait."""
 
     async def take_for_response(self, size: int, *, is_next_response: Callable[[], bool]) -> None:
         """Wait until a response of ``size`` bytes may be created, and take the bytes. Only the response that is sent
@@ -149,6 +153,7 @@ class PrincipalBudgets:
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._budgets: dict[str, tuple[PrincipalBudget, int]] = {}
+        """By name: the budget, and the number of connections that use it."""
 
     def acquire(self, name: str) -> PrincipalBudget:
         """The budget of ``name``, which is shared by all connections that acquire this name. Each call needs a matching

@@ -8,6 +8,7 @@ class Principal:
     """The name under which a client is authenticated, written ``User:name`` as in Kafka."""
 
     name: str
+    """The name of the user, or the subject of the client's certificate."""
     kind: str = "User"
     """The type of the principal; always "User"."""
 

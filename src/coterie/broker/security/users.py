@@ -42,7 +42,9 @@ class Users:
         self._stamp: tuple[int, int, int] | None = None
         self._users: Mapping[str, CredentialsByMechanism] = {}
         self._last_error = ""
+        """The error of the last read by `find_credentials`; empty if the read succeeded."""
         self._unknown_user_secret = secrets.token_bytes(32)
+        """A secret from which the salts of unknown users are derived."""
 
     def find_credentials(self, name: str) -> CredentialsByMechanism:
         """The credentials of the user ``name``, after a check for a newer file. An unknown user gets credentials that
@@ -103,7 +105,9 @@ class Users:
             # Log an error once, although every login tries to read the file.
             if self._last_error != str(error):
                 logger.error(
-                    "Cannot reload the users, the previous users stay in use until the file is valid again: %s", error
+                    "Cannot reload the users, the previous users stay in use until the file is valid again; the broker "
+                    "tries again at each login: %s",
+                    error,
                 )
             self._last_error = str(error)
         else:

@@ -146,8 +146,8 @@ class BrokerLog:
         them in one SQLite transaction. An operation may raise a `CoterieError` only before it changes anything.
 
         The future gets the operation's result once it is durable; before that ``when_durable`` is called with the
-        result on the event loop. If the write fails, the future gets the `CoterieError`, or a `WorldError` if the log
-        cannot be written, and ``when_durable`` is not called.
+        result on the event loop. If the write fails, ``when_durable`` is not called, and the future gets the
+        `CoterieError` of ``operation``, a `WorldError` if the log cannot be written, or the exception of a bug.
         """
         return self._writer.submit(operation, when_durable)
 
@@ -403,7 +403,8 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
 
 
 def _open_log_blocking(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
-    """Open the log file ``path``, whose results are delivered on the event loop ``loop``. Blocks.
+    """Open the log file ``path``, or create it if it does not exist. The `BrokerLog` delivers the results of reads and
+    writes on the event loop ``loop``. Blocks.
 
     :raises WorldError: the log cannot be created, opened or upgraded.
     """

@@ -23,8 +23,8 @@ def check_log_exists(path: Path) -> None:
 
 
 def is_corruption_error(error: sqlite3.Error) -> bool:
-    """Whether ``error`` means that the file is corrupt or not an SQLite file. Other errors come from the directory, the
-    disk, or another process's lock."""
+    """Whether ``error`` means that the file is corrupt or not an SQLite file. Other errors come, for example,
+    from the directory, the disk, or another process's lock."""
     # The low byte is SQLite's primary result code; the higher bytes are the extended code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 

@@ -95,6 +95,7 @@ class Store:
         self._folder = path.parent
         self._free_bytes = 0
         self.free_bytes_min = FREE_BYTES_MIN
+        """The free space in bytes below which only markers are appended (`FREE_BYTES_MIN`)."""
         self.has_disk_space = True
         """Whether batches may be appended, as of the last `begin`."""
         self._end_offsets_before: dict[int, int | None] = {}
@@ -366,8 +367,9 @@ class Store:
 
 
 FREE_BYTES_MIN = 32 * 1024 * 1024
-"""The free space in bytes, on the disk and in unused pages of the file, below which no batch is appended. If the disk
-were completely full, deletion would be impossible too: SQLite writes pages before it frees others."""
+"""The free space in bytes, on the disk and in unused pages of the file, below which no batch is appended, except for
+markers. If the disk were completely full, deletion would be impossible too: SQLite writes pages before it frees
+others."""
 _FREE_BYTES_OF_WAL = 8 * 1024 * 1024
 """The part of `FREE_BYTES_MIN`, in bytes, that must be free on the disk, outside the file, for the write-ahead log."""
 _WAL_SIZE_KEPT = 16 * 1024 * 1024

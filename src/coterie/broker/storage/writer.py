@@ -40,6 +40,7 @@ class LogWriter:
         self._store = store
         self._loop = loop
         self._is_failing = False
+        """Whether a failure was logged and the log could not be written since; a next failure is not logged."""
         self._has_logged_damage = False
         # Unbounded, yet limited in practice: each entry is a request in flight, and every connection limits those.
         self._writes: SimpleQueue[_Write | None] = SimpleQueue()
@@ -102,9 +103,9 @@ class LogWriter:
         return outcomes
 
     def _try_commit(self, writes: list[_Write]) -> "list[_Outcome] | _CorruptPageRead":
-        """Run ``writes`` in one SQLite transaction and commit. Returns the outcome of each write, which is an error for
-        all if the disk or a bug made it fail; or, if a write read a corrupt page, a `_CorruptPageRead`, and then
-        nothing was written."""
+        """Run ``writes`` in one SQLite transaction and commit. Returns the outcome of each write: a `CoterieError`
+        fails only the write that raised it; an error of the disk or a bug fails all of them, and nothing is written. If
+        a write read a corrupt page, returns a `_CorruptPageRead` instead, and nothing is written."""
         outcomes: list[_Outcome] = []
         is_writing = False
         try:

@@ -74,7 +74,11 @@ class Transactions:
         self._log = log
         self._on_markers = on_markers
         self.limits = limits
+        """The maximum timeout of a transaction, and after which time the state of an idle producer or transactional id
+        expires."""
         self.now_ms = now_ms
+        """The broker's steady clock, in ms since 1970: for timeouts, and for the times in the states of transactions
+        and producers."""
         self._timers: Timers[str] = Timers()
         self._timers_changed = asyncio.Event()
 
