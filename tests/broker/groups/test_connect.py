@@ -55,6 +55,10 @@ async def fails(snapshot: GroupSnapshot) -> ComputedTarget:
     raise RuntimeError("no wits")
 
 
+async def fails_with_half_a_pair(snapshot: GroupSnapshot) -> ComputedTarget:
+    raise RuntimeError("cut \udcff")
+
+
 async def cancels(snapshot: GroupSnapshot) -> ComputedTarget:
     raise asyncio.CancelledError
 
@@ -86,6 +90,7 @@ async def none(snapshot: GroupSnapshot) -> Any:
     ("assign", "error"),
     [
         (fails, "RuntimeError: no wits"),
+        (fails_with_half_a_pair, "RuntimeError: cut \ufffd"),
         (cancels, "the computation of the target was cancelled"),
         (hangs, "no target was computed within 45 ms"),
         (none, "the assignor's result is a NoneType instead of a ComputedTarget"),

@@ -38,6 +38,7 @@ from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
 from coterie.nouns.ids import GroupId
 from coterie.nouns.target_assignments import Assign, GroupSnapshot
+from coterie.nouns.text import without_lone_surrogates
 from coterie.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -155,7 +156,8 @@ class ConnectMachine:
                 group_id,
                 snapshot.assignor,
             )
-            error = f"{type(failure).__name__}: {failure}"[:_ERROR_LENGTH_MAX]
+            error = f"{type(failure).__name__}: {failure}"
+        error = without_lone_surrogates(error[:_ERROR_LENGTH_MAX])  # the error is stored with the group
         return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, assignor_error=error)
 
 
