@@ -153,18 +153,26 @@ async def test_a_start_that_a_sink_fences_is_reported_with_this_cause(
     assert rig.spark_runtime.held_checkpoint(failed.task) is None
 
 
-async def test_a_batch_that_a_sink_fences_is_not_reported_as_a_failure_of_a_users_function(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("message", ["", "Another producer uses the transactional id c-0, or the id has expired"])
+async def test_a_batch_that_a_sink_fences_ends_its_run_as_taken_over(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def reject(*_: object) -> None:
-        raise FencedError
+        raise FencedError(message)
 
     monkeypatch.setattr(FileSink, "stage", reject)
     write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
-    start = await rig.start(rig.config(tmp_path), "fenced-batch")
-    died = await rig.end_of(start.task)
-    assert died.trace.startswith("Batch 0 was not committed: a later start of the task has taken over in the sink\n\n")
-    await rig.runtime.stop(start.task, grace_ms=0)
+    start = await rig.start(rig.config(tmp_path, errors__restart__max="0"), "fenced-batch")
+    assert await rig.end_of(start.task) == TaskDied(
+        task=start.task,
+        trace=message or "A later start of the task has taken over in the sink",
+        holds_checkpoint=False,
+    )
+    assert rig.spark_runtime.held_checkpoint(start.task) is None
+    monkeypatch.undo()
+    await rig.runtime.start(start)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
 async def test_a_start_that_fails_because_its_task_was_halted_is_reported_as_halted(

@@ -62,7 +62,7 @@ from coterie.spark.generations.layout import GenerationId, connector_folder, gen
 from coterie.spark.generations.resplit import record_task_stopped
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.plugin_calls import AbandonedCallError, PluginCall, PluginCalls, result_of
-from coterie.spark.query import TaskQuery
+from coterie.spark.query import TaskQuery, sink_rejection_text
 from coterie.spark.redaction import redacting_session
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
@@ -460,10 +460,13 @@ class Supervisor:
                 log.warning("Task %s: the start failed: %.500s", run.task, error_message(error))
                 # Without the cause, in whose place an exception without secrets would have the default policy.
                 raise RetriableStartError(message_with_trace(error), pipeline.timeouts.restart_policy) from None
-        except FencedError:
+        except FencedError as error:
             self._running_driver()
             self._report_unless_start_abandoned(
-                run, TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run)
+                run,
+                TaskHalted(task=run.task)
+                if run.fence.is_closed
+                else _fenced_in_sink_event(run, sink_rejection_text(error)),
             )
         except GenerationClosedError:
             if run.generation_path is not None:
@@ -723,7 +726,7 @@ class Supervisor:
 
     def _report_or_retry_failure(self, run: QueryRun, failed_state: QueryFailed) -> None:
         """Read the cause of a query's failure, and report or retry it (:meth:`_fail_or_retry_run`). If another start
-        has taken over the checkpoint, end the run."""
+        has taken over, in the checkpoint or in a sink, end the run."""
         query = failed_state.query
         try:
             query.detect_unreachable_server()
@@ -733,6 +736,9 @@ class Supervisor:
             reason, is_checkpoint_held = f"The query failed, and reading the cause failed too: {error}", True
         if not is_checkpoint_held:
             self._end_taken_over_run(run, _checkpoint_lost_event(run))
+            return
+        if query.sink_rejection is not None:
+            self._end_taken_over_run(run, _fenced_in_sink_event(run, query.sink_rejection))
             return
         log.warning("Task %s: the query failed: %.500s", run.task, reason)
         died_event = TaskDied(
@@ -753,11 +759,11 @@ class Supervisor:
         query = restarting_state.query
         try:
             died_event = self._try_start_query(run, query)
-        except FencedError:
+        except FencedError as error:
             if run.fence.is_closed:
                 log.info("Task %s was stopped while its query was restarted", run.task)
             if run.state is restarting_state:
-                self._end_taken_over_run(run, _fenced_in_sink_event(run))
+                self._end_taken_over_run(run, _fenced_in_sink_event(run, sink_rejection_text(error)))
             return
         if died_event is None:
             self._try_change_run_state(run, restarting_state, QueryRunning(query=query, progress=None))
@@ -906,7 +912,7 @@ def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
     )
 
 
-def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
-    """The event which reports that a later start of the task has fenced ``run`` in a sink. The run's own fence is
-    open."""
-    return TaskDied(task=run.task, trace="A later start of the task has taken over in the sink", holds_checkpoint=False)
+def _fenced_in_sink_event(run: QueryRun, reason: str) -> TaskDied:
+    """The event which reports that a later start of the task has fenced ``run`` in a sink, for ``reason``. The run's
+    own fence is open."""
+    return TaskDied(task=run.task, trace=reason, holds_checkpoint=False)
