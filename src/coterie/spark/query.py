@@ -332,9 +332,9 @@ class TaskQuery:
 
     def _stopping_point_text(self) -> str:
         """Where the query has stopped, as the end of the clause "stopped ..."."""
-        if self.is_checkpoint_lost:
-            return "without its checkpoint, which another start has taken over"
         planned, committed = (last_batch_id_in_log(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
+        if self.is_checkpoint_lost:  # Then neither log could be read; checked afterwards, because it may be lost now.
+            return "without its checkpoint, which another start has taken over"
         return "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
 
     def _must_interrupt(self, deadline_s: float) -> bool:
@@ -353,11 +353,19 @@ class TaskQuery:
             log.warning("Task %s: stopping the query failed; its further commits are rejected: %s", self.task, error)
 
     def _close_sinks(self) -> None:
-        """Close the sink and the dead letter queue."""
+        """Close the sink and the dead letter queue. Exceptions, which neither may raise, are logged."""
         with clean_up_stage("close"):
-            self._pipeline.sink.close()
-            if self._pipeline.dead_letter_queue is not None:
-                self._pipeline.dead_letter_queue.close()
+            for sink in (self._pipeline.sink, self._pipeline.dead_letter_queue):
+                if sink is None:
+                    continue
+                try:
+                    sink.close()
+                except Exception as error:  # noqa: BLE001 - the query must be stopped all the same
+                    log.warning(
+                        "Task %s: %s was not closed, because its close raised an exception, which is a fault of this "
+                        "class: %s",
+                        self.task, type(sink).__name__, error_message(error),
+                    )  # fmt: skip
 
     def _run_last_planned_batch(self, ended_query: StreamingQuery, deadline_s: float) -> None:
         """Run the batch that Spark planned while ``ended_query`` was being stopped, if there is such a batch, and no
