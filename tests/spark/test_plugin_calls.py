@@ -301,6 +301,28 @@ def test_a_stage_outside_of_a_call_has_no_effect() -> None:
     pytest.fail("the stage was refused")
 
 
+async def test_calls_fail_until_the_system_starts_the_thread_that_watches_their_time_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = PluginCalls(SHORT_MS)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "coterie-call-limits":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(WorldError, match="this worker did not begin: the system starts no further thread"):
+        await calls.call(ONE_AT_ONCE, "this worker", lambda: 1)
+    monkeypatch.undo()
+    go_on = threading.Event()
+    with pytest.raises(PluginTimeoutError):
+        await calls.call(ONE_AT_ONCE, "this worker", go_on.wait, stage="start")
+    go_on.set()
+    closed(calls)
+
+
 async def test_a_function_finds_its_call_abandoned_only_after_on_abandon_was_called() -> None:
     """Otherwise it would find its own fence open, and report that a later start has fenced it in a sink."""
     is_lost, has_tried_stage = threading.Event(), threading.Event()

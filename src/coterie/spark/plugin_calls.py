@@ -60,7 +60,7 @@ class PluginCall:
         """The result of the call, or its exception."""
         self.call_id: CallId | None = None
         """The id of the call in the ledger; None if the calls were closed (:meth:`PluginCalls.close`) before this call
-        was submitted."""
+        was submitted, or their time limits could not be watched."""
         self.thread: threading.Thread | None = None
         """The thread that runs the call; None while the call waits."""
         self.function = function
@@ -126,7 +126,8 @@ class PluginCalls:
         cancelled while the call waits, ``function`` is not run.
 
         :raises AbandonedCallError: when the call was abandoned.
-        :raises WorldError: when the calls were closed before ``function`` was run.
+        :raises WorldError: when the calls were closed before ``function`` was run, or for the first call no thread can
+            be started that watches the time limits.
         """
         call = self.submit(queue, subject, function, stage=stage, on_abandon=on_abandon)
         result: T = await result_of(call)
@@ -157,19 +158,32 @@ class PluginCalls:
         call = PluginCall(self, subject, function, on_abandon)
         ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if not self._is_closed:
+            failure = self._start_timer_thread(subject)
+            if failure is None:
                 call.call_id = self._ledger.add(queue, ends_at_s=ends_at_s)
                 self._call_by_id[call.call_id] = call
                 self._start_calls()
-                if self._timer_thread is None:
-                    self._timer_thread = threading.Thread(
-                        target=self._expire_calls, name="coterie-call-limits", daemon=True
-                    )
-                    self._timer_thread.start()
                 self._changed.notify_all()
                 return call
-        call.future.set_exception(WorldError(CLOSED_MESSAGE))
+        call.future.set_exception(WorldError(failure))
         return call
+
+    def _start_timer_thread(self, subject: str) -> str | None:
+        """Start the thread that watches the time limits, unless it runs. The caller holds the lock.
+
+        Returns why a call of ``subject`` cannot begin: the calls are closed, or the system starts no further thread;
+        None if it can begin.
+        """
+        if self._is_closed:
+            return CLOSED_MESSAGE
+        if self._timer_thread is None:
+            timer_thread = threading.Thread(target=self._expire_calls, name="coterie-call-limits", daemon=True)
+            try:
+                timer_thread.start()
+            except RuntimeError as error:
+                return _no_thread_text(subject, error)
+            self._timer_thread = timer_thread
+        return None
 
     @property
     def lost_thread_count(self) -> int:
@@ -257,12 +271,8 @@ class PluginCalls:
             except RuntimeError as error:
                 self._ledger.remove_call(call_id)
                 del self._call_by_id[call_id]
-                no_thread_error = NoThreadError(
-                    f"The call for {call.subject} did not begin: the system starts no further thread ({error}). "
-                    "Raise the worker's limit of threads"
-                )
                 call.thread = None
-                self._unstarted.append((call, no_thread_error))
+                self._unstarted.append((call, NoThreadError(_no_thread_text(call.subject, error))))
                 self._changed.notify_all()
 
     def _run_call(self, call: PluginCall) -> None:
@@ -404,6 +414,14 @@ def as_exception(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _no_thread_text(subject: str, error: RuntimeError) -> str:
+    """The message about a call of ``subject`` for which, because of ``error``, the system starts no thread."""
+    return (
+        f"The call for {subject} did not begin: the system starts no further thread ({error}). Raise the worker's "
+        "limit of threads"
+    )
 
 
 def _timeout_text(subject: str, expired: ExpiredCall) -> str:
