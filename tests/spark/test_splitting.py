@@ -409,6 +409,22 @@ class Watched:
         return event.connector
 
 
+async def test_a_split_that_never_began_leaves_no_fence_behind(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "coterie connector no-thread":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(WorldError, match="the system starts no further thread"):
+        await rig.runtime.split(ConnectorName("no-thread"), INCARNATION, rig.config(tmp_path), ())
+    assert not rig.spark_runtime._splitter._connector_by_fence
+
+
 async def test_a_source_with_new_parts_is_reported_until_it_is_split_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

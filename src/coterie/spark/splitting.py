@@ -119,6 +119,12 @@ class Splitter:
             self._connector_by_fence[fence] = connector
         return fence
 
+    def drop_fence(self, fence: Fence) -> None:
+        """Forget ``fence``, which :meth:`open_fence` has returned and whose call has ended or will never begin. Does
+        nothing if it is forgotten already."""
+        with self._lock:
+            self._connector_by_fence.pop(fence, None)
+
     def split(
         self,
         fence: Fence,
@@ -408,8 +414,7 @@ class Splitter:
         except (SupersededError, TakenOverInSinkError) as error:
             raise SplitEndedError(f"{error}. {ended_message}") from error
         finally:
-            with self._lock:
-                del self._connector_by_fence[fence]
+            self.drop_fence(fence)
 
     def _make_resplit_finisher(
         self,
