@@ -90,6 +90,25 @@ def test_hostile_bytes_close_their_connection_with_one_line(
     assert not any(record.exc_info for record in ours)
 
 
+def test_each_kind_of_protocol_error_is_logged_once_whatever_numbers_the_peer_chooses(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        for size in (100_001, 100_002, -1):
+            client = connect()
+            client.socket.sendall(struct.pack(">i", size))
+            assert client.is_closed()
+        for count in (1, 2, 3):
+            client = connect()
+            client.socket.sendall(struct.pack(">i", 10) + b"x" * count)
+            client.socket.shutdown(socket.SHUT_WR)
+            assert client.is_closed()
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "the peer announced a frame of 100001 bytes; a frame has 1 to 100000 bytes",
+        "the peer disconnected in the middle of a frame, after 1 bytes",
+    ]
+
+
 @pytest.mark.usefixtures("bystander")
 def test_an_idle_connection_is_closed(connect: Connect) -> None:
     client = connect()

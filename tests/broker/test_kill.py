@@ -1,6 +1,8 @@
 """The broker as a process, killed -9 while it is written to, and started again on the same port and data."""
 
+import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +24,8 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.interop]
 
+UNPRIVILEGED_PORT_START = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+"""Contains the first port on which every process may listen."""
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -135,6 +139,23 @@ def test_a_taken_port_is_reported_in_one_sentence(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.returncode != 0
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.skipif(
+    not UNPRIVILEGED_PORT_START.exists()
+    or int(UNPRIVILEGED_PORT_START.read_text()) <= 1
+    or not shutil.which("setpriv"),
+    reason="needs Linux, where port 1 needs a privilege that setpriv can drop",
+)
+def test_a_port_that_needs_a_privilege_is_not_reported_as_a_taken_port(tmp_path: Path) -> None:
+    drop = ["setpriv", "--inh-caps=-net_bind_service", "--bounding-set=-net_bind_service"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*drop, sys.executable, "-c", PROGRAM, str(tmp_path), "1"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "cannot listen on 127.0.0.1:1: " in done.stderr
+    assert "choose a port from 1024 on, or give the broker the right to use this one" in done.stderr
 
 
 def wait_for_more(acknowledged: "queue.SimpleQueue[tuple[int, bytes]]", than: int) -> None:

@@ -123,7 +123,7 @@ def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest
         with raw_client(broker.port) as three, caplog.at_level(logging.WARNING, logger="coterie.broker"):
             assert three.is_closed()
         assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-            "2 connections from its address are open, the maximum (--connections-per-ip-max)"
+            "2 connections from its address are open, which is the maximum (--connections-per-ip-max)"
         ]
         two.socket.close()
 

@@ -1,12 +1,14 @@
 """Unmodified Kafka clients against the broker."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from coterie.wire.batches import iter_batch_headers
 from tests.broker.conftest import ThreadedBroker
 
 pytestmark = pytest.mark.interop
@@ -129,6 +131,45 @@ def test_offsets_are_found_by_time(broker: ThreadedBroker) -> None:
     partition = TopicPartition("t", 0)
     results = admin.list_offsets({partition: OffsetSpec.max_timestamp()})
     assert results[partition].result(30).offset == 9
+
+
+def test_no_offset_before_the_start_offset_is_found_by_time(broker: ThreadedBroker) -> None:
+    create(broker, "t")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    partition = TopicPartition("t", 0)
+
+    def produce_batch(timestamps_s: Sequence[int]) -> None:
+        """Produce records with these timestamps in one batch."""
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "linger.ms": 60_000, "batch.num.messages": len(timestamps_s)}
+        )
+        for timestamp_s in timestamps_s:
+            producer.produce("t", b"x", timestamp=1000 * timestamp_s)
+        producer.flush(30)
+
+    def max_timestamp_offset() -> int:
+        return int(admin.list_offsets({partition: OffsetSpec.max_timestamp()})[partition].result(30).offset)
+
+    reader = consumer(broker)
+
+    def offset_since(timestamp_s: int) -> int:
+        (found,) = reader.offsets_for_times([TopicPartition("t", 0, 1000 * timestamp_s)], timeout=30)
+        return int(found.offset)
+
+    try:
+        produce_batch(range(100, 90, -1))
+        data = broker.run(lambda context: context.log.read(context.log.topics["t"].partitions[0], 0, 10**6))
+        assert len(list(iter_batch_headers(data))) == 1
+        admin.delete_records([TopicPartition("t", 0, 5)])[partition].result(30)
+        assert [offset_since(timestamp_s) for timestamp_s in (91, 93, 95, 96, 100)] == [5, 5, 5, -1, -1]
+        assert max_timestamp_offset() == 5
+        produce_batch([90, 90])
+        assert max_timestamp_offset() == 5
+        produce_batch([90, 99])
+        assert [offset_since(timestamp_s) for timestamp_s in (93, 96, 100)] == [5, 13, -1]
+        assert max_timestamp_offset() == 13
+    finally:
+        reader.close()
 
 
 def test_a_consumer_out_of_range_gets_an_error(broker: ThreadedBroker) -> None:

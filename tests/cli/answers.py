@@ -1,16 +1,21 @@
 """An HTTP server with a test's responses, for a command that sends requests to a worker."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.certificates import Pair
 
 Answer = Callable[[str, str], tuple[int, bytes]]
 """Status and body of the response to a method and a path."""
 
 
 @contextmanager
-def http_server(answer: Answer) -> Iterator[str]:
+def http_server(answer: Answer, pair: Pair | None = None) -> Iterator[str]:
+    """The URL of a server that responds with ``answer``. With the certificate ``pair``, it serves https."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = answer(self.command, self.path)
@@ -25,10 +30,12 @@ def http_server(answer: Answer) -> Iterator[str]:
             return None
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if pair is not None:
+            use_certificate(server, pair)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"{'http' if pair is None else 'https'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
@@ -37,3 +44,10 @@ def http_server(answer: Answer) -> Iterator[str]:
 def answering(body: bytes) -> AbstractContextManager[str]:
     """A server that answers every request with ``body``."""
     return http_server(lambda method, path: (200, body))
+
+
+def use_certificate(server: ThreadingHTTPServer, pair: Pair) -> None:
+    """Make ``server``, which has not started, serve https with ``pair``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)

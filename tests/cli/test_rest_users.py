@@ -1,7 +1,6 @@
 """`coterie rest user`, and the log-in of commands that send requests to workers; each run is a separate process."""
 
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ import pytest
 from coterie.rest.endpoints import Role
 from coterie.rest.users import read_users
 from tests.certificates import Authority, Pair
+from tests.cli.answers import use_certificate
 
 
 def run(
@@ -88,9 +88,7 @@ def worker_that_keeps_logins(pair: Pair | None = None) -> Iterator[tuple[str, li
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         if pair is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(pair.certificate, pair.key)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
+            use_certificate(server, pair)
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -30,6 +30,9 @@ def errors(properties: dict[str, str]) -> dict[str, str]:
     return {key: message for key, (message,) in raised.value.errors.items()}
 
 
+SAME_PORT = "two listeners have the same port on the same host"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
@@ -37,9 +40,12 @@ def errors(properties: dict[str, str]) -> dict[str, str]:
         ("listeners", "ftp://a:1", "ftp://a:1 is not http://host:port or https://host:port"),
         ("listeners", "http://a:99999", "http://a:99999 is not http://host:port or https://host:port"),
         ("listeners", "http://a:1/x", "http://a:1/x is not http://host:port or https://host:port"),
-        ("listeners", "http://a:1,http://b:1", "two listeners have the same port"),
+        ("listeners", "http://a:1,https://A:1", SAME_PORT),
+        ("listeners", "http://a:1,http://:1", SAME_PORT),
+        ("listeners", "http://0.0.0.0:1,http://a:2,http://b:1", SAME_PORT),
+        ("listeners", "http://[::1]:1,http://[::]:1", SAME_PORT),
         ("admin.listeners", "9083", "9083 is not http://host:port or https://host:port"),
-        ("admin.listeners", "http://a:1,http://b:1", "two listeners have the same port"),
+        ("admin.listeners", "http://a:1,https://A:1", SAME_PORT),
         ("admin.listeners", "http://a:8083", "listeners has the port 8083, too"),
         ("rest.advertised.port", "0", "must be at least 1"),
         ("rest.advertised.listener", "ftp", "must be http or https"),
@@ -60,6 +66,14 @@ def test_a_worker_has_several_listeners_and_advertises_the_first_http_listener()
     )
     assert both.advertised_listener.scheme is RestScheme.HTTP
     assert settings({"listeners": "https://worker-1:8443", **CERTIFICATE}).advertised_url() == "https://worker-1:8443/"
+
+
+def test_listeners_may_have_the_same_port_on_different_hosts() -> None:
+    hosts = settings(
+        {"listeners": "http://127.0.0.1:8083,http://10.0.0.1:8083", "admin.listeners": "http://[::1]:8083"}
+    )
+    assert [listener.host for listener in hosts.rest_listeners] == ["127.0.0.1", "10.0.0.1"]
+    assert hosts.rest_admin_listeners[0].port == 8083
 
 
 def test_the_advertised_scheme_may_be_chosen() -> None:

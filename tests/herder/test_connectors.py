@@ -346,7 +346,7 @@ def test_a_connector_whose_task_configs_are_refused_again_and_again_shows_the_re
         seen.append(herder.herder.work.last_reported[ORDERS])
         herder.now_ms += 60_000
         herder.feed(TimerFired(timer=ConnectorRetryDue(connector=ORDERS)))
-    text = "The leader has not accepted the connector's task configs: HTTP 413: too long"
+    text = "The leader has not accepted the connector's task configs; they are sent again: HTTP 413: too long"
     assert seen == [(JobState.RUNNING, None)] * 6 + [(JobState.RESTARTING, text)] * 2
     publish(herder, written_at)
     assert herder.herder.work.last_reported[ORDERS] == (JobState.RUNNING, None)

@@ -13,14 +13,18 @@ import asyncio, os, sys, threading
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
+from coterie.broker.transactions import coordinator
 from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.groups.connect.settings import ConnectGroupSettings
+from coterie.groups.transaction_messages import TransactionSettings
 
 def end_with_parent():
     sys.stdin.read()
     os._exit(0)
 
 threading.Thread(target=end_with_parent, daemon=True).start()
+expiration_ms = int(sys.argv[4])
+coordinator._SWEEP_INTERVAL_MS = min(coordinator._SWEEP_INTERVAL_MS, expiration_ms)
 limits = ClassicGroupSettings(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
 settings = BrokerSettings(
     data_path=Path(sys.argv[1]),
@@ -28,6 +32,7 @@ settings = BrokerSettings(
     connections_max=int(sys.argv[3]),
     group_limits=limits,
     connect_groups=ConnectGroupSettings(initial_rebalance_delay_ms=300, session_timeout_ms=30_000),
+    transactions=TransactionSettings(transactional_id_expiration_ms=expiration_ms),
 )
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """
@@ -35,9 +40,12 @@ START_TIMEOUT_S = 60
 
 
 class EmbeddedBroker:
-    def __init__(self, data: Path, *, connections_max: int = 2_000) -> None:
+    def __init__(
+        self, data: Path, *, connections_max: int = 2_000, transactional_id_expiration_ms: int = 604_800_000
+    ) -> None:
         self._data = data
         self._connections_max = connections_max
+        self._transactional_id_expiration_ms = transactional_id_expiration_ms
         self._process: subprocess.Popen[str] | None = None
         self.port = free_port()
 
@@ -52,7 +60,8 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start or restart the broker; returns when it listens."""
-        command = [sys.executable, "-c", PROGRAM, str(self._data), str(self.port), str(self._connections_max)]
+        numbers = (self.port, self._connections_max, self._transactional_id_expiration_ms)
+        command = [sys.executable, "-c", PROGRAM, str(self._data), *map(str, numbers)]
         with (self._data.parent / f"{self._data.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

@@ -128,7 +128,7 @@ def _fetched(name: str, modules: Modules, print_line: Callable[[str], None], *, 
         )
         started_s = time.monotonic()
         with tempfile.TemporaryDirectory(dir=folder) as partial:
-            _resolve(java, Path(partial), modules, transitive=transitive)
+            resolve(java, Path(partial), modules, transitive=transitive)
             # Renamed only when complete: an interrupted fetch leaves no folder with this name.
             (Path(partial) / "jars").rename(jars)
         print_line(f"Fetched {len(list(jars.iterdir()))} jars in {time.monotonic() - started_s:.0f} s.")
@@ -229,8 +229,12 @@ def java_path() -> str:
     return java
 
 
-def _resolve(java: str, folder: Path, modules: Modules, *, transitive: bool) -> None:
-    """Put the jars of ``modules``, and if ``transitive`` their dependencies, into ``folder``/jars."""
+def resolve(java: str, folder: Path, modules: Modules, *, transitive: bool = True) -> None:
+    """Put the jars of ``modules``, and if ``transitive`` their dependencies, into ``folder``/jars.
+
+    :raises ProgramUnavailableError: if they cannot be fetched.
+    """
+    names = ", ".join(name for _, name, _ in modules)
     pyspark = importlib.util.find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
@@ -252,8 +256,8 @@ def _resolve(java: str, folder: Path, modules: Modules, *, transitive: bool) -> 
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise ProgramUnavailableError(f"Apache Kafka's jars did not arrive within {FETCH_TIMEOUT_S} s") from None
+        raise ProgramUnavailableError(f"The jars of {names} did not arrive within {FETCH_TIMEOUT_S} s") from None
     if ended.returncode != 0 or "unresolved dependencies" in ended.stdout.lower():
         raise ProgramUnavailableError(
-            f"Apache Kafka's jars cannot be fetched from Maven Central: {ended.stdout[-500:]}"
+            f"The jars of {names} cannot be fetched from Maven Central: {ended.stdout[-500:]}"
         )

@@ -245,8 +245,8 @@ async def test_the_error_for_a_missing_login_names_the_key(tmp_path: Path, caplo
                 await check_broker_access([server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500)
     lines = [record.getMessage() for record in caplog.records if record.name == "coterie.broker.connection"]
     assert [line.partition(" closed: ")[2] for line in lines] == [
-        "the peer sent a request of API 15 before it was authenticated; set the client's security.protocol to that of "
-        "the broker"
+        "the peer sent a request of API 15 before it was authenticated; check that the client's security.protocol is "
+        "that of the broker"
     ]
 
 

@@ -203,7 +203,7 @@ def _comparable(body: Any, key: str = "") -> Any:
     if key in _VOLATILE and body is not None:
         return f"some {key}"
     if isinstance(body, dict):
-        return {name: _comparable(value, name) for name, value in body.items() if name != "coterie_version"}
+        return {name: _comparable(value, name) for name, value in body.items()}
     if key == "message" and isinstance(body, str) and body.startswith("Connector config {"):
         return sorted(re.split(r"[{}, ]+", body))  # Java writes the keys of a map in the order of their hashes.
     if key == "message" and isinstance(body, str):

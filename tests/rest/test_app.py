@@ -142,6 +142,17 @@ async def test_numbers_and_booleans_become_strings_as_written(cluster: ServedClu
     }
 
 
+async def test_the_name_null_in_a_config_becomes_the_name_of_the_connector(cluster: ServedCluster) -> None:
+    """Clients that write all fields of an object, also those without a value, send it."""
+    worker = await cluster.serve()
+    config = {"connector.class": "SimulatedSource", "name": None}
+    post = await worker.ask("POST", "/connectors", {"name": "a", "config": config})
+    put = await worker.ask("PUT", "/connectors/b/config", config)
+    again = await worker.ask("PUT", "/connectors/b/config", config)
+    assert [response.status_code for response in (post, put, again)] == [201, 201, 200]
+    assert [response.json()["config"]["name"] for response in (post, put, again)] == ["a", "b", "b"]
+
+
 UNUSUAL_NAMES = [
     "größe",
     "a b",

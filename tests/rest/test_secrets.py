@@ -62,8 +62,10 @@ async def test_no_trace_and_no_log_contains_values_of_a_config(
         await until(has_trace)
     await workers[0].until_running("unstoppable", 1)
     assert (await workers[0].ask("DELETE", "/connectors/unstoppable")).is_success
-    await until(lambda: "Stopping task unstoppable-0 failed: ValueError" in caplog.text)
-    assert "Validating a connector's config failed: ValueError" in caplog.text
+    await until(lambda: "Stopping task unstoppable-0 failed and is not tried again" in caplog.text)
+    assert "its checkpoint is taken over: ValueError" in caplog.text
+    assert "Validating a connector's config failed; the client" in caplog.text
+    assert "an error of connector.class: ValueError" in caplog.text
     kinds = {text.partition("(")[0] for text in passed}
     assert kinds > {"ConfigLinesRead", "RequestArrived", "ConnectorSplit", "SplitConnector", "ValidateConfig"}
     assert kinds > {"Reply", "StartTask", "AppendConfigLines", "ConfigValidated", "PublishTaskConfigs"}

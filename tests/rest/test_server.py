@@ -29,6 +29,7 @@ from coterie.rest.server import (
     serve_while_work_runs,
 )
 from tests.certificates import Authority, Pair, encrypted
+from tests.ports import free_port
 
 HTTP, HTTPS = RestListener(RestScheme.HTTP, "127.0.0.1", 0), RestListener(RestScheme.HTTPS, "127.0.0.1", 0)
 
@@ -121,6 +122,13 @@ def test_a_taken_port_is_named_with_advice() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(WorldError, match=rf"Port {port} .* is in use.*listeners"):
             open_listener("127.0.0.1", port)
+
+
+def test_two_listeners_may_have_the_same_port_on_different_hosts() -> None:
+    port = free_port()
+    listeners = [RestListener(RestScheme.HTTP, host, port) for host in ("127.0.0.1", "127.0.0.2")]
+    with open_listeners(listeners, RestTls()) as bound:
+        assert [listener.url for listener in bound] == [f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"]
 
 
 @pytest.mark.parametrize(("host", "client_host"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])
@@ -361,6 +369,19 @@ async def test_requests_that_are_sent_without_waiting_for_responses_are_answered
         for _ in range(3):
             assert (await reader.readuntil(b"http no name")).startswith(b"HTTP/1.1 200")
         writer.close()
+
+
+async def test_an_offer_of_http2_is_ignored_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Java's own HTTP client, which Strimzi uses, sends this offer with its requests."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+    caplog.set_level("WARNING")
+    async with served(RestTls(), HTTP) as (port,):
+        reader, writer = await connect(port, b"GET / HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n")
+        assert (await reader.readuntil(b"http no name")).startswith(b"HTTP/1.1 200")
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await reader.readuntil(b"http no name")).startswith(b"HTTP/1.1 200"), "on the same connection"
+        writer.close()
+    assert caplog.messages == []
 
 
 async def test_a_request_that_takes_longer_than_the_clients_time_limit_is_answered(

@@ -11,7 +11,7 @@ import pytest
 from tests.kafka.real_kafka import ProgramUnavailableError
 from tests.logger_levels import kept_logger_levels
 from tests.rest.served import ServedCluster, ServedWorker
-from tests.rest_clients.packages import go_client, npm_client, python_client
+from tests.rest_clients.packages import go_client, java_client, npm_client, python_client
 from tests.worker.simulated import SimulatedRuntime
 
 CLIENT_TIMEOUT_S = 60
@@ -115,6 +115,12 @@ def kafkaconnect() -> Path:
 def go_kafka_connect() -> Path:
     """The program that calls go-kafka-connect."""
     return installed(go_client)
+
+
+@pytest.fixture(scope="session")
+def java_kafka_connect_client() -> Path:
+    """The folder with the jars of the Java library kafka-connect-client."""
+    return installed(java_client)
 
 
 @pytest.fixture(autouse=True)

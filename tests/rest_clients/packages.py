@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.kafka.real_kafka import ProgramUnavailableError
+from tests.kafka.real_kafka import Modules, ProgramUnavailableError, java_path, resolve
 
 FOLDER = Path(__file__).parent
+JAVA_CLIENT: Modules = (("org.sourcelab", "kafka-connect-client", "4.0.5"),)
+"""Its own POM names the versions of its dependencies."""
 INSTALL_TIMEOUT_S = 600
 
 
@@ -68,6 +70,20 @@ def go_client() -> Path:
         _run("go", "build", "-mod=readonly", "-buildvcs=false", "-o", "client", ".", folder=folder)
 
     return _installed("go", b"".join(file.read_bytes() for file in sources), install) / "client"
+
+
+def java_client() -> Path:
+    """The folder with the jars of ``JAVA_CLIENT`` and of its dependencies.
+
+    :raises ProgramUnavailableError: when there is no Java, or they cannot be fetched.
+    """
+    java = java_path()
+
+    def install(folder: Path) -> None:
+        folder.mkdir()
+        resolve(java, folder, JAVA_CLIENT)
+
+    return _installed("java", repr(JAVA_CLIENT).encode(), install) / "jars"
 
 
 def _installed(name: str, versions: bytes, install: Callable[[Path], None]) -> Path:

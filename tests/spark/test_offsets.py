@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.herder.seams import SplitEndedError
-from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
+from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
 from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import GenerationPlan, read_manifest
@@ -153,6 +153,28 @@ def rate_config(rig: Rig, folder: Path, **keys: str) -> dict[str, str]:
     own = {"connector.class": "RateSource", "source.rows.per.second": "10", "tasks.max": "2"}
     config = rig.config(folder, **keys) | own
     return {key: value for key, value in config.items() if key in own or not key.startswith("source.")}
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        {"task": True, "task_count": 2},
+        {"task": 1.0, "task_count": 2},
+        {"task": 1, "task_count": 2.0},
+        {"task": "1", "task_count": 2},
+        {"task": [1], "task_count": 2},
+        {"task": None, "task_count": 2},
+    ],
+)
+async def test_a_partition_of_the_rate_source_whose_numbers_are_not_whole_numbers_is_refused(
+    rig: Rig, tmp_path: Path, partition: JsonMap
+) -> None:
+    """``1 == True == 1.0`` in Python, and a position that was stored for task ``True`` would be read by no task."""
+    tasks = Tasks(rig, "rate-partitions")
+    with pytest.raises(OffsetsRefusedError, match="The connector has 2 task"):
+        await tasks.change_offsets(
+            rate_config(rig, tmp_path), ConnectorOffset(partition=partition, offset={"seconds": 1})
+        )
 
 
 def python_config(rig: Rig, folder: Path) -> dict[str, str]:

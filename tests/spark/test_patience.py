@@ -239,7 +239,8 @@ async def test_a_batch_that_never_ends_fails_its_task_also_if_the_sink_computes_
 ) -> None:
     """These sinks compute the rows of a batch in the step that makes them visible."""
     servers = {"producer.override.bootstrap.servers": fleet.bootstrap} if sink is KAFKA else {}
-    config = endless_config(rig, tmp_path / "own", sink | servers, 4000)
+    # Long enough for a busy machine to start the function's process within the limit.
+    config = endless_config(rig, tmp_path / "own", sink | servers, 12_000)
     write_file(tmp_path / "own" / "in", "a.csv", [(1, 1.0, 1)])
     worker, _ = await fleet.start_on(lent)
     await until(lambda: worker.phase == "running", within_s=120)
@@ -255,7 +256,9 @@ async def test_a_batch_that_never_ends_fails_its_task_also_if_the_sink_computes_
         return bool(traces)
 
     await until(has_failed, within_s=60)
-    assert traces[0].startswith("Batch 0 has not ended within task.batch.timeout.ms=4000. A function of a user may not")
+    assert traces[0].startswith(
+        "Batch 0 has not ended within task.batch.timeout.ms=12000. A function of a user may not"
+    )
     assert ids(pids), "the function was never called"
     await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
     write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])

@@ -170,3 +170,22 @@ def test_a_sink_connector_without_a_source_reads_from_the_workers_kafka() -> Non
     theirs = Pipeline.of({**task, "consumer.override.bootstrap.servers": "theirs:9092"}, worker).source
     assert isinstance(theirs, KafkaSource)
     assert theirs.consumer_properties == {"bootstrap.servers": "theirs:9092", "isolation.level": "read_uncommitted"}
+
+
+def test_the_used_topics_are_those_of_the_records_and_not_the_ledger_or_the_topic_of_bad_records() -> None:
+    """As in Kafka Connect, which lists neither the topic of dead letters nor its topics of offsets (KIP-558)."""
+    config = {
+        "name": "c",
+        "task.class": "KafkaSource",
+        "source.topics": "read",
+        "task.index": "0",
+        "task.count": "1",
+        "task.parts": '["read:0@id"]',
+        "sink.class": "KafkaSink",
+        "sink.topic": "written",
+        "sink.ledger.topic": "ledger",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "bad",
+    }
+    pipeline = Pipeline.of(config, {"bootstrap.servers": "ours:9092"})
+    assert pipeline.used_topics == {"read", "written"}

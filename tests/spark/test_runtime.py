@@ -145,7 +145,7 @@ async def test_a_failed_restart_can_be_repeated_after_any_error(
         assert (died.holds_checkpoint, died.can_restart) == (True, True)
         assert died.trace.startswith("The query did not start: Stale file handle")
     await rig.runtime.stop(start.task, grace_ms=0)
-    with pytest.raises(WorldError, match="no checkpoint"):
+    with pytest.raises(WorldError, match="it has no failed query here that still holds the checkpoint"):
         await rig.runtime.restart(start.task)
 
 

@@ -285,5 +285,5 @@ async def test_a_bug_in_the_member_machine_ends_the_run_and_is_logged_with_the_l
         await membership.run()
     assert [type(error) for error in caught.value.exceptions] == [bug]
     (message,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
-    assert message.startswith("Bug in the group member's state machine. Its last events:")
+    assert message.startswith("Bug in Coterie: the state machine of the group member failed")
     assert "MemberStarted" in message

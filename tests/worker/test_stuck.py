@@ -95,7 +95,7 @@ async def test_a_worker_with_a_blocked_herder_loses_its_membership_and_another_c
     stuck.worker.unblock = asyncio.Event()
     await until(lambda: len(other.runtime.running) == 4, within_s=90)
     assert not stuck.runtime.running, "a task still runs after the membership was lost"
-    by_watchdogs = sum("The event loop was blocked" in record.message for record in caplog.records)
+    by_watchdogs = sum("The event loop has been blocked" in record.message for record in caplog.records)
     assert len(stuck.runtime.halted_at_s) + len(other.runtime.halted_at_s) == 1 + by_watchdogs
     assert stuck.runtime.halted_at_s
     stuck.worker.unblock.set()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 def steady_clock() -> Callable[[], int]:
-    """A clock, as a function that returns milliseconds since 1970. At this call it shows the wall clock's time. From
-    then on it follows the event loop's monotonic clock, so a later change of the wall clock expires no session and no
-    transaction."""
+    """Return a function that returns the time, in milliseconds since 1970. The function follows the event loop's
+    monotonic clock, which is set to the wall clock's time once, in this call. So a later change of the wall clock
+    expires no session and no transaction."""
     loop = asyncio.get_running_loop()
     wall_ms = round(time.time() * 1000 - loop.time() * 1000)
     return lambda: wall_ms + round(loop.time() * 1000)

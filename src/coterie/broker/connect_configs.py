@@ -34,6 +34,7 @@ class _DurationConfig:
     """The prefix of the names of its two fields in `ConnectGroupBounds`; empty if the broker has no settings for its
     bounds."""
     least_ms: int = 0
+    """The least value of the broker config; without bounds in the settings, also of the group config."""
 
 
 _DURATIONS = (
@@ -52,8 +53,8 @@ _DURATIONS = (
     _DurationConfig(
         "connection.grace.ms",
         "connection_grace_ms",
-        "How long a member may be absent after the orderly end of its connection, at most; 0: the end of a "
-        "connection has no effect.",
+        "The maximum time from the orderly end of a member's connection until the member is removed if it sends no "
+        "request; 0: the end of a connection has no effect.",
     ),
     _DurationConfig(
         "heartbeat.interval.ms",
@@ -127,9 +128,10 @@ def broker_config_values(settings: BrokerSettings) -> Mapping[str, object]:
 
 
 def with_broker_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> BrokerSettings:
-    """``settings`` with the changes of the broker configs ``configs``.
+    """A copy of ``settings`` with the values of the broker configs ``configs``.
 
-    :raises ConfigError: when a name is not one of :func:`broker_config_keys`, or a value is not valid.
+    :raises ConfigError: when a name is not one of :func:`broker_config_keys`, a value is not valid, or a duration is
+        not within the bounds for groups that result from ``configs`` and ``settings``.
     """
     definition = ConfigDef(broker_config_keys())
     known = {key.name for key in definition.keys}
@@ -190,16 +192,16 @@ def group_config_keys(settings: BrokerSettings) -> tuple[ConfigKey, ...]:
 
 
 def group_config_defaults(settings: BrokerSettings) -> Mapping[str, str]:
-    """The value that each config of connect groups has in a group on which the config is not set: the broker's setting.
-    Without ``MAX_DELAY``, for which the broker has no setting."""
+    """By name, the value that each config of connect groups has in a group on which the config is not set: the broker's
+    setting. ``MAX_DELAY`` is missing, because the broker has no setting for it."""
     return {
         f"{GROUP_PREFIX}{one.name}": str(getattr(settings.connect_groups, one.settings_field)) for one in _DURATIONS
     }
 
 
 def conflicting_group_configs_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
-    """An error message if the values of a group's ``configs``, each of which is valid, contradict each other; else
-    None."""
+    """An error message if a group with these ``configs``, each of which is valid, would have a heartbeat interval that
+    is not less than its session timeout; else None. None also if no config of connect groups is among them."""
     if not any(name.startswith(GROUP_PREFIX) for name in configs):
         return None
     effective = settings.connect_groups.with_configs(configs)
@@ -212,7 +214,7 @@ def conflicting_group_configs_error(configs: Mapping[str, str], settings: Broker
 
 
 def _duration_bounds(settings: BrokerSettings, duration: _DurationConfig) -> tuple[int, int]:
-    """The least and the greatest value, in ms, of a duration that can be set on a group."""
+    """The least and the greatest value, in ms, that ``duration`` may have in the configs of a group."""
     if not duration.bounds_field_prefix:
         return duration.least_ms, 2**31 - 1
     bounds = settings.connect_group_config_bounds

@@ -7,6 +7,7 @@ A request is in flight from when it is read until its response is written.
 import asyncio
 import logging
 import ssl
+import traceback
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -84,16 +85,18 @@ class Connection:
         """The byte budget of the principal; until the peer is authenticated, a budget for this connection only."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
+        """The peer's IP address; "unknown" if the peer has disconnected already."""
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        """The peer's IP address and port, for log messages."""
 
     async def run(self) -> None:
         """Authenticate the peer, then serve its requests until the connection is to be closed. The caller must then
-        call :meth:`abort`. No error is raised: each kind of error is logged here once."""
+        call :meth:`abort`. Errors are logged here and not raised."""
         try:
             if await self._authenticate():
                 await self._serve_requests()
         except* WireError as errors:
-            self._log_protocol_error(str(errors.exceptions[0]))
+            self._log_protocol_error(errors.exceptions[0])
         except* WorldError as errors:
             logger.error("Connection %s closed: %s", self.peer, errors.exceptions[0])
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
@@ -110,11 +113,10 @@ class Connection:
 
     async def _authenticate(self) -> bool:
         """Perform the TLS and SASL handshakes that the settings require. Returns whether the peer may send requests:
-        False if it has disconnected before, or SASL failed.
+        False if the peer has disconnected before the end of SASL, or SASL failed.
 
         :raises WireError: when TLS fails, the peer violates the protocol, or the handshakes last longer than
             ``handshake_timeout_ms``.
-        :raises WorldError: when the users cannot be read.
         """
         settings = self._broker.settings
         try:
@@ -126,7 +128,8 @@ class Connection:
             raise WireError(f"the peer was not authenticated within {settings.handshake_timeout_ms} ms") from None
 
     async def _start_tls(self, context: ssl.SSLContext) -> None:
-        """Perform the TLS handshake. The principal becomes the subject of the client's certificate, if it sent one.
+        """Perform the TLS handshake. The connection's principal becomes the subject of the client's certificate;
+        `ANONYMOUS` if the client sent no certificate.
 
         :raises WireError: when the handshake fails.
         """
@@ -138,8 +141,12 @@ class Connection:
         self._principal = ANONYMOUS if name is None else Principal(name)
 
     async def _authenticate_with_sasl(self) -> bool:
-        """Handle the requests of the SASL exchange one by one, because the principal is unknown until the last token.
-        Returns whether the peer is authenticated: False if it has disconnected before, or authentication failed."""
+        """Handle the requests of the SASL exchange, and send their responses, one by one: the principal is unknown
+        until the last token. Returns whether the peer is authenticated: False if the peer has disconnected before, or
+        authentication failed, which is logged.
+
+        :raises WireError: when the peer violates the protocol.
+        """
         exchange = SaslExchange(
             self._broker.security.users,
             failed_authentication_delay_ms=self._broker.settings.failed_authentication_delay_ms,
@@ -164,16 +171,22 @@ class Connection:
         """Log the failed login as a warning, unless such messages are too frequent."""
         now_s = asyncio.get_running_loop().time()
         failures = self._broker.security.authentication_failures
-        message = failures.message_to_log(self.peer_host, exchange.claimed_user, exchange.mechanism, now_s=now_s)
+        message = failures.message_to_log(
+            self.peer_host, exchange.claimed_user, exchange.requested_mechanism, now_s=now_s
+        )
         if message is not None:
             logger.warning("Connection %s closed: %s", self.peer, message)
 
-    def _log_protocol_error(self, error: str) -> None:
-        """Log ``error``, a violation of the protocol: as a warning at most once a minute for each peer address and
-        error, else at debug level. A client may retry in a loop, for instance a client that does not log in."""
+    def _log_protocol_error(self, error: BaseException) -> None:
+        """Log that the connection is closed because of ``error``, a violation of the protocol or an exceeded time
+        limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
+        may retry in a loop, for instance a client that does not log in."""
         now_s = asyncio.get_running_loop().time()
+        # The text contains values that the peer chooses, such as a size. The line of code that raised the error does
+        # not: it is the kind of the error.
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {error}", now_s=now_s
+            f"{self.peer_host} {frame.f_code.co_filename}:{line}", now_s=now_s
         )
         if suppressed is None:
             logger.debug("Connection %s closed: %s", self.peer, error)
@@ -184,10 +197,12 @@ class Connection:
     async def _handle_sasl_frame(
         self, exchange: SaslExchange, frame: bytes, request_budget: RequestBudget
     ) -> bytes | None:
-        """The response to one frame of the SASL exchange: a request, or a token without a header (after SaslHandshake
-        v0). None if the connection is to be closed without a response, after an invalid token without a header.
+        """The encoded response to one frame of the SASL exchange: a request, or a token without a header (after
+        SaslHandshake v0). A request instead of the expected token gets ILLEGAL_SASL_STATE, and the exchange has failed.
+        None if the connection is to be closed without a response, after an invalid token without a header.
 
-        :raises WireError: when the request is not allowed before authentication, or the frame is malformed.
+        :raises WireError: when a request before SaslHandshake is neither SaslHandshake nor the first ApiVersions, its
+            version is not supported, or the frame is malformed.
         """
         if exchange.has_raw_tokens:
             try:
@@ -209,7 +224,8 @@ class Connection:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def _serve_requests(self) -> None:
-        """Serve the requests of the authenticated peer within its principal's byte budget, until it disconnects."""
+        """Serve the requests of the peer, within the byte budget of its principal (for an anonymous peer: of its IP
+        address), until the peer disconnects."""
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
         request_budgets: set[RequestBudget] = set()
         self._principal_budget = self._broker.security.budgets.acquire(name)
@@ -224,7 +240,9 @@ class Connection:
     async def _serve_within_budget(
         self, principal_budget: PrincipalBudget, request_budgets: set[RequestBudget]
     ) -> None:
-        """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet.
+        """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet. If
+        all of these are heartbeats of connect groups whose responses are delayed, first notify their groups that the
+        client has closed its connection.
 
         ``request_budgets`` is filled here with the budgets of the requests whose responses are not written yet: the
         caller must release those that are left.
@@ -284,8 +302,8 @@ class Connection:
                 answer.cancel()
 
     async def _take_from_principal_budget(self, principal_budget: Budget, size: int) -> None:
-        """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit, or
-        until the peer has disconnected."""
+        """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit; if
+        the peer disconnects meanwhile, take them although they do not fit."""
         if principal_budget.has_capacity(size):
             principal_budget.take_unchecked(size)
             return
@@ -325,13 +343,13 @@ class Connection:
         """The next frame without its length, after its bytes are taken from the connection's budget; None if the peer
         has disconnected between two frames.
 
-        :raises WireError: when the frame is larger than ``size_max`` bytes, or the peer disconnects within it.
+        :raises WireError: when the frame is empty or larger than ``size_max`` bytes, or the peer disconnects within it.
         """
         self._reads_since_s = asyncio.get_running_loop().time()
         try:
             size = int.from_bytes(await self._reader.readexactly(LENGTH_SIZE), signed=True)
             if not 0 < size <= size_max:
-                raise WireError(f"the peer announced a frame of {size} bytes; the maximum is {size_max}")
+                raise WireError(f"the peer announced a frame of {size} bytes; a frame has 1 to {size_max} bytes")
             await self._connection_budget.take(size)
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
@@ -396,8 +414,8 @@ class Connection:
         """Write one response. Returns when asyncio's write buffer for the socket is no longer full, which may be before
         the peer has read the response.
 
-        :raises WireError: when the buffer is full and the peer has read nothing for ``stalled_read_timeout_ms``: its
-            unread bytes occupy the principal's budget, which responses on other connections need.
+        :raises WireError: when the buffer is full and the peer has read nothing for ``stalled_read_timeout_ms``. (The
+            unread bytes occupy the principal's budget, which responses on other connections need.)
         """
         self._writer.write(with_length(frame))
         transport, timeout_ms = self._writer.transport, self._broker.settings.stalled_read_timeout_ms
@@ -415,8 +433,9 @@ class Connection:
     # -- handling -----------------------------------------------------------------------------------------------------
 
     async def _decode_request(self, frame: bytes, number: int) -> _DecodedRequest:
-        """The request in ``frame``; ``number`` is its number on the connection. A request with many array elements is
-        decoded on a thread.
+        """The request in ``frame``; ``number`` is the request's number on the connection. A request with many array
+        elements is decoded on a thread. A request whose API or version the broker does not support is returned without
+        an API and a body.
 
         :raises WireError: when the frame is malformed.
         """
@@ -434,7 +453,10 @@ class Connection:
     async def _respond(
         self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
     ) -> bytes | None:
-        """Handle the request. Returns the encoded response without its length; None if the request has no response."""
+        """Handle the request. Returns the encoded response without its length; None if the request has no response.
+
+        :raises WireError: as :meth:`_start_response`, or when a handler closes the connection.
+        """
         answer = self._start_response(decoded, request_budget, exchange)
         return answer if isinstance(answer, bytes) else await answer
 
@@ -444,7 +466,8 @@ class Connection:
         """Begin to handle the request. Returns the encoded response, without its length, if the handler finishes at
         once; else a coroutine for it. The coroutine returns None if the request has no response.
 
-        :raises WireError: when the API or its version is not supported.
+        :raises WireError: when the API or its version is not supported; but a request ApiVersions of an unsupported
+            version gets a response.
         """
         header, api = decoded.header, decoded.api
         if api is None:
@@ -486,7 +509,8 @@ def _on_response_ready(
     principal_budget: Budget, size: int, request_budget: RequestBudget, response: asyncio.Task[bytes | None]
 ) -> None:
     """Called when the request's asyncio task has ended, with or without a response: release the request's ``size``
-    bytes in the budgets, and take the bytes of the response in the connection's budget instead."""
+    bytes in the budgets of the principal and the connection, and take the bytes of the response in the connection's
+    budget."""
     principal_budget.release(size)
     is_answered = not response.cancelled() and response.exception() is None
     request_budget.switch_to_response(len(response.result() or b"") if is_answered else 0)

@@ -34,6 +34,7 @@ class BrokerContext:
     """``host`` and ``port`` are the address that clients connect to, as responses contain it."""
     log: BrokerLog
     groups: ClassicGroups
+    """The classic groups, and the committed offsets of connect groups, each under its group id."""
     connect_groups: ConnectGroups | None
     """None if the broker does not serve connect groups."""
     transactions: Transactions
@@ -42,13 +43,14 @@ class BrokerContext:
     """Decodes requests and encodes responses that have too many elements for the event loop."""
 
     def connect_groups_owning_id(self, group_id: str) -> ConnectGroups | None:
-        """The connect groups if ``group_id`` is one of them; None for the id of a classic group, or of no group."""
+        """The broker's ``connect_groups`` if ``group_id`` is the id of a connect group; None if it is the id of a
+        classic group or of no group, or if the broker does not serve connect groups."""
         groups = self.connect_groups
         return groups if groups is not None and groups.owns_id(GroupId(group_id)) else None
 
     def group_configs(self, group_id: str) -> Mapping[str, str]:
-        """The configs that are set on the group: Kafka's, which the broker only stores, and those of connect groups,
-        which the group's coordinator keeps."""
+        """The configs that are set on the group, without defaults: Kafka's, which the broker's log stores, and those of
+        connect groups, which the group's coordinator stores."""
         kept = self.log.group_configs.get(group_id, {})
         if self.connect_groups is None:
             return kept
@@ -82,14 +84,15 @@ class ApiRequest:
     number: int
     """The number of the request on its connection."""
     has_many_elements: bool
-    """Whether the body has so many array elements that no further request is read before the response."""
+    """Whether the body has more than `ELEMENTS_WITHOUT_YIELD_MAX` array elements. Then the connection reads no further
+    request before the response to this one is ready."""
     reserve_response_bytes: Callable[[int], Awaitable[None]]
     """Waits until a response of this many bytes fits into the byte budgets of the connection and its principal, then
     takes the bytes."""
     principal: Principal = ANONYMOUS
     """The principal that sent the request; `ANONYMOUS` without authentication."""
     sasl_exchange: SaslExchange | None = None
-    """The connection's SASL exchange, while it has not authenticated the peer; else None."""
+    """The connection's SASL exchange until the peer is authenticated; None after that, and without SASL."""
 
     @property
     def instance_id(self) -> InstanceId | None:

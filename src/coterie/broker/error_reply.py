@@ -8,9 +8,9 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 async def error_and_message(operation: Awaitable[None]) -> tuple[ErrorCode, str | None]:
-    """Await ``operation``; return its error code and its error message for the response. NONE and None if it succeeds;
-    the message may be None after a refusal, too. Only a `KafkaRefusal` and a `WorldError` (an error of the log) become
-    error codes; other exceptions are raised."""
+    """Await ``operation``; return the error code and the error message for the response: NONE and None if ``operation``
+    succeeds. The message of a refusal may be None, too. Only a `KafkaRefusal` and a `WorldError` (an error of the log)
+    become error codes; other exceptions are raised."""
     try:
         await operation
     except KafkaRefusal as refusal:

@@ -8,8 +8,8 @@ from typing import Generic, ParamSpec, TypeVar
 from coterie.wire.kio_entities import Values
 
 ELEMENTS_WITHOUT_YIELD_MAX = 1_000
-"""The maximum number of array elements of a message that is decoded or encoded on the event loop, which takes some
-milliseconds."""
+"""The maximum number of array elements, over all levels, of a message that is decoded or encoded on the event loop,
+which takes some milliseconds. A message with more elements is decoded or encoded on a thread."""
 _YIELD_EVERY = 20
 """The number of items between two yields to the event loop, unless the caller sets another."""
 

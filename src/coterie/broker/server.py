@@ -33,9 +33,9 @@ from coterie.nouns.target_assignments import Assign
 
 logger = logging.getLogger(__name__)
 
-_REFUSAL_TURNS = 10
-"""The number of iterations of the event loop in which the refusals of held heartbeats are sent at the broker's end. A
-response needs a few of them from its machine to its socket."""
+_LOOP_ITERATIONS_FOR_REFUSALS = 10
+"""The number of iterations of the event loop for which a stopping broker waits, so that the refusals of the heartbeats
+whose responses it had delayed are sent. A response needs a few iterations from its machine to its socket."""
 _READ_AHEAD_SIZE = 1024 * 1024
 """asyncio's limit of bytes received from one peer that its connection has not read yet. When they are more than twice
 this limit, the socket is not read."""
@@ -51,7 +51,10 @@ class Broker:
         self._gaps = gaps
         self._connect_stats = connect_stats
         self.host = context.host
+        """The host that clients connect to: ``advertised_host`` of the settings or, by default, the address on which
+        the broker listens."""
         self.port = context.port
+        """The port on which the broker listens."""
 
     def stats(self) -> Mapping[str, object]:
         """The statistics of the group coordinator: ``{"groups": {group id: {member id: {"heartbeats": number,
@@ -70,8 +73,8 @@ class Broker:
 async def serve(
     settings: BrokerSettings, *, ready: Callable[[str, int], None], assignors: Mapping[str, Assign] | None = None
 ) -> None:
-    """Run a broker until this call is cancelled. ``ready`` is called once, with host and port, when the broker accepts
-    connections. ``assignors`` compute target assignments of connect groups in the broker, by name.
+    """Run a broker until this call is cancelled. ``ready`` is called once, with the host and the port that clients
+    connect to, when the broker accepts connections. ``assignors``: as for :func:`running_broker`.
 
     :raises WorldError: when the broker cannot start, for the reasons of :func:`running_broker`.
     """
@@ -85,8 +88,9 @@ async def running_broker(
     settings: BrokerSettings, *, assignors: Mapping[str, Assign] | None = None
 ) -> AsyncIterator[Broker]:
     """Run a broker while the block runs. The broker accepts connections when the block begins. When the block ends, all
-    connections are closed, and the statistics are written if the settings have a path for them. ``assignors`` compute
-    target assignments of connect groups in the broker, by name.
+    connections are closed, and the statistics are written if the settings have a path for them. ``assignors`` are, by
+    name, the assignors that can compute target assignments of connect groups in the broker; if the settings list
+    assignors, only those of the list are used.
 
     :raises WorldError: when a security file or the data directory cannot be used, another broker uses the directory,
         the broker cannot listen on its address, or the settings name an assignor that is not in ``assignors``.
@@ -123,8 +127,9 @@ async def running_broker(
             _log_data_directory(settings, log, group_count)
 
             def notify_transaction_ended(markers: MarkersWritten) -> None:
-                """Notify each group with pending offsets of the transaction: its markers are durable, and commit or
-                drop these offsets."""
+                """Notify each classic group with pending offsets of the transaction that the transaction's markers are
+                durable; the group then commits or drops these offsets. Does nothing if the transaction has no marker in
+                the partition with the groups' records."""
                 if group_log.topic_partition in markers.partitions:
                     producer_id = markers.producer.producer_id
                     ended = TransactionEnded(producer_id=producer_id, is_commit=markers.is_commit)
@@ -217,12 +222,15 @@ class _Connections:
             task.cancel()
 
     def _connection_refusal_reason(self, host: str) -> str | None:
-        """Why the broker now refuses another connection from the IP address ``host``; None if it accepts it."""
+        """Why the broker now refuses another connection from the IP address ``host``; None if the broker accepts the
+        connection."""
         of_address, of_address_max = self._count_by_address[host], self._settings.connections_per_address_max
         if len(self.asyncio_tasks) >= self._settings.connections_max:
-            return f"{len(self.asyncio_tasks)} connections are open, the maximum (--connections-max)"
+            return f"{len(self.asyncio_tasks)} connections are open, which is the maximum (--connections-max)"
         if of_address_max is not None and of_address >= of_address_max:
-            return f"{of_address} connections from its address are open, the maximum (--connections-per-ip-max)"
+            return (
+                f"{of_address} connections from its address are open, which is the maximum (--connections-per-ip-max)"
+            )
         return None
 
     def _on_connection_ended(self, task: asyncio.Task[None], connection: Connection) -> None:
@@ -280,10 +288,10 @@ async def _bind(settings: BrokerSettings, connections: _Connections) -> asyncio.
 
 
 async def _send_refusals() -> None:
-    """Let the connections send the refusals that are ready, before the broker closes them. A worker whose heartbeat
-    response was held back then receives NOT_COORDINATOR at once; otherwise only the closed connection would show that
-    the broker stops."""
-    for _ in range(_REFUSAL_TURNS):
+    """Let the connections send the refusals that are ready, before the broker closes the connections. A worker whose
+    heartbeat response was delayed then receives NOT_COORDINATOR at once; otherwise only the closed connection would
+    show that the broker stops."""
+    for _ in range(_LOOP_ITERATIONS_FOR_REFUSALS):
         await asyncio.sleep(0)
 
 
@@ -308,19 +316,27 @@ def _bind_errors_with_advice(settings: BrokerSettings) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "choose another port, or stop the process that listens there"
+        advice = "choose another port, or stop the process that uses this one"
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             advice = "name an address of this machine, or 0.0.0.0 for all of them"
+        elif error.errno == errno.EACCES:
+            advice = (
+                "choose a port from 1024 on, or give the broker the right to use this one (on Linux:"
+                " CAP_NET_BIND_SERVICE)"
+            )
         raise WorldError(
             f"the broker cannot listen on {settings.host}:{settings.port}: {error.strerror}; {advice}"
         ) from error
 
 
 async def _write_stats(settings: BrokerSettings, broker: Broker) -> None:
-    """Write the statistics to ``stats_path`` of the settings, if it is set. An error is only logged."""
+    """Write the statistics to ``stats_path`` of the settings, if it is set. If the file cannot be written, a warning is
+    logged and no error is raised."""
     if settings.stats_path is not None:
         line = json.dumps(broker.stats(), sort_keys=True)
         try:
             await asyncio.to_thread(settings.stats_path.write_text, line + "\n")
         except OSError as error:
-            logger.warning("Cannot write the broker's statistics to %s: %s", settings.stats_path, error.strerror)
+            logger.warning(
+                "Cannot write the broker's statistics to %s, they are lost: %s", settings.stats_path, error.strerror
+            )

@@ -39,8 +39,8 @@ class GroupProtocol(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectGroupBounds:
-    """``group.connect.min.*`` and ``group.connect.max.*``: the least and the greatest values that a connect group's own
-    configs may have."""
+    """``group.connect.min.*`` and ``group.connect.max.*``: the least and the greatest values that the configs of a
+    connect group may have."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
@@ -93,7 +93,7 @@ class BrokerSettings:
     host: str = "127.0.0.1"
     """The address or host name on which the broker listens."""
     port: int = 0
-    """0: the operating system chooses a free port."""
+    """The port on which the broker listens; 0: the operating system chooses a free port."""
     advertised_host: str | None = None
     """The host to which clients connect, as Metadata responses contain it; by default the address on which the broker
     listens."""
@@ -107,11 +107,13 @@ class BrokerSettings:
     """The maximum number of partitions of all topics together: each partition takes some memory, and without access
     rules any client may create topics."""
     batch_size_max: int = 1_048_588
-    """``message.max.bytes``: the maximum size of a batch, unless a topic's configs set another."""
+    """``message.max.bytes``: the maximum size of a batch in bytes, unless a topic's configs set another."""
     fetch_size_max: int = 57_671_680
-    """``fetch.max.bytes`` of the broker: the maximum size of the batches in one Fetch response."""
+    """``fetch.max.bytes`` of the broker: the maximum size, in bytes, of all batches in one Fetch response together. The
+    first batch is returned even if it is larger."""
     frame_size_max: int = defaults.FRAME_SIZE_MAX
-    """``socket.request.max.bytes``: the maximum size of a request. A peer that announces more is disconnected."""
+    """``socket.request.max.bytes``: the maximum size of a request, in bytes. A peer that announces more is
+    disconnected."""
     connections_max: int = defaults.CONNECTIONS_MAX
     """The maximum number of open connections; further connections are closed at once."""
     connections_per_address_max: int | None = None
@@ -119,35 +121,38 @@ class BrokerSettings:
     ``connections_max`` limits them, because all clients on one machine share an address."""
     in_flight_max: int = defaults.IN_FLIGHT_MAX
     """The maximum number of requests of one connection in flight: read, but without a written response. At the limit
-    its socket is not read."""
+    the connection's socket is not read."""
     in_flight_size_max: int = 104_857_600
-    """The maximum size of one connection's requests and responses in flight; at the limit its socket is not read."""
+    """The maximum size, in bytes, of one connection's requests and responses in flight together. At the limit the
+    connection's socket is not read."""
     principal_in_flight_size_max: int = 419_430_400
-    """The maximum size of the requests and fetched records in flight of one principal over all its connections, or of
-    one client address if clients are not authenticated. At the limit the next request waits. Fetched records may use
-    three quarters of it, so that clients that do not read their records do not delay the heartbeats of other
-    clients."""
+    """The maximum size, in bytes, of the requests and fetched records in flight of one principal over all its
+    connections, or of one client address if clients are not authenticated. At the limit the next request waits. Fetched
+    records may use three quarters of this size, so that clients that do not read their records do not delay the
+    heartbeats of the principal's other clients."""
     handshake_timeout_ms: int = 10_000
     """The maximum time from the start of a connection to the end of its TLS and SASL handshakes."""
     failed_authentication_delay_ms: int = 100
     """``connection.failed.authentication.delay.ms``: from a failed login to its error response."""
     idle_timeout_ms: int = 600_000
-    """``connections.max.idle.ms``: a connection is closed when it has had no request in flight and has sent no whole
-    request for this time."""
+    """``connections.max.idle.ms``: a connection is closed when for this time it has had no request in flight and its
+    peer has sent no whole request."""
     stalled_read_timeout_ms: int = 60_000
     """A connection is closed when its peer reads nothing of a response for this time: the unread bytes occupy its
     principal's budget, for which other connections may wait."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
     group_limits: ClassicGroupSettings = field(default_factory=ClassicGroupSettings)
-    """Limits of groups: initial rebalance delay, session timeouts, sizes, numbers and retention of offsets."""
+    """The settings of classic groups: initial rebalance delay, bounds of session timeouts, limits of sizes and numbers,
+    and the retention of offsets. The maximum number of groups and the retention also apply to connect groups."""
     group_protocols: frozenset[GroupProtocol] = frozenset(GroupProtocol)
     """``group.coordinator.rebalance.protocols``: the protocols of the groups that the broker serves. Classic groups are
     always served. Without CONNECT the broker has no API of connect groups, and leaves their records as they are."""
     connect_groups: ConnectGroupSettings = field(default_factory=ConnectGroupSettings)
-    """``group.connect.*``: the settings of connect groups, unless a group has its own configs. Their
-    ``server_assignors`` are set by the broker (``connect_assignors``)."""
+    """``group.connect.*``: the settings of connect groups, unless a group has its own configs. At its start the broker
+    replaces two of them: ``server_assignors``, by ``connect_assignors``, and ``empty_group_retention_ms``, by the
+    retention of offsets of ``group_limits``."""
     connect_group_config_bounds: ConnectGroupBounds = field(default_factory=ConnectGroupBounds)
-    """The bounds of the configs of one connect group."""
+    """The least and the greatest values that the configs of a connect group may have."""
     connect_assignors: tuple[str, ...] | None = None
     """``group.connect.assignors``: the names of the assignors that compute target assignments in the broker; None: all
     that the broker was given."""

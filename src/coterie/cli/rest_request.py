@@ -1,5 +1,7 @@
 """Requests to a worker's REST API, and the error messages when they fail."""
 
+import ssl
+
 import httpx
 
 from coterie.cli.options import current_rest_login
@@ -46,6 +48,8 @@ def send_request(url: str, method: str, path: str, *, body: object = None) -> ht
 
 def unreachable_message(url: str, error: Exception) -> str:
     """The message for a request to ``url`` that failed with ``error``, without a response."""
+    if (message := tls_failure_message(url, error)) is not None:
+        return message
     if isinstance(error, httpx.ReadTimeout):
         return (
             f"The worker at {url} received the request but did not respond in time: the worker or its leader does not "
@@ -57,6 +61,33 @@ def unreachable_message(url: str, error: Exception) -> str:
         f"No worker responds at {url} ({str(error) or type(error).__name__}): "
         "start a cluster with `coterie up`, or name a worker with --url."
     )
+
+
+def tls_failure_message(url: str, error: Exception) -> str | None:
+    """The message for a request to ``url`` that failed with ``error``, if a process listens at ``url`` but its
+    certificate is not accepted, or TLS fails for another reason. Else None."""
+    match connection_error(error):
+        case ssl.SSLEOFError():
+            return None  # The process has closed the connection, in most cases because it ends.
+        case ssl.SSLCertVerificationError() as tls_error:
+            return (
+                f"The TLS connection to {url} failed (certificate verify failed: {tls_error.verify_message}): with "
+                "--ca, name the file with the CA certificate that issued the worker's certificate; and use a URL whose "
+                "host name is in the worker's certificate."
+            )
+        case ssl.SSLError() as tls_error:
+            return f"The TLS connection to {url} failed ({tls_error}): use the URL of an https listener."
+        case _:
+            return None
+
+
+def connection_error(error: BaseException) -> OSError | None:
+    """The operating system's or TLS's error that made a request fail with ``error``, an error of httpx; None if there
+    is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__  # Not `__cause__`, which httpcore removes with `raise … from None`.
+    return cause
 
 
 def error_message(response: httpx.Response) -> str:

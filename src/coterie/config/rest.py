@@ -13,6 +13,7 @@ response.http.headers.config   headers of every response
 """
 
 import csv
+import itertools
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,17 @@ class RestListener(NamedTuple):
     scheme: RestScheme
     host: str
     port: int
+
+    @property
+    def has_every_interface(self) -> bool:
+        """Whether the listener has every interface of the machine."""
+        return self.host in ("", "0.0.0.0", "::")
+
+    def overlaps(self, other: "RestListener") -> bool:
+        """Whether the two listeners cannot listen at the same time: they have the same port, other than 0, and the same
+        host or every interface. Two names of one host are different hosts here."""
+        is_host_shared = self.host == other.host or self.has_every_interface or other.has_every_interface
+        return self.port == other.port != 0 and is_host_shared
 
 
 class RestAddress(NamedTuple):
@@ -184,7 +196,7 @@ class RestSettings(BaseModel):
         that port is not known, and then the result may have port 0.
         """
         listener = self.advertised_listener
-        host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
+        host = socket.gethostname() if listener.has_every_interface else listener.host
         port = self.rest_advertised_port or (bound_port if listener.port == 0 else None) or listener.port
         return RestAddress(self.rest_advertised_host_name or host, port)
 
@@ -206,12 +218,11 @@ class RestSettings(BaseModel):
     @field_validator("listeners")
     @classmethod
     def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that each of ``listeners`` is the address of a listener, and that no two have the same port, other than
-        0. Return ``listeners``."""
-        parsed = [parse_listener(text) for text in listeners]
-        ports = [listener.port for listener in parsed if listener.port != 0]
-        if len(set(ports)) < len(ports):
-            raise ValueError("two listeners have the same port")
+        """Check that each of ``listeners`` is the address of a listener, and that no two overlap. Return
+        ``listeners``."""
+        pairs = itertools.combinations(map(parse_listener, listeners), 2)
+        if any(listener.overlaps(other) for listener, other in pairs):
+            raise ValueError("two listeners have the same port on the same host")
         return listeners
 
     @field_validator("admin_listeners")
@@ -246,8 +257,8 @@ class RestSettings(BaseModel):
         if advertised is not None and advertised not in schemes:
             key = "rest.advertised.listener"
             errors[key] = [invalid_value_message(key, advertised, "no listener has this scheme")]
-        ports = {listener.port for listener in self.rest_listeners} - {0}
-        if used := sorted(ports & {listener.port for listener in self.rest_admin_listeners}):
+        pairs = itertools.product(self.rest_listeners, self.rest_admin_listeners)
+        if used := sorted(listener.port for listener, admin_listener in pairs if listener.overlaps(admin_listener)):
             key, value = "admin.listeners", ",".join(self.admin_listeners or ())
             errors[key] = [invalid_value_message(key, value, f"listeners has the port {used[0]}, too")]
         schemes |= {listener.scheme for listener in self.rest_admin_listeners}

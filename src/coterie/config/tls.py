@@ -3,6 +3,7 @@ names in certificates.
 """
 
 import functools
+import re
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -141,9 +142,10 @@ def distinguished_name(certificate: Any) -> str | None:
 
 
 def _escape_subject_value(value: str) -> str:
-    """A part of a distinguished name with RFC 2253's escapes."""
-    escaped = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
-    return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped
+    """A part of a distinguished name with the escapes of Java's class X500Principal, whose names Kafka uses: those of
+    RFC 2253, and also of ``=``, of every ``#``, of NUL (as in RFC 4514) and of all blanks at both ends."""
+    escaped = re.sub(r'([,=+<>#;"\\])', r"\\\1", value).replace("\0", r"\00")
+    return re.sub(r"\A[ \r]+|[ \r]+\Z", lambda blanks: re.sub("(.)", r"\\\1", blanks[0]), escaped)
 
 
 def _make_unusable_file_error(what: str, path: Path, error: OSError) -> WorldError:

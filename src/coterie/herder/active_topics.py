@@ -21,9 +21,9 @@ from coterie.nouns.jobs import ConnectorName
 
 
 def on_task_progress(turn: Turn, event: TaskProgressed) -> None:
-    """Queue a line for each topic that the task has used, unless it is known as an active topic of the task's
-    connector, or a line or tombstone of it is queued or being appended already. Does nothing while topic tracking is
-    disabled, or if the connector is deleted."""
+    """Queue a line of the status topic for each topic in ``event.topics``, unless it is known as an active topic of the
+    task's connector, or a line or tombstone of it is queued or being appended already. Does nothing while topic
+    tracking is disabled, or if the connector is deleted."""
     herder, name = turn.herder, event.task.connector
     if not event.topics or not herder.settings.topic_tracking_enabled or herder.config.connector(name) is None:
         return
@@ -51,7 +51,7 @@ def queue_orphan_tombstones(turn: Turn) -> None:
 
 
 def _topics_after_append(herder: Herder, name: ConnectorName) -> frozenset[str]:
-    """The connector's active topics when all lines of this worker are written."""
+    """The active topics that the connector will have when all queued and unfinished appends of this worker are done."""
     topics = set(herder.statuses.active_topics(name))
     for active_topic, use in {**herder.work.topics_in_flight, **herder.work.queued_topics}.items():
         if active_topic.connector != name:
@@ -95,9 +95,10 @@ def requeue_failed_lines(turn: Turn) -> None:
 
 
 def on_request(turn: Turn, event: RequestArrived, request: TopicRequest) -> None:
-    """Answer a question for active topics at once, from the part of the status topic that this worker has read. For a
-    reset, queue the tombstones: the request is answered when this worker has read all of them back, or at once if there
-    are none. As in Connect, the connector need not exist."""
+    """Refuse the request if this worker's settings do not allow it. Answer a question for active topics at once, from
+    the part of the status topic that this worker has read. For a reset, queue the tombstones: the request is answered
+    when this worker has read all of them back, or at once if there are none. As in Connect, the connector need not
+    exist."""
     herder, name = turn.herder, request.connector
     if (refusal := _refusal_by_settings(herder, request)) is not None:
         turn.emit(Reply(id=event.id, answer=refusal))

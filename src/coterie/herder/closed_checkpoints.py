@@ -3,8 +3,7 @@ split may have ended.
 
 The worker that owns the connector closes a checkpoint generation (the checkpoints of all tasks of one split), makes the
 next one and publishes its task configs. When the task configs do not arrive in time, each worker with a waiting task
-checks whether another worker is finishing the closed checkpoint generation. If not, this worker finishes it and
-publishes the task configs of the next one.
+checks whether another worker is creating the next one. If not, this worker creates it and publishes its task configs.
 """
 
 from coterie.herder import connectors, signing
@@ -25,8 +24,8 @@ from coterie.nouns.states import TargetState
 
 FINISH_CHECK_DELAY_MS = 10_000
 """How long tasks wait, from the time at which this worker found the closed checkpoint generation, before this worker
-checks whether another worker is finishing it; also the time between two checks. The owner of the connector checks only
-if it could not split the connector's config."""
+checks whether another worker is creating the next one; also the time between two checks. The owner of the connector
+checks only if it could not split the connector's config."""
 
 
 def set_finish_check_timer(turn: Turn, connector: ConnectorName) -> None:
@@ -35,9 +34,10 @@ def set_finish_check_timer(turn: Turn, connector: ConnectorName) -> None:
 
 
 def on_finish_check_due(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
-    """If a task of the connector still waits, set the timer again, and order the chore that finishes the closed
-    checkpoint generation. The chore is not ordered if this worker owns the connector and could split it, if the chore
-    is already running, or if this worker is leaving or has no valid lease (:meth:`.Place.has_valid_lease`)."""
+    """If a task of the connector still waits for the next checkpoint generation, set the timer again, and order the
+    chore that creates this generation unless another worker is creating it. The chore is not ordered if this worker
+    owns the connector and could split it, if the chore is already running, or if this worker is leaving or has no valid
+    lease (:meth:`.Place.has_valid_lease`)."""
     herder, name = turn.herder, timer.connector
     if not _has_waiting_task(turn, name):
         return
@@ -53,9 +53,10 @@ def on_finish_check_due(turn: Turn, timer: ClosedCheckpointCheckDue) -> None:
 
 
 def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFinished) -> None:
-    """Publish the task configs of the newest checkpoint generation once, unless they are committed already or are no
-    longer needed. If there is no leader, no key to sign the request with, or the leader does not accept them, the tasks
-    wait until the timer fires again."""
+    """The chore has ended. If it has returned the task configs of the newest checkpoint generation, publish them once,
+    unless they are committed already or are no longer needed; also let `connectors` split the connector again, if it is
+    assigned here and its config could not be split. If there is no leader, no key to sign the request with, or the
+    leader does not accept them, the tasks wait until the timer fires again."""
     herder, name = turn.herder, event.connector
     herder.work.finishing_checkpoints.discard(name)
     connector = herder.config.connector(name)

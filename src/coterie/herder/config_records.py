@@ -20,7 +20,8 @@ from coterie.nouns.states import TargetState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorWritten:
-    """``connector-<name>``: a new or changed config; None when the connector was deleted."""
+    """``connector-<name>``: a new or changed config of a connector; ``config`` is None when the connector was
+    deleted."""
 
     connector: ConnectorName
     config: Mapping[str, str] | None
@@ -50,7 +51,8 @@ class TasksCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStateWritten:
-    """``target-state-<name>``: the new target state; None when the line was removed, which means STARTED."""
+    """``target-state-<name>``: the new target state of a connector; ``target_state`` is None when the line was removed,
+    which means STARTED."""
 
     connector: ConnectorName
     target_state: TargetState | None
@@ -67,8 +69,8 @@ class SessionKeyWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRequested:
-    """``restart-connector-<name>``: every worker restarts those of its jobs of the connector that the line names
-    (KIP-745). The line changes no state: a worker that reads it as history ignores it."""
+    """``restart-connector-<name>``: every worker restarts its jobs of this connector, as far as the fields require
+    (KIP-745). The line changes no state: a worker that reads it while it starts ignores it."""
 
     connector: ConnectorName
     include_tasks: bool
@@ -82,7 +84,7 @@ class RestartRequested:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggerLevelWritten:
     """``logger-cluster-<logger>``: every worker sets the level of the logger and of its descendants (KIP-976). The line
-    changes no state: a worker that reads it as history ignores it."""
+    changes no state: a worker that reads it while it starts ignores it."""
 
     logger: str
     level: LoggerLevel
@@ -152,7 +154,7 @@ def _parse_target_state(connector: ConnectorName, body: Mapping[str, object] | N
                 connector=connector, target_state=TargetState(str(state)), request_id=_request_id_in(body)
             )
     return IgnoredLine(
-        log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no target state"
+        log_message=f"Ignoring the target state of connector {connector}: {dict(body)!r} contains no known target state"
     )
 
 
@@ -196,8 +198,8 @@ def _parse_commit(connector: ConnectorName, body: Mapping[str, object] | None) -
 
 
 def _parse_restart(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
-    """Parse the request of a restart. A field that is missing or is not a boolean counts as false, as in Connect; a
-    tombstone is ignored."""
+    """Parse the line that requests a restart of a connector. A field that is missing or is not a boolean counts as
+    false, as in Connect; a tombstone is ignored."""
     if body is None:
         return IgnoredLine()
     return RestartRequested(

@@ -139,8 +139,9 @@ class ConfigState:
         return None
 
     def take_affected_connectors(self) -> frozenset[ConnectorName] | None:
-        """The connectors that the lines since the last call have changed, or whose restart they have requested. None
-        if there is a new session key, for which the task configs of any connector may wait."""
+        """Return, and forget, the connectors that the lines since the last call have changed, or whose restart they
+        have requested. None, which means all connectors, if there is a new session key: the task configs of any
+        connector may wait for it."""
         affected, self._affected = self._affected, set()
         return None if affected is None else frozenset(affected)
 
@@ -154,8 +155,8 @@ class ConfigState:
         self.position = max(self.position, position)
 
     def _keep_written_request(self, request: ClientRequestId | None, name: ConnectorName) -> None:
-        """Keep the request that has written a line for connector ``name``, if the line names one. Call it before the
-        line changes the connector."""
+        """Remember that ``request`` (None: the line contains none) has written a line for connector ``name``. Call it
+        before the line changes the connector."""
         if request is not None:
             known = self._connectors.get(name)
             self._written_requests[request] = WrittenRequest(replaced_config=None if known is None else known.config)
@@ -163,8 +164,8 @@ class ConfigState:
                 del self._written_requests[next(iter(self._written_requests))]
 
     def _apply_connector_config(self, written: ConnectorWritten, offset: int) -> str | None:
-        """Apply a new, changed or deleted config, and the early commit of its connector, if there is one. Returns a
-        message when the config of a task is missing."""
+        """Apply a new, changed or deleted config. If a commit of the connector was read before this config, and belongs
+        to the same incarnation, apply it, too. Returns a log message when that commit names a task without a config."""
         name = written.connector
         if written.config is None:
             self._connectors.pop(name, None)
@@ -195,8 +196,8 @@ class ConfigState:
         return None
 
     def _apply_task_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
-        """Apply a commit of ``tasks`` tasks. Returns a message when the connector is not configured, or the config of a
-        task is missing: the connector then has no tasks."""
+        """Apply a commit of ``tasks`` tasks. Returns a log message when the connector is not configured, so that the
+        commit is ignored, or when the config of a task is missing: the connector then has no tasks."""
         commit = TaskCommit(tasks=self._uncommitted_tasks.pop(name, {}), task_count=tasks, offset=offset)
         known = self._connectors.get(name)
         if known is None:
@@ -287,5 +288,6 @@ def _missing_configs_message(name: ConnectorName, missing: Sequence[int]) -> str
         return None
     return (
         f"Connector {name} has no tasks until its task configs are committed again: the configs of its tasks "
-        f"{missing} are not in the config topic"
+        f"{missing} are not in the config topic. The worker that owns the connector commits them again, unless the "
+        "connector is paused or stopped"
     )

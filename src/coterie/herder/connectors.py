@@ -3,10 +3,10 @@
 A split is a chore without a time limit. Its result is used only if the config that was split is still current; when the
 config changes, the split is ended. If a split fails because a server cannot be reached, or because the split was ended
 (all tasks here were stopped, or another worker has taken the split over), it is retried with back-off. After any other
-failure, only a new config, or a closed checkpoint generation that was finished, starts a new split. The resulting task
-configs are compared with the committed ones. Unless the last commit contains them for the present config, they are
-published through the leader, and the publication is retried with back-off until the leader accepts it or a newer config
-replaces it.
+failure, only a new config, a restart by an operator, or a new checkpoint generation after a closed one starts a new
+split. The resulting task configs are compared with the committed ones. Unless the last commit contains them for the
+present config, they are published through the leader, and the publication is retried with back-off until the leader
+accepts it or a newer config replaces it.
 """
 
 from dataclasses import replace
@@ -57,9 +57,9 @@ a crash of the leader there are fewer, since another leader is found within a se
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
-    """Split those of the ``affected`` connectors that are assigned to this worker and publish their task configs, and
-    end the splits of those that are no longer assigned to it. A newly assigned connector is only noticed if
-    ``affected`` is None, which means all connectors."""
+    """Split those of the ``affected`` connectors that are assigned to this worker, publish their task configs, and
+    report their statuses; end the splits of those that are no longer assigned to it. A newly assigned connector is only
+    noticed if ``affected`` is None, which means all connectors."""
     herder, splits = turn.herder, turn.herder.work.connector_runs
     if affected is None:
         for name in herder.place.assigned.connectors - splits.keys():
@@ -105,8 +105,9 @@ def _reconcile_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -
 
 
 def _stop_connector(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
-    """Discard the result of the last split, and end a running split. When the connector is started again, it is split
-    again."""
+    """Discard the result of the last split, and order the runtime to stop the connector, which ends a running split. If
+    the connector is started then or later, it is split again. Does nothing if it was not split, or its split has
+    already been ended."""
     match split.state:
         case NotSplit() | Splitting(config_line_offset=None):
             return
@@ -155,13 +156,14 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: ConnectorRun, con
 
 
 def _report_split_status(turn: Turn, name: ConnectorName, split: ConnectorRun) -> None:
-    """Report a connector that is split: RUNNING, unless the leader has repeatedly not accepted its task configs, or the
-    connector must be split again and a failing task prevents this."""
+    """Report a connector that is split as RUNNING; as RESTARTING, with the reason, if the leader has repeatedly not
+    accepted its task configs, or the connector must be split again and a failing task prevents this."""
     state = split.state
     assert isinstance(state, SplitComplete)
     is_refused = state.failed_publications >= REPORTED_REFUSALS_MIN
     if is_refused and isinstance(state.publication, PublishRetryPending):
-        trace = f"The leader has not accepted the connector's task configs: {state.publication.refusal}"
+        refusal = state.publication.refusal
+        trace = f"The leader has not accepted the connector's task configs; they are sent again: {refusal}"
         statuses.report_status(turn, name, JobState.RESTARTING, trace)
     elif not is_refused or isinstance(state.publication, PublishedTaskConfigs):
         is_postponed = state.postponement is not None
@@ -247,9 +249,9 @@ def _publish_task_configs(
 
 
 def restart(turn: Turn, name: ConnectorName, *, only_failed: bool) -> None:
-    """Split the connector again, because an operator has ordered its restart. With ``only_failed``, do so only if its
-    config could not be split, which is its state FAILED. Does nothing for a connector that is not assigned to this
-    worker, or whose target state is not STARTED."""
+    """Let the next reconciliation split the connector again, because an operator has ordered its restart, and report it
+    as RESTARTING. With ``only_failed``, do so only if its config could not be split, which is its state FAILED. Does
+    nothing for a connector that is not assigned to this worker, or whose target state is not STARTED."""
     split = turn.herder.work.connector_runs.get(name)
     if split is None or name not in turn.herder.place.assigned:
         return
@@ -316,8 +318,8 @@ def on_statuses_read(turn: Turn) -> None:
 
 
 def on_source_parts_changed(turn: Turn, event: SourcePartsChanged) -> None:
-    """Split the connector again, because its source parts have changed. A connector that is being split, or is no
-    longer assigned here, needs no action."""
+    """Let the next reconciliation split the connector again, because its source parts (for Kafka: partitions) have
+    changed. A connector that is being split, or is no longer assigned here, needs no action."""
     split = turn.herder.work.connector_runs.get(event.connector)
     if split is not None and isinstance(split.state, SplitComplete):
         turn.emit(
@@ -338,8 +340,8 @@ def on_checkpoint_closed(turn: Turn, spec: TaskSpec) -> None:
 
 
 def on_checkpoint_generation_finished(turn: Turn, name: ConnectorName) -> None:
-    """A closed checkpoint generation is finished. If the connector's config could not be split, split it again: the
-    cause may be removed."""
+    """The checkpoint generation that follows a closed one exists. If the connector's config could not be split, let the
+    next reconciliation split it again: the cause may be removed."""
     split = turn.herder.work.connector_runs.get(name)
     if split is not None and isinstance(split.state, Unsplittable):
         split.state = NotSplit()
@@ -378,7 +380,7 @@ def on_publication_ended(turn: Turn, event: TaskConfigsPublicationEnded) -> None
 
 def on_leader_write_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """This worker is the leader and owns the connector, and its own write of the task configs has completed or was
-    refused: continue as after the response of another leader (:func:`on_publication_ended`)."""
+    refused: continue as after the response of a leader on another worker (:func:`on_publication_ended`)."""
     split = turn.herder.work.connector_runs.get(request.connector)
     if split is None:
         return

@@ -45,8 +45,9 @@ def uncordon(turn: Turn) -> Answer:
 
 
 def warn_if_drain_unreported(turn: Turn) -> None:
-    """This worker has received an assignment. If it drains and the leader cannot receive this, because a worker that
-    offers only older protocols has joined, log a warning: the leader may then assign jobs to this worker."""
+    """This worker has received an assignment. If it drains and its report of the drain cannot reach the leader, because
+    a worker that offers only older protocols has joined, log a warning: the leader may then assign jobs to this
+    worker."""
     herder = turn.herder
     if herder.lifecycle.is_draining and (why := protocol_of(herder).drain_wait_reason(herder)) is not None:
         turn.emit(WriteLogMessage(text=f"The drain of this worker waits: {why}", warns=True))
@@ -55,7 +56,8 @@ def warn_if_drain_unreported(turn: Turn) -> None:
 def shut_down_or_report_changes(turn: Turn) -> None:
     """Begin the shutdown if the drain is complete: this worker owns no job, and no round that it needs is outstanding.
     Otherwise, if a state that this worker reports has changed (it drains, or accepts jobs again), request the round in
-    which the leader receives the change. Does nothing while a round is running or the worker is leaving."""
+    which the leader of a classic group receives the change. Does nothing while a round is running or the worker is
+    leaving."""
     herder = turn.herder
     if not herder.place.is_settled or herder.lifecycle.is_leaving:
         return
@@ -68,7 +70,7 @@ def shut_down_or_report_changes(turn: Turn) -> None:
 
 
 def _set_draining(turn: Turn, *, draining: bool, reason: str) -> None:
-    """Set whether this worker drains; if this is a change, log it and let the leader receive it in a round."""
+    """Set whether this worker drains; if this is a change, log it and report it to the group."""
     if turn.herder.lifecycle.is_draining is not draining:
         turn.herder.lifecycle.is_draining = draining
         protocol_of(turn.herder).report_state_change(turn, reason)

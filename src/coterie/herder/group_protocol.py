@@ -29,8 +29,8 @@ class GroupProtocol(Protocol):
         ...
 
     def on_config_end_found(self, turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
-        """The lookup of the config log's end offset for this protocol (`AssignmentPurpose`) has ended; None: the log
-        could not be reached."""
+        """The lookup of the config log's end offset for this protocol (`AssignmentPurpose`) has ended; ``end_offset``
+        is None if the log could not be reached."""
         ...
 
     def on_timer(self, turn: Turn, timer: GroupTimer) -> None:
@@ -38,28 +38,33 @@ class GroupProtocol(Protocol):
         ...
 
     def compute_assignment_if_due(self, turn: Turn) -> None:
-        """Compute the assignment that this worker has to compute, if there is one and all its input is available."""
+        """Compute the assignment that this leader of a classic group has to compute, if there is one and all its input
+        is available. Does nothing in a connect group, where a computation begins when it is requested."""
         ...
 
     def notify_listeners(self, turn: Turn) -> None:
-        """Announce the jobs that were started and those that have stopped, to the listeners of rebalances."""
+        """Let the plug-ins that listen to this worker's rebalances receive the jobs that were started and those that
+        have stopped. Does nothing in a classic group."""
         ...
 
     def report_released_jobs(self, turn: Turn) -> None:
-        """Report to the group that revoked jobs are released, by the request of a round. Does nothing in a connect
+        """Request a round when revoked jobs have stopped, so that other workers receive them. Does nothing in a connect
         group, whose member reports stopped jobs after each `SetWorkerState` order."""
         ...
 
     def report_configured_jobs(self, turn: Turn) -> None:
-        """Report to the group that the set of configured jobs has changed, if it has."""
+        """If the set of configured jobs has changed: in a classic group, request a round when the window that collects
+        such changes has ended; in a connect group, the leader reports the jobs to the coordinator."""
         ...
 
     def report_state_change(self, turn: Turn, reason: str) -> None:
-        """A state that this worker reports has changed, for example that it drains; ``reason`` names the change."""
+        """Store that a state that this worker reports to the group has changed, for example that it drains; ``reason``
+        names the change. Does nothing in a connect group, where the next `SetWorkerState` order contains the change."""
         ...
 
     def report_pending_state_changes(self, turn: Turn) -> None:
-        """Report the changes of :func:`report_state_change` to the group."""
+        """In a classic group, request a round for the changes that :func:`report_state_change` has stored. Does nothing
+        in a connect group."""
         ...
 
     def must_stay_after_drain(self, herder: Herder) -> bool:
@@ -97,12 +102,14 @@ class GroupProtocol(Protocol):
         ...
 
     def request_group_view(self, turn: Turn) -> bool:
-        """Make :func:`group_view` up to date. True if it is already. False if the coordinator was asked for the group's
-        description: the event `GroupDescribed` follows."""
+        """Make :func:`group_view` up to date. Returns True if nothing has to be requested (always in a classic group,
+        also on a worker without a view). Returns False if the group's description was requested from the coordinator:
+        the event `GroupDescribed` follows."""
         ...
 
     def group_view(self, turn: Turn) -> GroupView | RequestRefused:
-        """The view of the group from the data that this worker has; a refusal if it has none."""
+        """The view of the group from the data that this worker has; a refusal if it has none. In a classic group only
+        the leader has it."""
         ...
 
     def hand_over_membership(self, turn: Turn) -> None:

@@ -31,9 +31,9 @@ RETRY_MS = 1_000
 
 
 def open_log_if_leader(turn: Turn) -> None:
-    """Open the leader's log if this worker is the leader and neither may write yet nor waits for a retry. If it is no
-    longer the leader, or is leaving the group, it gives up the right to write; an opening in progress is not
-    interrupted."""
+    """Open the leader's log if this worker is the leader, may not write yet, and neither an opening nor its
+    confirmation is in progress nor the wait before a retry. If it is no longer the leader, or is leaving the group, it
+    gives up the right to write; an opening in progress is not interrupted."""
     herder, leader_log = turn.herder, turn.herder.leader_log
     if not herder.place.is_named_leader or isinstance(herder.lifecycle.phase, LeavingGroup):
         if not isinstance(leader_log.state, Opening):
@@ -50,8 +50,8 @@ def open_log_if_leader(turn: Turn) -> None:
 
 
 def on_opened(turn: Turn, event: LeaderLogOpened) -> None:
-    """The log is open: let the member confirm with a heartbeat that this worker is still the leader. If another worker
-    is known to be the leader, give up the right to write."""
+    """The log is open: let the member confirm with a heartbeat that this worker is still the leader. If this worker is
+    no longer the leader, give up the right to write."""
     leader_log = turn.herder.leader_log
     if leader_log.state != Opening(opening_number=event.opening_number):
         return

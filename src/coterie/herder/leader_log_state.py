@@ -14,7 +14,7 @@ class Opening:
     """The leader's log is being opened. Only a leader orders that, but it may have been replaced since."""
 
     opening_number: int
-    """Counts the openings that this worker has ordered; the result of an older opening is ignored."""
+    """The number of this opening, as counted by this worker; the result of an older opening is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,9 @@ FINAL_STATUSES_TIMEOUT_MS = 1_000
 
 def begin_shutdown(turn: Turn, reason: str, *, code: int, grace_ms: int, is_permanent: bool = False) -> None:
     """Start the shutdown: all jobs are dropped, and this worker leaves the group when its tasks have stopped and its
-    last requests are answered, after ``grace_ms`` and :data:`FINAL_STATUSES_TIMEOUT_MS` at the latest. Does nothing if
-    a shutdown has already begun."""
+    last requests are answered, after ``grace_ms`` and :data:`FINAL_STATUSES_TIMEOUT_MS` at the latest. ``code`` is the
+    exit code of the process; ``is_permanent``: the worker will not return, so its group does not wait for it. Does
+    nothing if a shutdown has already begun."""
     lifecycle = turn.herder.lifecycle
     if lifecycle.is_leaving:
         return
@@ -74,8 +75,9 @@ def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int)
 
 
 def leave_or_relaunch_if_ready(turn: Turn) -> None:
-    """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written and all
-    requests are answered. A relaunch also waits for the end of a round."""
+    """Leave the group (shutdown) or close the runtime (relaunch), if no task runs, all statuses are written, and all
+    requests are answered (:func:`_are_requests_answered`, which first closes the intake of requests). A relaunch also
+    waits for the end of a round."""
     herder, work = turn.herder, turn.herder.work
     match herder.lifecycle.phase:
         case ShuttingDown() as course if not work.task_runs and work.are_statuses_written:
@@ -110,7 +112,7 @@ def on_request_intake_closed(turn: Turn) -> None:
 def on_time_limit(turn: Turn, timer: Literal["last requests", "shutdown", "relaunch"]) -> None:
     """A time limit is over: accept no more requests, leave the group or close the runtime, although some tasks still
     run; they end with the process or with the runtime. If a round is running, a relaunched process joins it again. Does
-    nothing if the worker does not stop."""
+    nothing if the worker neither shuts down nor relaunches."""
     match timer, turn.herder.lifecycle.phase:
         case "last requests", ShuttingDown() | Relaunching():
             _close_request_intake(turn)
@@ -163,7 +165,8 @@ def _close_runtime(turn: Turn) -> None:
 
 
 def _refuse_all_requests(turn: Turn, message: str) -> None:
-    """Refuse all pending and all further requests, with ``message``."""
+    """Refuse, with ``message``, all further requests and all pending requests, except those that wait for the view of
+    the group."""
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)

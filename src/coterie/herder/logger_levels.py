@@ -1,7 +1,7 @@
 """Levels of loggers for all workers of the group (KIP-976).
 
 A level is a line of the config log, which any worker may write, and which every worker that runs applies when it reads
-the line. A worker that reads the line as history ignores it: its loggers begin with their own levels.
+the line. A worker that reads the line while it starts ignores it: its loggers begin with their own levels.
 """
 
 from coterie.herder import config_records
@@ -31,7 +31,7 @@ def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:
 
 
 def on_level_written(turn: Turn, line: LoggerLevelWritten) -> None:
-    """A line with a logger's level was read: set the level in this process, unless the line was written before this
-    worker was ready."""
+    """A line with a logger's level was read: set the level in this process, unless the line was read while this worker
+    starts."""
     if turn.herder.lifecycle.is_runtime_open:
         turn.emit(SetLoggerLevel(logger=line.logger, level=line.level))

@@ -15,8 +15,8 @@ from coterie.herder.state import Turn
 
 
 def on_plugin_threads_lost(turn: Turn, event: PluginThreadsLost) -> None:
-    """Store the present number of lost threads. If there are too many, start no new jobs from now on, and report the
-    change to the group."""
+    """Store the present number of lost threads. If there are too many, start no new jobs until the process ends, report
+    the change to the group, and log an error."""
     lifecycle, lost_threads_max = turn.herder.lifecycle, turn.herder.settings.lost_threads_max
     lifecycle.lost_threads = event.lost_threads_total
     if event.lost_threads_total > lost_threads_max and lifecycle.no_new_jobs_reason is None:

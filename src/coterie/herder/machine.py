@@ -230,7 +230,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
 
 def _reconcile(turn: Turn, affected: Affected = None) -> None:
     """Compare the actual state with the target state, and emit the effects that remove the differences. Of the
-    connectors and tasks, only those of the ``affected`` connectors are compared."""
+    connectors and tasks, only those of the ``affected`` connectors are compared; None means all."""
     protocol = protocol_of(turn.herder)
     tasks.reconcile(turn, affected)
     protocol.compute_assignment_if_due(turn)
@@ -247,8 +247,9 @@ def _reconcile(turn: Turn, affected: Affected = None) -> None:
 
 
 def _advance_requests(turn: Turn) -> None:
-    """Advance the pending reads and writes. The result of a write that this leader submitted itself continues the
-    publication of the connector's task configs."""
+    """Advance the pending writes and reads, and carry out the orders about tasks that have waited for the config log.
+    The result of a write that this leader submitted itself continues the publication of the connector's task
+    configs."""
     writes.advance_writes(turn)
     while turn.leader_write_answers:
         # The leader published a split as its own write; its response continues the connector's publication.
@@ -294,8 +295,9 @@ def _on_frequent_event(
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
     """Apply the lines and the position to the state of the config log, log a message about each unexpected line, and
-    carry out the restarts and the levels of loggers that lines request. Returns the connectors that the lines affect:
-    all, if jobs may start now because the log is read to the last assignment's offset."""
+    carry out the restarts and the levels of loggers that lines request. Returns the connectors that the lines affect.
+    None means all: the lines contain a new session key, or jobs may start now because the log is read to the last
+    assignment's offset."""
     herder, was_caught_up = turn.herder, turn.herder.is_caught_up
     for line in event.lines:
         match herder.config.apply(line):
@@ -453,7 +455,8 @@ def _on_request_event(
 
 
 def _on_append_failed(turn: Turn, event: ConfigLinesAppendFailed) -> None:
-    """Lines could not be appended: pass this to the module that appended them; a leader opens its log again."""
+    """Lines could not be appended: pass this to the module that appended them. If they were to be appended as the
+    leader, also open the leader's log again."""
     if event.leader_log_opening is not None:
         leader_log.on_append_failed(turn, event.leader_log_opening)
     match event.purpose:
@@ -495,7 +498,8 @@ def _on_config_end_found(turn: Turn, purpose: EndPurpose, end_offset: LogPositio
 
 
 def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
-    """Pass a request to the module that answers it, unless the worker ends and refuses it."""
+    """Pass a request to the module that answers it, or refuse it because the worker ends
+    (:func:`_is_refused_while_ending`)."""
     if _is_refused_while_ending(turn.herder.lifecycle, event.request):
         doing = "shutting down" if turn.herder.lifecycle.is_leaving else "restarting"
         refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")

@@ -31,8 +31,8 @@ from coterie.nouns.target_assignments import ComputedTarget, GroupSnapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPurpose:
-    """The end offset is looked up for a read, which waits until all lines are read that were written before the
-    request."""
+    """The end offset is looked up for a read, or for the restart of a task: it waits until all lines are read that were
+    written before the request."""
 
     id: RequestId
 
@@ -87,7 +87,8 @@ AppendPurpose: TypeAlias = WritePurpose | SessionKeyPurpose | LoggerLevelPurpose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLinesRead:
-    """Lines of the config topic were read, or the reader's position has advanced without a line."""
+    """Lines of the config topic were read, or the reader's position has advanced without a line (``lines`` is then
+    empty)."""
 
     lines: Sequence[TopicRecord]
     position: LogPosition
@@ -199,13 +200,13 @@ class SplitFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointGenerationFinished:
-    """The chore of :class:`FinishCheckpointGeneration` has ended."""
+    """The chore of :class:`FinishCheckpointGeneration` has ended, with or without success."""
 
     connector: ConnectorName
     incarnation: Incarnation
     task_configs: Sequence[Mapping[str, str]] | None = field(repr=False)
     """The task configs of the newest checkpoint generation; None when there is nothing to publish: another worker is
-    finishing the closed checkpoint generation, or this worker could not finish it."""
+    creating this generation, this worker could not create it, or there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +217,10 @@ class TaskConfigsPublicationEnded:
     config_line_offset: int
     """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     refusal: str | None = field(default=None, repr=False)
-    """Why the leader has not accepted the task configs; None when it has accepted them."""
+    """Why the leader has not accepted the task configs, or could not be reached; None when it has accepted them."""
     is_signature_refused: bool = False
-    """Whether the leader has rejected the signature: it has another session key than the key with which the request was
-    signed."""
+    """Whether the leader has rejected the signature; normally it has another session key than the key with which the
+    request was signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +236,7 @@ class SessionKeyMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValidated:
-    """The runtime has validated the config of a request."""
+    """The runtime has validated the config of a request; ``infos`` contains the errors if the config is invalid."""
 
     id: RequestId
     infos: ConfigInfos = field(repr=False)
@@ -253,7 +254,7 @@ class ConfigNotValidated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginsAnswered:
-    """This worker's plug-ins have answered the question of a request (:class:`AskPlugins`)."""
+    """The runtime has listed or described this worker's plug-ins for a request, or could not (:class:`AskPlugins`)."""
 
     id: RequestId
     answer: PluginList | PluginKeys | RequestRefused = field(repr=False)
@@ -266,7 +267,7 @@ class OffsetReadEnded:
     id: RequestId
     offsets: tuple[ConnectorOffset, ...] = ()
     failure: str | None = field(default=None, repr=False)
-    """Why they could not be read; None when they were read."""
+    """Why they could not be read, and ``offsets`` is empty; None when they were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +276,7 @@ class OffsetChangeEnded:
 
     id: RequestId
     refusal: RequestRefused | None = field(default=None, repr=False)
-    """Why they were not changed; None when they were changed."""
+    """Why they were not changed; with OFFSETS_FAILED the change may still take effect. None when they were changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,10 +290,11 @@ class ConfigEndFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLogOpened:
-    """The leader's log is open: a worker that opened it before this worker can append no more lines with its
-    opening."""
+    """The leader's log (the config log with the right to append lines as the leader) is open: a worker that opened it
+    before this worker can append no more lines with its opening."""
 
     opening_number: int
+    """The number in :class:`OpenLeaderLog`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +343,7 @@ class TargetComputed:
     target: ComputedTarget | None
     """None if the assignor has failed."""
     error: str = ""
-    """Why the assignor has failed."""
+    """Why the assignor has failed; empty if it has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +353,8 @@ class GroupLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestIntakeClosed:
-    """This worker accepts no more requests, and all that it had accepted are answered or have reached the herder."""
+    """This worker accepts no more requests from clients; all requests that it had accepted are answered or have reached
+    the herder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +405,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Send ``answer`` as the response to the request with this ``id``."""
+    """Send ``answer`` as the response to the request with this ``id``, unless its caller no longer waits."""
 
     id: RequestId
     answer: Answer
@@ -510,8 +513,9 @@ class StopConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTaskStart:
-    """The start or restart of a task that was ordered before is no longer needed: end it after ``grace_ms``. Not a
-    chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for every start."""
+    """The start or restart of a task that was ordered before is no longer needed: end it if it has not returned within
+    ``grace_ms``. Not a chore: it has no result. The result of the start is a TaskStarted or TaskStartFailed, as for
+    every start."""
 
     task: ConnectorTaskId
     grace_ms: int
@@ -519,8 +523,8 @@ class EndTaskStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishCheckpointGeneration:
-    """Finish a closed checkpoint generation and return the next one's task configs, because a task waits for its new
-    config → CheckpointGenerationFinished"""
+    """Create the checkpoint generation that follows a closed one, unless another worker is creating it, and return its
+    task configs, because a task waits for its new config → CheckpointGenerationFinished"""
 
     connector: ConnectorName
     incarnation: Incarnation
@@ -637,7 +641,8 @@ class AppendStatuses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRequestIntake:
-    """Accept no more requests, and wait until those that were accepted are answered → RequestIntakeClosed"""
+    """Accept no more requests from clients, and wait until those that were accepted are answered →
+    RequestIntakeClosed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

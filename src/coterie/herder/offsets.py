@@ -14,7 +14,7 @@ from coterie.nouns.jobs import ConnectorName
 
 def begin_offset_read(turn: Turn, id_: RequestId, name: ConnectorName) -> None:
     """Let the runtime read the offsets of the connector ``name``, or refuse the request if there is no such connector.
-    Called when this worker has read the config log to the end offset that the log had at the request."""
+    Called when the request need not wait for the config log any more."""
     connector = turn.herder.config.connector(name)
     if connector is None:
         turn.emit(Reply(id=id_, answer=unknown_connector_refusal(name)))

@@ -86,8 +86,8 @@ def set_member_state(turn: Turn, state: MemberState) -> None:
 
 
 def retained_jobs(before: Jobs, event: Assigned) -> Jobs:
-    """The jobs of ``before`` that stay assigned to the worker: none in an eager round, else all but the revoked
-    jobs."""
+    """The jobs of ``before`` that stay assigned to the worker: none if the event replaces all jobs (in an eager round,
+    and always in a connect group), else all but the revoked jobs."""
     return NO_JOBS if event.replaces_all else before - event.revoked
 
 
@@ -153,9 +153,9 @@ def not_leader_refusal(herder: Herder) -> RequestRefused:
 
 
 def on_config_lag_timeout(turn: Turn) -> None:
-    """Leave the group and rejoin if this worker still has read less of the config log than its group, a rebalance
-    timeout after it fell behind. If only a member reported the group's config offset, look up the log's end offset
-    first."""
+    """Order the member to leave the group and rejoin if this worker still has read less of the config log than its
+    group, a rebalance timeout after it fell behind. If only a member reported the group's config offset, look up the
+    log's end offset first."""
     herder, place = turn.herder, turn.herder.place
     if herder.lifecycle.is_leaving or herder.has_read_config_to(place.group_config_offset):
         return
@@ -193,8 +193,9 @@ def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | No
 
 
 def resign_as_leader(turn: Turn, *, highest_config_offset: ConfigOffset, end_offset: LogPosition) -> None:
-    """Leave the group and rejoin, so that another worker becomes the leader. Called when most members have read the
-    config log to offsets beyond the end of this worker's config log: they read another config topic."""
+    """Order the member to leave the group and rejoin, so that another worker becomes the leader; log a warning. Called
+    when most members have read the config log to offsets beyond the end of this worker's config log: they read another
+    config topic."""
     place = turn.herder.place
     place.group_config_offset, place.config_end_unverified = highest_config_offset, False
     reason = (

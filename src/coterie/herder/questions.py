@@ -38,7 +38,8 @@ VALIDATION_ACTIVITY = "performing multi-property validation for the connector"
 
 
 def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
-    """Pass the question to the runtime, and set its time limit."""
+    """Pass the question to the runtime, and set its time limit. A config without ``connector.class`` is refused at
+    once."""
     herder = turn.herder
     if isinstance(question, ValidateConnectorConfig):
         refusal = missing_class_refusal(_without_nulls(question.config))
@@ -112,8 +113,8 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 
 def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
-    """The refusal, in Connect's words, of a config that does not name a plug-in; None when it does. It quotes the
-    config without secret values: clients and the audit log write the message into logs."""
+    """The refusal, in Connect's words, of a config without the key ``connector.class``; None when the config has it. It
+    quotes the config without secret values: clients and the audit log write the message into logs."""
     if "connector.class" in config:
         return None
     config_text = ", ".join(f"{key}={value}" for key, value in masked_config(config).items())

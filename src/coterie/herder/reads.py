@@ -37,8 +37,8 @@ from coterie.nouns.jobs import ConnectorName
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Read | RestartConnectorTask) -> None:
-    """Look up the log's end offset for the read or the order, and set its time limit; or answer a read at once that
-    does not need the log's end."""
+    """Look up the log's end offset for the read or the order, and set its time limit. A DescribeConnectors is answered
+    at once, from the state read so far."""
     if isinstance(request, DescribeConnectors):
         turn.emit(Reply(id=event.id, answer=answer_from_state(turn.herder, request)))
         return
@@ -60,8 +60,8 @@ def on_config_end_found(turn: Turn, id_: RequestId, end_offset: LogPosition | No
 
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:
-    """The time limit is over: answer the read with the state read so far. Does nothing for an unknown id, for example
-    of a write."""
+    """The time limit is over: answer the read with the state read so far, or continue the order. Does nothing for an
+    unknown id, for example of a write."""
     read = turn.herder.requests.reads.get(id_)
     if read is not None:
         _answer_read(turn, id_, read)
@@ -77,15 +77,15 @@ def answer_ready_reads(turn: Turn) -> None:
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all pending reads."""
+    """Refuse all reads and orders about tasks that wait for the config log."""
     for id_ in list(turn.herder.requests.reads):
         del turn.herder.requests.reads[id_]
         turn.emit(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
 def _answer_read(turn: Turn, id_: RequestId, read: PendingRead) -> None:
-    """Answer the read with the state read so far, and forget it. An order is added to ``turn.task_orders``; offsets are
-    then read from the checkpoints."""
+    """Answer the read with the state read so far, and forget it. An order is only added to ``turn.task_orders``; a read
+    of offsets continues with the checkpoints."""
     del turn.herder.requests.reads[id_]
     turn.emit(CancelTimer(timer=RequestTimeoutDue(id=id_)))
     match read.request:

@@ -8,14 +8,14 @@ FIRST_DELAY_MS = 200
 
 
 def doubled_delay_ms(first_ms: int, doublings: int, max_ms: int) -> int:
-    """``first_ms`` after so many ``doublings``, at most ``max_ms``."""
+    """``first_ms``, doubled so many times as ``doublings``, at most ``max_ms``."""
     # A power of two with thousands of digits would be computed only to be cut.
     return min(first_ms << min(doublings, 30), max_ms)
 
 
 def jittered_delay_ms(delay_ms: int, key: str) -> int:
-    """``delay_ms``, shortened by up to a fifth, which ``key`` alone determines: tasks that failed together are not all
-    restarted at the same time. As in Kafka's exponential backoff (KIP-580), a fifth at most."""
+    """``delay_ms``, shortened by at most a fifth, as in Kafka's exponential backoff (KIP-580). ``key`` alone determines
+    by how much: so tasks that failed together, with different keys, are not all restarted at the same time."""
     # The hash of a str differs between processes, and a random number between two runs of the simulator.
     return delay_ms - crc32(key.encode()) % (delay_ms // 5 + 1)
 
@@ -25,12 +25,13 @@ class RestartPolicy:
     """How often, and after which waits, a task is restarted whose query or start fails without progress in between."""
 
     restarts_max: int = 3
-    """How many restarts there are, until the task is FAILED; -1 means without limit."""
+    """How many restarts follow each other without progress, until the task is FAILED; -1 means without limit."""
     delay_max_ms: int = 60_000
     """The longest wait before a restart."""
 
     def delay_ms(self, failures: int) -> int | None:
-        """The wait before the restart after so many ``failures`` without progress, at least 1. None: the task fails."""
+        """The wait, in ms, before the restart that follows ``failures`` (1 or more) without progress in between. None:
+        the task is FAILED."""
         if 0 <= self.restarts_max < failures:
             return None
         return doubled_delay_ms(FIRST_DELAY_MS, failures - 1, self.delay_max_ms)

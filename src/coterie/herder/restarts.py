@@ -12,8 +12,8 @@ from coterie.herder.state import Herder, Turn
 
 
 def on_restart_requested(turn: Turn, line: RestartRequested) -> None:
-    """A restart of a connector was requested: restart this worker's jobs of the connector. A line that is read as
-    history is ignored, because all jobs start anyway when the worker has read the log."""
+    """A restart of a connector was requested: restart this worker's jobs of the connector. A line that is read while
+    this worker starts is ignored, because all its jobs start anyway."""
     herder = turn.herder
     if not herder.lifecycle.is_runtime_open:
         return

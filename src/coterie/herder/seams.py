@@ -37,7 +37,8 @@ class Membership(Protocol):
     """A worker's membership of its group. The worker first joins after the first ``SetWorkerState`` order."""
 
     async def run(self) -> None:
-        """Take part in the group until the worker has left it. All other methods need this coroutine to run."""
+        """Take part in the group until the worker has left it. The other methods have an effect only while this
+        coroutine runs."""
         ...
 
     def order(
@@ -60,14 +61,14 @@ class Membership(Protocol):
         """Leave the group, and wait until the member has ended. Returns also if the coordinator does not respond.
         Before the call, the caller stops all owned jobs, or waits for them until its time limit.
 
-        A static member sends no LeaveGroup request, so the group waits for it to rejoin. With ``is_permanent`` a static
-        member, too, sends a LeaveGroup request, so that the group does not wait.
+        The group waits for a static member to rejoin (in a classic group it sends no LeaveGroup request), unless
+        ``is_permanent``.
         """
         ...
 
     async def next_event(self) -> MembershipEvent:
         """Wait for the next event and return it, in the order in which the events occurred. The queue of events is
-        bounded."""
+        bounded: while it is full, the member waits."""
         ...
 
 
@@ -76,8 +77,9 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsAssigned:
-    """This worker has started jobs that were assigned to it in a connect group. A connector counts as started when its
-    split has begun; a task when its start has returned, also with an error, or when it is not to run now."""
+    """All jobs that a connect group has newly assigned to this worker have been started. A connector counts as started
+    when its split has begun; a task when its start has returned, also with an error. A job that must not run now, for
+    example because it is paused, counts as started, too."""
 
     jobs: Jobs
     """The newly assigned jobs."""
@@ -89,14 +91,16 @@ class JobsAssigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsRevoked:
-    """This worker has stopped ``jobs``: they were revoked, or it has lost or given up its membership."""
+    """This worker has stopped ``jobs``: they were revoked, or it has lost or given up its membership before its lease
+    (the time for which the group surely counts it as a member) had ended."""
 
     jobs: Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsLost:
-    """This worker has stopped ``jobs`` because its lease had ended: other workers may run them already."""
+    """This worker has stopped ``jobs`` because its lease, the time for which the group surely counts it as a member,
+    had ended: other workers may run them already."""
 
     jobs: Jobs
 
@@ -119,7 +123,8 @@ class RebalanceListeners(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What a runtime needs to start one task. Each start takes the task's checkpoint over."""
+    """What a runtime needs to start one task. The start takes the task's checkpoint over, also from this worker's
+    earlier start."""
 
     task: ConnectorTaskId
     connector_incarnation: Incarnation
@@ -134,19 +139,19 @@ class SplitResult:
     task_configs: Sequence[Mapping[str, str]] = field(repr=False)
     """The configs of the connector's tasks, by task number."""
     postponement: str | None = None
-    """Why the tasks keep their source parts although the config requires others, for the connector's status; None if
-    the config requires no others."""
+    """Why the tasks keep their source parts (for Kafka: partitions) although the config requires others, for the
+    connector's status; None if they have those that the config requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgressed:
-    """A batch of a task was committed, or the query polled its source and found nothing to read."""
+    """A batch of a task was committed, or its query polled its source and found nothing to read."""
 
     task: ConnectorTaskId
     batch_id: int
     """The last committed batch."""
     input_rows: int
-    """Rows read by the batch."""
+    """Rows read by that batch."""
     bad_records: int = 0
     """How many records the task has skipped as bad since it was started."""
     topics: frozenset[str] = frozenset()
@@ -168,7 +173,8 @@ class TaskDied:
     """Whether a restart of the query on the same checkpoint may succeed; False when the task rejects its input or its
     config."""
     restart_policy: RestartPolicy = DEFAULT_RESTART_POLICY
-    """The policy in the task's config, of which only the runtime can resolve the references."""
+    """The policy of the settings ``errors.restart.*`` in the task's config, whose references to secrets only the
+    runtime can resolve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +198,9 @@ class TaskHalted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCheckpointClosed:
-    """The task does not run here, because the checkpoint generation that its config names is closed: the connector is
-    being split again. The task may start again when its config names another checkpoint generation."""
+    """The task does not run here, because the checkpoint generation that its config names (the checkpoints of all tasks
+    of one split) is closed: another split of the connector continues from these checkpoints. The task may start again
+    when its config names another checkpoint generation."""
 
     task: ConnectorTaskId
 
@@ -209,7 +216,7 @@ class SourcePartsChanged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDied:
     """No task can run here any more, because the JVM has ended: the worker stops its tasks, leaves the group and exits
-    with ``reason``."""
+    with code 1 and ``reason``."""
 
     reason: str
 
@@ -220,6 +227,7 @@ class PluginThreadsLost:
     its time limit and has not returned: the runtime cannot end it."""
 
     lost_threads_total: int
+    """How many threads are lost now."""
 
 
 TaskEvent: TypeAlias = (
@@ -245,8 +253,8 @@ class RetriableStartError(WorldError):
     start may succeed."""
 
     def __init__(self, message: str, restart_policy: RestartPolicy = DEFAULT_RESTART_POLICY) -> None:
-        """``message``: the error, for the task's status. ``restart_policy``: the policy in the task's config, of which
-        only the runtime can resolve the references."""
+        """``message``: the error, for the task's status. ``restart_policy``: the policy of the settings
+        ``errors.restart.*`` in the task's config, whose references to secrets only the runtime can resolve."""
         super().__init__(message)
         self.restart_policy = restart_policy
         """When the task is started again."""
@@ -256,9 +264,9 @@ class TaskRuntime(Protocol):
     """Runs tasks. Every coroutine is safe to await on the event loop: blocking calls run on the runtime's threads.
     Plug-ins may raise any exception, also exceptions that the methods below do not name.
 
-    A plug-in may also block without end. Every call into a plug-in has a time limit; then the method raises WorldError
-    with the name of the call (:meth:`restart` and :meth:`stop` return instead), and the thread of the call is lost
-    (:class:`PluginThreadsLost`). What the call does later has no effect: it commits nothing.
+    A plug-in may also block without end. Every call into a plug-in has a time limit. When the limit is over, the method
+    raises WorldError with the name of the call (:meth:`restart` and :meth:`stop` return instead), and the thread of the
+    call is lost (:class:`PluginThreadsLost`). What the call does later has no effect: it commits nothing.
 
     A connector's *source parts* are the units that are distributed over its tasks (for Kafka: partitions). A
     *checkpoint generation* contains the checkpoints of all tasks of one split.
@@ -272,7 +280,7 @@ class TaskRuntime(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop all tasks that still run and release all resources. Safe to call twice, and after a failed ``open``."""
+        """Stop all tasks that still run, and release all resources. Safe to call twice, and after a failed ``open``."""
         ...
 
     async def validate(
@@ -293,7 +301,7 @@ class TaskRuntime(Protocol):
         ...
 
     async def list_plugins(self) -> Sequence[Plugin]:
-        """All plug-ins of this worker, in Connect's order."""
+        """All plug-ins of this worker, in the order of :func:`coterie.config.plugins.sorted_as_in_connect`."""
         ...
 
     async def describe_plugin(self, name: str, version_range: str | None) -> Sequence[ConfigKey]:
@@ -341,8 +349,9 @@ class TaskRuntime(Protocol):
         (:class:`TaskCheckpointClosed`), and the next checkpoint generation is made from their positions: no row is lost
         or duplicated. This takes as long as the last batches of these tasks.
 
-        With ``keeps_source_parts`` the tasks keep those source parts that still exist if the sink is the same, whatever
-        else ``config`` requires: a task is failing, and the other tasks must not be stopped until it is repaired.
+        With ``keeps_source_parts`` the tasks keep their source parts, as far as these still exist, whatever ``config``
+        requires; but not if ``config`` requires another sink. The caller sets it while a task is failing, because the
+        other tasks would be stopped until that task is repaired.
 
         :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is then FAILED with this error,
@@ -389,11 +398,12 @@ class TaskRuntime(Protocol):
     async def finish_checkpoint_generation(
         self, connector: ConnectorName, incarnation: Incarnation
     ) -> Sequence[Mapping[str, str]] | None:
-        """Finish the connector's closed checkpoint generation, and return the task configs of the newest one. None when
-        another worker is finishing it, or when there is no checkpoint generation. Takes seconds, to detect another
+        """If the connector's newest checkpoint generation is closed and no other worker is creating the next one,
+        create it. Return the task configs of the newest checkpoint generation. None when another worker is creating the
+        next one, when no task can start in the newest one, or when there is none. Takes seconds, to detect another
         worker.
 
-        :raises ConfigError, WorldError: when the checkpoint generation cannot be finished here.
+        :raises ConfigError, WorldError: when the next checkpoint generation cannot be created here.
         """
         ...
 
@@ -410,8 +420,9 @@ class TaskRuntime(Protocol):
         ...
 
     def end_task_start(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        """The running :meth:`start` or :meth:`restart` of ``task`` is no longer needed: if it has not ended within
-        ``grace_ms``, it ends as at its time limit. Does nothing when there is none. Never waits."""
+        """End the running :meth:`start` or :meth:`restart` of ``task``, which is no longer needed: if it has not
+        returned within ``grace_ms``, it ends as at its time limit. Does nothing when neither is running. Never
+        waits."""
         ...
 
     async def restart(self, task: ConnectorTaskId) -> None:
@@ -445,8 +456,9 @@ class TaskRuntime(Protocol):
         ...
 
     async def next_event(self) -> TaskEvent:
-        """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded;
-        several progress reports of one task may be merged into one."""
+        """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded; of
+        several unread progress reports of one task, older ones may be dropped, and their topics are added to a newer
+        one."""
         ...
 
 
@@ -454,7 +466,7 @@ class TaskRuntime(Protocol):
 
 
 class SignatureRefusedError(WorldError):
-    """The leader does not accept a signature: it has another session key than this worker."""
+    """The leader does not accept a signature; normally it has another session key than this worker."""
 
 
 class LeaderClient(Protocol):

@@ -61,12 +61,14 @@ class HerderSettings:
     group_protocol: GroupProtocolName = GroupProtocolName.CLASSIC
     """``group.protocol``"""
     session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
+    """``session.timeout.ms``. In a connect group the coordinator's value replaces it."""
     rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
     """``rebalance.timeout.ms``. If the herder has not processed an event for so long, the worker stops all tasks and
     leaves the group."""
     sync_timeout_ms: int = defaults.WORKER_SYNC_TIMEOUT_MS
     """``worker.sync.timeout.ms``: how long a read request waits, from its arrival, until the config log is read to its
-    end; and how long a leader waits, from the join phase, until it has read the config log as far as the members."""
+    end; and how long the leader of a classic group waits, from the request for the assignments, until it has read the
+    config log as far as the members."""
     stop_grace_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """``task.shutdown.graceful.timeout.ms``: how long a task may take to stop at the end of its batch, before it is
     interrupted."""
@@ -77,12 +79,14 @@ class HerderSettings:
     """Whether requests between workers are refused while the group uses a protocol without signatures: users have to
     log in at this worker (``rest.users.file``), and an unsigned request names no user."""
     rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
-    """``config.rebalance.window.ms``: for how long changes of the set of jobs are collected before they cause a
-    round."""
+    """``config.rebalance.window.ms``: in a classic group, for how long changes of the set of jobs are collected before
+    they cause a round."""
     lost_threads_max: int = defaults.PLUGIN_LOST_THREADS_MAX
     """``plugin.lost.threads.max``: when more threads than this hang in plug-ins, the worker starts no new jobs."""
     request_timeout_ms: int = 90_000
-    """The time limit of a write request, from its arrival. A constant, as in Connect, not a setting."""
+    """The time limit, from its arrival, of a write, of a question to plug-ins, of a read of offsets and of a reset of
+    active topics. A client's write or reset may state another one (:attr:`.WriteAttempt.time_left_ms`). A constant, as
+    in Connect, not a setting."""
     topic_tracking_enabled: bool = True
     """``topic.tracking.enable``: whether this worker stores and returns the active topics of connectors."""
     topic_reset_allowed: bool = True
@@ -94,18 +98,18 @@ class HerderSettings:
         return self.name or self.worker_id
 
     def time_limit_ms(self, attempt: WriteAttempt | None) -> int:
-        """The time limit of a write request, from its arrival: that of its ``attempt``; None for a write of a
-        worker."""
+        """The time limit of a write, from its arrival, in ms: that of its ``attempt``, or :attr:`request_timeout_ms` if
+        ``attempt`` is None, for a write of a worker."""
         return self.request_timeout_ms if attempt is None else attempt.time_left_ms
 
 
-# -- the phases of a write; only one write at a time is beyond `WriteQueued`
-# -----------------------------------------------
+# -- the phases of a write --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAwaitingGroup:
-    """First phase of a write. A write that needs the leader waits here while a round is running."""
+    """First phase of a write. Every write waits here while this worker starts; a write that only the leader may perform
+    also while no leader is known, for example while a round is running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +122,12 @@ class Validating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteQueued:
-    """The write waits in the queue for the writes before it."""
+    """The write is in the queue: it waits for the writes before it. A write that only the leader may perform also waits
+    until this worker, as the leader, may write."""
 
     validated_config: ConfigToValidate | None
-    """The config that was validated; None for a write that needs no validation."""
+    """The config that was validated; None for a write that needs no validation, and for a repeated write before its
+    validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +135,11 @@ class FindingConfigEnd:
     """The write is at the head of the queue: a lookup of the log's end offset is in progress, or will be repeated."""
 
     validated_config: ConfigToValidate | None
-    """The config that was validated; None for a write that needs no validation."""
+    """The config that was validated; None for a write that needs no validation, and for a repeated write before its
+    validation."""
     leader_log_opening: int | None
-    """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) that was valid before the lookup; None
-    for a write that any worker may append."""
+    """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) with which this worker could write before
+    the lookup. None for a write that any worker may append, and if this worker could not write as the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +147,13 @@ class ReadingToConfigEnd:
     """The write is checked and appended when this worker has read the log up to ``end_offset``."""
 
     validated_config: ConfigToValidate | None
-    """The config that was validated; None for a write that needs no validation."""
+    """The config that was validated; None for a write that needs no validation, and for a repeated write before its
+    validation."""
     leader_log_opening: int | None
-    """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) that was valid before the lookup; None
-    for a write that any worker may append."""
+    """The number of the opening of the leader's log (:class:`.OpenLeaderLog`) with which this worker could write before
+    the lookup. None for a write that any worker may append, and if this worker could not write as the leader."""
     end_offset: LogPosition
-    """The end offset that the log had when the write began."""
+    """The end offset of the log that the lookup has found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +161,7 @@ class AppendingWrite:
     """The write's lines are being appended to the log: the write can no longer be dropped."""
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
-    """The connector's config that the lines replace; None when there is no such connector."""
+    """The connector's config before the write; None when there is no such connector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +169,7 @@ class WriteAppended:
     """The lines are durable. The request is answered when this worker has read the log up to ``end_offset``."""
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
-    """The connector's config that the lines have replaced; None when there was no such connector."""
+    """The connector's config before the write; None when there was no such connector."""
     end_offset: LogPosition
     """The offset after the last appended line."""
 
@@ -177,13 +185,14 @@ class SettingInitialOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangingOffsets:
-    """The runtime is changing the offsets of a stopped connector. The change no longer delays other writes, and cannot
-    be dropped."""
+    """The runtime is changing the offsets of a stopped connector. Other writes no longer wait for the change, and a
+    timeout of its request does not drop it."""
 
     incarnation: Incarnation
     """The connector's incarnation when the change began."""
     is_end_ordered: bool = False
-    """Whether the runtime was ordered to end the change."""
+    """Whether the runtime was ordered to end the change, because the connector is no longer stopped, was deleted, or
+    this worker has lost its membership."""
 
 
 WritePhase: TypeAlias = (
@@ -272,7 +281,7 @@ GroupRequest: TypeAlias = DescribeWorkerGroup | WorkerOrder | RestartConnectorTa
 
 
 class PendingRequests:
-    """The requests that are not yet answered."""
+    """The requests that are not yet answered, and the writes that are not yet complete."""
 
     def __init__(self) -> None:
         # `orders`
@@ -343,7 +352,8 @@ class RequestIntakeState(Enum):
     CLOSING = auto()
     """The REST API was ordered to accept no more requests. Requests that it has accepted already may still arrive."""
     CLOSED = auto()
-    """No client's request arrives any more; a request of another part of this process is refused."""
+    """No client's request arrives any more; a request of another part of this process is refused, unless it asks for
+    this worker's description or for signatures."""
 
 
 class Lifecycle:
@@ -384,12 +394,13 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverJoined:
-    """This worker has not begun a round since it started."""
+    """This worker has not begun a round since it started; in a connect group, it has received no assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRound:
-    """A round is running, which this worker has joined or can join at once."""
+    """A round of a classic group (JoinGroup and SyncGroup) is running, which this worker has joined or can join at
+    once."""
 
     member_state: MemberState
     """How far this worker is in the round."""
@@ -400,7 +411,7 @@ class InRound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingBeforeJoin:
     """A round is running that this worker joins only after all its tasks have stopped and their statuses are written.
-    Until the round ends, no order is sent to the member while a status is not written."""
+    While a status is not written, no SetWorkerState order is sent to the member."""
 
     member_state: MemberState
     """How far this worker is in the round."""
@@ -442,7 +453,9 @@ class Place:
         """The member epoch of the last assignment; in a classic group, the generation of the last round. -1 before the
         first."""
         self.leader = MemberId("")
+        """The member id of the leader; empty while no leader is known."""
         self.leader_url = WorkerUrl("")
+        """The URL of the leader's REST API; empty while no leader is known."""
         self.lease_renewal: LeaseRenewed | None = None
         """The lease: how long this worker may run jobs without another answered heartbeat. None before the first
         answered heartbeat of this process."""
@@ -494,12 +507,13 @@ class Place:
 
     @property
     def has_known_leader(self) -> bool:
-        """Whether no round is running, and this worker is the leader or has the leader's URL."""
+        """Whether this worker is the leader or has the leader's URL, the last round has ended with an assignment, and
+        no round is running."""
         return self.is_settled and (self.is_named_leader or bool(self.leader_url))
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker is the leader and no round is running."""
+        """Whether this worker is the leader, the last round has ended with an assignment, and no round is running."""
         return self.is_settled and self.is_named_leader
 
     @property
@@ -512,14 +526,18 @@ class Place:
 
     @property
     def lease_ends_ms(self) -> int | None:
-        """Until when jobs may run here, according to the answered heartbeats, in ms on the monotonic clock. None when
-        no job may run (the membership is lost), or before the first answered heartbeat."""
+        """The time until which jobs may run here, according to the answered heartbeats, in ms on the monotonic clock.
+        None when the membership is lost, so no job may run, and before the first answered heartbeat of this process."""
         return None if self.is_lost or self.lease_renewal is None else self.lease_renewal.lease_ends_ms
 
     def has_valid_lease(self, now_ms: int) -> bool:
-        """Whether the lease has not ended at ``now_ms``. Before the first answered heartbeat: True, unless the
-        membership was handed over by a previous process. Needed because, after a pause of the process, other events may
-        arrive before the event that the membership is lost."""
+        """Whether the lease, the time for which the group surely counts this worker as a member, has not ended at
+        ``now_ms``. Before the first answered heartbeat of this process: True, unless a previous process has handed the
+        membership over.
+
+        Needed because, after a pause of the process, other events may arrive before the event that the membership is
+        lost.
+        """
         return not self.is_handed_over if self.lease_renewal is None else now_ms < self.lease_renewal.lease_ends_ms
 
 
@@ -581,8 +599,9 @@ class Herder:
         return Lease(self.settings.session_timeout_ms if renewal is None else renewal.session_timeout_ms)
 
     def task_stop_grace_ms(self, now_ms: int) -> int:
-        """The grace period of a stop that is ordered at ``now_ms``: ``task.shutdown.graceful.timeout.ms``, shortened so
-        that the stop ends within the session even if no further heartbeat is answered."""
+        """The grace period, in ms, of a task's stop that is ordered at ``now_ms``:
+        ``task.shutdown.graceful.timeout.ms``, shortened so that the stop ends within the session even if no further
+        heartbeat is answered."""
         grace_ms, hurried_ms = self.settings.stop_grace_ms, self.lease.stop_grace_ms
         if self.place.lease_renewal is not None:
             grace_ms = min(grace_ms, max(self.place.lease_renewal.lease_ends_ms + hurried_ms - now_ms, 0))

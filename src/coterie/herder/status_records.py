@@ -22,7 +22,7 @@ class Status:
     trace: str | None = field(default=None, repr=False)
     """The error of a job, or the reason for its state. Left out of ``repr``, because it may quote a config."""
     version: str | None = None
-    """The plug-in's version (Connect 4.1, KIP-891)."""
+    """The version of the plug-in (Connect 4.1, KIP-891); None when the line contains none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def job_of_key(key: bytes | None) -> Job | None:
 
 
 def parse_status(value: bytes) -> Status | None:
-    """The status in a line's value; None when the value contains no valid status."""
+    """The status in a line's value; None when the value contains no valid status, for example an unknown state."""
     try:
         body = json.loads(value)
         state, worker_id, generation = body["state"], body["worker_id"], body["generation"]
@@ -170,7 +170,7 @@ class StatusState:
 
     def may_overwrite(self, job: Job, status: Status) -> bool:
         """Whether the stored status of ``job`` is not from another worker in a later generation (Connect's
-        ``putSafe``). Called before FAILED, UNASSIGNED and retried statuses are written."""
+        ``putSafe``); True if no status is stored. Called before FAILED, UNASSIGNED and retried statuses are written."""
         stored = self._statuses.get(job)
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
 

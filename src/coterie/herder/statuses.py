@@ -19,7 +19,8 @@ WAITS_FOR_CONFIG = "The connector is split again; the task waits for its config"
 
 
 def is_failing(status: Status) -> bool:
-    """Whether the job with this status is FAILED, or RESTARTING because of an error."""
+    """Whether the job with this status is FAILED, or RESTARTING because of an error: with a trace other than
+    :data:`WAITS_FOR_CONFIG`."""
     has_error = status.trace not in (None, WAITS_FOR_CONFIG)
     return status.state is JobState.FAILED or (status.state is JobState.RESTARTING and has_error)
 
@@ -47,8 +48,8 @@ def report_status(turn: Turn, job: Job, state: JobState, trace: str | None = Non
 
 
 def report_deleted_job(turn: Turn, job: Job) -> None:
-    """Queue a tombstone of the status of ``job``, which is not configured any more, and of a connector's active topics;
-    unless this was the last report already."""
+    """Queue a tombstone of the status of ``job``, which is not configured any more; if it is a connector, also
+    tombstones of its active topics. Does nothing if this worker's last report of the job was a tombstone."""
     if turn.herder.work.last_reported.get(job, job) is not None:
         turn.herder.work.last_reported[job] = None
         turn.herder.work.queued_statuses[job] = None
@@ -58,7 +59,7 @@ def report_deleted_job(turn: Turn, job: Job) -> None:
 
 def report_released_job(turn: Turn, job: Job) -> None:
     """Queue this worker's last status of a job that it has released: UNASSIGNED, or a tombstone if the job is not
-    configured any more."""
+    configured any more. Then forget which status was reported last."""
     herder = turn.herder
     if is_job_configured(turn, job):
         report_status(turn, job, JobState.UNASSIGNED)
@@ -83,8 +84,9 @@ def delete_orphaned_statuses(turn: Turn) -> None:
 
 
 def report_unassigned_jobs(turn: Turn, reason_by_job: Mapping[Job, str]) -> None:
-    """Queue the status UNASSIGNED, with the reason, for each job without a worker, also while the job waits for a
-    worker that has left. The leader calls this when it has the list of the jobs without a worker.
+    """Queue the status UNASSIGNED, with the reason, for each job in ``reason_by_job`` that is configured, unless its
+    last status is the same or that of a newer owner. The leader calls this when it has the list of the jobs without a
+    worker.
 
     If this leader takes no new jobs, its own reason is added: a job is also without a worker when no worker of the
     group takes new jobs, and the leader is then one of them.
@@ -121,8 +123,8 @@ def append_queued_statuses(turn: Turn) -> None:
 
 
 def on_status_append_ended(turn: Turn, event: StatusAppendEnded) -> None:
-    """The append of the statuses in flight has ended. If it failed, set the timer of the retry; a join that waits for
-    these statuses then no longer waits."""
+    """The append of the statuses in flight has ended. If it failed, log this and set the timer of the retry; a join
+    that waits for these statuses then no longer waits."""
     herder = turn.herder
     if event.failure is None:
         herder.work.statuses_in_flight = {}

@@ -44,8 +44,8 @@ from coterie.nouns.membership import LeaseRenewed
 from coterie.nouns.states import JobState, TargetState
 
 REPORTED_RESTART_DELAY_MS = 1_000
-"""The shortest wait before a restart, by the policy, that the task's status shows: a shorter one is over when a reader
-sees it."""
+"""The shortest wait before the restart of a failed query, by the policy, that the task's status contains: a shorter
+wait is over before a reader sees the status."""
 
 
 def reconcile(turn: Turn, affected: Affected = None) -> None:
@@ -105,7 +105,8 @@ def _reconcile_task(turn: Turn, task: ConnectorTaskId, run: TaskRun) -> None:
 
 
 def _start(turn: Turn, run: TaskRun, spec: TaskSpec) -> None:
-    """Start the task. If its last start has failed, this failure stays the outage until the query progresses."""
+    """Start the task. If its last start has failed, ``run.outage``, which the task's status contains, keeps this
+    failure until the query progresses."""
     failed_starts = 0
     if isinstance(run.state, StartRetryPending):
         failed_starts = run.state.failed_starts
@@ -119,8 +120,8 @@ def _start(turn: Turn, run: TaskRun, spec: TaskSpec) -> None:
 
 def _may_start(turn: Turn, run: TaskRun, spec: TaskSpec) -> bool:
     """Whether the task may start now: the runtime is open, the config log is read to the last assignment's offset, the
-    lease is valid, the worker is not leaving and starts new jobs, this ``spec`` has not already failed or found its
-    checkpoint generation closed, and the wait after a failed start is over."""
+    lease is valid, the worker is not leaving, and starts new jobs or has started this task before, this ``spec`` has
+    not already failed or found its checkpoint generation closed, and the wait after a failed start is over."""
     herder = turn.herder
     if not (herder.is_caught_up and herder.place.has_valid_lease(turn.now_ms)) or not herder.lifecycle.is_runtime_open:
         return False
@@ -200,7 +201,8 @@ def _report_status_of_idle_task(turn: Turn, task: ConnectorTaskId, run: TaskRun)
 
 
 def on_started(turn: Turn, event: TaskStarted) -> None:
-    """A start or restart has succeeded. The task runs, unless it has ended before the start returned."""
+    """A start or restart has returned without an error. The task runs, unless it has ended before the start
+    returned."""
     run = turn.herder.work.task_runs[event.task]
     state = run.state
     assert isinstance(state, Starting | Restarting), f"{event.task} has started, but no start was ordered"
@@ -230,7 +232,9 @@ def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
                 turn, died, run, state, what_failed="The restart of the query"
             )
         case _:
-            raise AssertionError(f"the start of {event.task} has failed, but no start was ordered")
+            raise AssertionError(
+                f"the start of {event.task} has failed, but no start was ordered: this is a bug in Coterie"
+            )
 
 
 def on_stopped(turn: Turn, event: TaskStopped) -> None:
@@ -274,8 +278,8 @@ def on_retrying(turn: Turn, event: TaskRetrying) -> None:
 
 def on_died(turn: Turn, event: TaskDied) -> None:
     """The query has failed. If this worker still holds the checkpoint, schedule a restart, or let the task fail if a
-    restart cannot help; otherwise the task may start here again only after the group has confirmed that it is assigned
-    to this worker."""
+    restart cannot help or its policy has no further one; otherwise the task may start here again only after the group
+    has confirmed that it is assigned to this worker."""
     if not event.holds_checkpoint:
         _on_ownership_unconfirmed(turn, event.task, f"stopped: {event.trace}")
         return
@@ -299,7 +303,8 @@ def on_halted(turn: Turn, event: TaskHalted) -> None:
 
 def on_checkpoint_closed(turn: Turn, event: TaskCheckpointClosed) -> None:
     """The checkpoint generation of the task's config is closed: the task waits for another config. A timer is set,
-    after which this worker finishes the closed checkpoint generation if no other worker does (`closed_checkpoints`)."""
+    after which this worker creates the next checkpoint generation if no other worker does (`closed_checkpoints`). If
+    the config is from this worker's own split, the connector is split again."""
     run = turn.herder.work.task_runs.get(event.task)
     closed_checkpoints.set_finish_check_timer(turn, event.task.connector)
     match run and run.state:
@@ -319,8 +324,8 @@ def _state_after_failed_start(
     turn: Turn, event: TaskStartFailed, run: TaskRun, before: Starting
 ) -> StartRetryPending | Failed:
     """The state after a failed start, which holds no checkpoint. The task is started again, as the event's policy says,
-    and the error becomes the outage of ``run``. If the policy has no further start, or no start can help, the task
-    fails."""
+    and the error is stored as ``run.outage``, which the task's status contains. If the policy has no further start, or
+    no start can help, the task fails."""
     failures = before.failures_since_progress + 1
     delay_ms = None if event.restart_policy is None else event.restart_policy.delay_ms(failures)
     if delay_ms is None:
@@ -343,9 +348,9 @@ def _state_after_query_failure(
     what_failed: str = "The query",
 ) -> FailedQuery:
     """The state after a failure of the query. The query is restarted on the same checkpoint, as the event's policy
-    says; if that is only after a while, the reason becomes the outage of ``run``. If the policy has no further restart,
-    or no restart can help, ``restarts_at_ms`` is None and the task fails. ``what_failed``: the subject of the
-    reason."""
+    says; if that is only after :data:`REPORTED_RESTART_DELAY_MS` or more, the reason is stored as ``run.outage``, which
+    the task's status contains. If the policy has no further restart, or no restart can help, ``restarts_at_ms`` is None
+    and the task fails. ``what_failed``: the subject of the reason."""
     failures, restarts_at_ms, trace = before.failures_since_progress + 1, None, event.trace
     run.outage = None
     delay_ms = event.restart_policy.delay_ms(failures) if event.can_restart else None
@@ -393,8 +398,9 @@ def _set_restart_timer(turn: Turn, task: ConnectorTaskId, failures: int, delay_m
 
 
 def _on_ownership_unconfirmed(turn: Turn, task: ConnectorTaskId, how: str) -> None:
-    """The task was ended by another worker, or was halted: it may be assigned to another worker now. ``how`` is part of
-    a log message."""
+    """Another worker took the task over, or the task was halted: it may be assigned to another worker now, and may
+    start here again only after the group has confirmed that it is still assigned to this worker. ``how`` continues the
+    log message "Task … was"."""
     run = turn.herder.work.task_runs.get(task)
     if run is None or not run.is_active:
         return

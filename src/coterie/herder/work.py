@@ -1,8 +1,8 @@
 """The work of a worker: the state of each of its tasks and connectors, and the statuses that are not written yet.
 
 A task or a connector has at most one chore in progress; its state tells which one. `tasks` changes the states of tasks,
-`connectors` the states of connectors, `closed_checkpoints` finishes closed checkpoint generations, `statuses` writes
-the statuses.
+`connectors` the states of connectors, `closed_checkpoints` creates the checkpoint generation after a closed one,
+`statuses` writes the statuses.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,8 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The task could not start, or its query failed and was stopped: it is not started again with ``spec``."""
+    """The task could not start, or its query failed and was stopped: it is not started again with ``spec``, unless an
+    operator orders a restart."""
 
     spec: TaskSpec
     trace: str = field(repr=False)
@@ -199,8 +200,8 @@ class Splitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRetryPending:
-    """The config could not be split, and another attempt may succeed: the connector is split again at
-    ``retry_at_ms``."""
+    """The config could not be split, and another attempt may succeed: the connector is split again at ``retry_at_ms``,
+    on the monotonic clock."""
 
     config_line_offset: int
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
@@ -213,14 +214,14 @@ class SplitRetryPending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsplittable:
-    """The config could not be split: this worker tries again only with a newer config, or after a closed checkpoint
-    generation was finished."""
+    """The config could not be split. This worker tries again only with a newer config, after a restart that an operator
+    orders, or after a closed checkpoint generation was followed by the next one."""
 
     config_line_offset: int
     """Identifies the config that could not be split (:attr:`Connector.config_line_offset`)."""
     commit_line_offset: int | None
     """The last commit of the connector's task configs when the split began (:attr:`Connector.commit_line_offset`). A
-    later one shows that another worker has finished a closed checkpoint generation."""
+    later one shows that another worker has created the checkpoint generation after a closed one."""
     trace: str = field(repr=False)
     """The error, for the connector's status."""
 
@@ -262,9 +263,10 @@ class SplitComplete:
     commit_line_offset: int | None = None
     """Offset of the last commit with which ``task_configs`` were compared (:attr:`Connector.commit_line_offset`)."""
     failed_publications: int = 0
-    """How often the leader has not accepted the task configs."""
+    """How often in a row the leader has not accepted the task configs."""
     first_sent_ms: int | None = None
-    """When the task configs were first sent to a leader on another worker; None if they never were."""
+    """When the task configs were first sent to a leader on another worker, in ms on the monotonic clock; None if they
+    never were."""
 
 
 SplitState: TypeAlias = NotSplit | Splitting | SplitRetryPending | Unsplittable | SplitComplete
@@ -313,7 +315,7 @@ class Work:
         self.connector_runs: dict[ConnectorName, ConnectorRun] = {}
         # `closed_checkpoints`
         self.finishing_checkpoints: set[ConnectorName] = set()
-        """Connectors whose closed checkpoint generation a chore of this worker is finishing."""
+        """Connectors for which a chore of this worker creates the checkpoint generation that follows a closed one."""
         # `statuses`
         self.last_reported: dict[Job, tuple[JobState, str | None] | None] = {}
         """The last status that this worker reported of each of its jobs: state and trace. None when it reported a

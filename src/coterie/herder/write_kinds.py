@@ -37,7 +37,7 @@ from coterie.nouns.states import JobState, TargetState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigToValidate:
-    """The input of a validation."""
+    """The input of the validation of a connector's config."""
 
     config: Mapping[str, str] = field(repr=False)
     checkpointed_task_configs: Sequence[Mapping[str, str]] = field(repr=False)
@@ -70,7 +70,8 @@ class _WriteDefaults:
         return ()
 
     def config_to_validate(self, config: ConfigState) -> ConfigToValidate | None:
-        """What has to be validated before the write is queued; None when nothing has to be."""
+        """The config that has to be validated before the write is queued, for this state of the config log; None when
+        no config has to be."""
         return None
 
     def creates_connector(self, config: ConfigState) -> bool:

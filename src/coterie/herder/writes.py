@@ -75,11 +75,11 @@ from coterie.nouns.states import TargetState
 _GROUP_ACTIVITY = "ensuring membership in the cluster"
 """What the worker is doing for a write while no leader is known, in Connect's words."""
 END_LOOKUP_RETRY_MS = 500
-"""The wait before the end offset of a log that could not be reached is looked up again."""
+"""The wait before the end offset of the config log, which could not be reached, is looked up again for a write."""
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
-    """Store the write, and set its time limit."""
+    """Store the write of a request, and set its time limit; :func:`advance_writes`, which follows, begins the write."""
     herder = turn.herder
     herder.requests.writes[event.id] = PendingWrite(
         event.id, write_kind_of_request(request, event.fresh_incarnation), event.attempt
@@ -90,7 +90,7 @@ def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
 
 def submit_leader_write(turn: Turn, request: PutTaskConfigs) -> None:
     """Submit a write of the leader itself. When it is complete or refused, its response is appended to
-    ``turn.leader_write_answers`` of that step."""
+    ``leader_write_answers`` of the turn in which that happens."""
     requests = turn.herder.requests
     requests.leader_write_count += 1
     id_ = LeaderWriteId(number=requests.leader_write_count)
@@ -111,11 +111,13 @@ def advance_writes(turn: Turn) -> None:
 
 
 def _begin_write(turn: Turn, write: PendingWrite) -> None:
-    """Begin the validation of the write's config, or queue a write that needs none.
+    """Begin the validation of the write's config, or queue a write that needs none. Does nothing while this worker
+    starts.
 
     A write that needs the leader is refused if its signature is missing or invalid, and waits while no leader is known,
     which includes a running round. Then it is refused unless this worker is the leader; but a repeated write is queued
-    on any worker without a validation, because its earlier attempt is looked up first."""
+    on any worker without a validation, because its earlier attempt is looked up first.
+    """
     herder = turn.herder
     if not herder.lifecycle.is_runtime_open:
         return
@@ -135,7 +137,8 @@ def _begin_write(turn: Turn, write: PendingWrite) -> None:
 
 
 def _validate_or_queue(turn: Turn, write: PendingWrite) -> None:
-    """Start the validation of the write's config, or queue a write that needs none."""
+    """Start the validation of the write's config, or queue a write that needs none. A config without
+    ``connector.class`` is refused at once."""
     herder = turn.herder
     config_to_validate = write.kind.config_to_validate(herder.config)
     if config_to_validate is None:
@@ -209,18 +212,18 @@ def _advance_write(turn: Turn, write: PendingWrite) -> bool:
 
 
 def _awaits_leader_log(herder: Herder) -> bool:
-    """Whether no leader is known, or this worker is the leader and may not write as the leader yet. (A write of another
-    worker is refused later.)"""
+    """Whether no leader is known, or this worker is the leader and may not write as the leader yet. False on a worker
+    that is not the leader and knows it: it refuses such writes later."""
     if herder.place.is_leader:
         return herder.leader_log.writable_opening_number is None
     return not herder.place.has_known_leader
 
 
 def _check_and_append(turn: Turn, write: PendingWrite, phase: ReadingToConfigEnd) -> bool:
-    """Check the write against the current state of the log, then append its lines, or refuse it. A write that an
-    earlier attempt has performed is answered like that attempt. If tasks were committed since the validation began,
-    validate the config again; if the leader's log was opened again since the lookup of the log's end, look that up
-    again. Returns whether :func:`advance_writes` may continue."""
+    """Check the write against the current state of the log, then append its lines or begin its change of offsets, or
+    refuse it. A write that an earlier attempt has performed is answered like that attempt. If tasks were committed
+    since the validation began, validate the config again; if the leader's log was opened again since the lookup of the
+    log's end, look that up again. Returns whether :func:`advance_writes` may continue."""
     herder, kind = turn.herder, write.kind
     if (answer := _answer_of_earlier_attempt(herder, write)) is not None:
         _answer_write(turn, write, answer)
@@ -284,8 +287,8 @@ def _answer_of_earlier_attempt(herder: Herder, write: PendingWrite) -> Answer | 
 
 
 def _begin_offset_change(turn: Turn, write: PendingWrite, kind: OffsetsWrite) -> None:
-    """Let the runtime change the offsets of the connector, if the membership is certain: the leader that follows may
-    resume the connector."""
+    """Let the runtime change the offsets of the connector. Refused if this worker's lease has ended: another worker may
+    then be the leader, and may resume the connector."""
     herder, name = turn.herder, kind.request.connector
     connector = herder.config.connector(name)
     assert connector is not None, "a change of a connector that does not exist is refused"
@@ -328,8 +331,9 @@ def end_forbidden_offset_changes(turn: Turn) -> None:
 
 
 def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
-    """Queue the validated write; refuse it when its config or the connector's name is not valid, or when it could not
-    be validated."""
+    """Queue the validated write. Refuse it when its config or the connector's name is not valid, or when it could not
+    be validated. A write with initial offsets of a new connector first lets the runtime set these offsets. Does nothing
+    if no such write is being validated."""
     write = turn.herder.requests.writes.get(event.id)
     if write is None or not isinstance(write.phase, Validating):
         return
@@ -370,8 +374,8 @@ def _initial_offset_change(herder: Herder, write: PendingWrite) -> ApplyOffsetCh
 
 
 def on_offset_change_ended(turn: Turn, event: OffsetChangeEnded) -> None:
-    """The runtime has changed the offsets, or could not: answer the request, or queue the config of the new
-    connector."""
+    """The runtime has changed the offsets, or could not. Answer the request; but when it has set the initial offsets of
+    a new connector, queue the connector's config."""
     write = turn.herder.requests.writes.get(event.id)
     if write is None:
         return
@@ -419,8 +423,8 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
 
 
 def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
-    """The write's lines could not be appended: refuse the write. If the append was fenced, nothing was appended, and
-    the write begins again, unless its request has timed out."""
+    """Appending the write's lines has failed. If the append was fenced, nothing was appended, and the write begins
+    again, unless its request has timed out. Otherwise refuse the write: its lines may be in the log."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
@@ -434,7 +438,8 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) 
 
 def on_request_timeout(turn: Turn, id_: RequestId) -> None:
     """The time limit of the request is over: refuse it. A write whose append or change of offsets has not started is
-    dropped; otherwise the write still completes. Does nothing for an unknown id, for example of a read."""
+    dropped; any other write is still completed, and later writes wait for it (not for a change of offsets). Does
+    nothing for an unknown id, for example of a read."""
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.has_timed_out:
         return
@@ -451,8 +456,8 @@ def on_request_timeout(turn: Turn, id_: RequestId) -> None:
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    """Refuse all pending writes: with ``problem`` those that have changed nothing, with LOG_FAILED those that have
-    begun and may still take effect."""
+    """Refuse and forget all pending writes: with ``problem`` those that have changed nothing, with LOG_FAILED those
+    that have begun and may still take effect."""
     for write in list(turn.herder.requests.writes.values()):
         match write.phase:
             case AppendingWrite() | WriteAppended() | ChangingOffsets():
@@ -492,7 +497,8 @@ def _awaited_write(herder: Herder, write: PendingWrite) -> PendingWrite:
 
 
 def _activity_text(herder: Herder, write: PendingWrite) -> str:
-    """What the worker is doing for the write, in Connect's words where Connect has the same activity."""
+    """What the worker is doing for the write, as a part of the message of a timeout; in Connect's words where Connect
+    has the same activity."""
     match write.phase:
         case WriteAwaitingGroup() if not herder.lifecycle.is_runtime_open:
             return "reading to the end of internal topics, or starting the task runtime"

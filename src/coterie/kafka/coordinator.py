@@ -91,7 +91,7 @@ class KafkaCoordinatorClient:
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
                 answer = await self._immediate.ask(LEAVE_GROUP, request.group_id, _leave_values(request))
-                return LeaveResponse(error=_leave_error_code(answer))
+                return LeaveResponse(error=leave_error_code(answer))
 
     async def close(self) -> None:
         """Close all connections; outstanding and later requests raise WorldError. Safe to call twice."""
@@ -268,9 +268,9 @@ def _leave_values(request: LeaveRequest) -> Values:
     return {"group_id": request.group_id, "members": (leaving,)}
 
 
-def _leave_error_code(answer: Any) -> ErrorCode:
-    """The error code in ``answer``, a response to LeaveGroup: that of the whole request or, if this is NONE, that of
-    its only member. An error code of FindCoordinator is returned unchanged."""
+def leave_error_code(answer: Any) -> ErrorCode:
+    """The error code in ``answer``, a response to LeaveGroup for one member: that of the whole request or, if this is
+    NONE, that of the member. An error code of FindCoordinator is returned unchanged."""
     error = _error_code(answer)
     if error == ErrorCode.none and answer.members:
         error = answer.members[0].error_code

@@ -20,6 +20,7 @@ from coterie.kafka.connection import (
     ApiVersionRange,
     UnsupportedApiError,
 )
+from coterie.kafka.coordinator import leave_error_code
 from coterie.kafka.coordinator_finder import MOVED, CoordinatorFinder
 from coterie.kafka.security import PLAINTEXT
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -186,9 +187,9 @@ class GroupAdmin:
         """
         member = {"member_id": member_id, "group_instance_id": instance_id, "reason": _REASON}
         response = await self._ask_coordinator(
-            LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, _leave_error_code
+            LEAVE_GROUP, group_id, {"group_id": group_id, "members": (member,)}, leave_error_code
         )
-        if (error := _leave_error_code(response)) != ErrorCode.none:
+        if (error := leave_error_code(response)) != ErrorCode.none:
             raise _make_refusal_error(f"remove member {member_id} of group {group_id}", error)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -304,15 +305,6 @@ def _to_group_config(struct: Any) -> GroupConfig:
         is_set=struct.config_source == _SOURCE_GROUP,
         documentation=getattr(struct, "documentation", None) or "",
     )
-
-
-def _leave_error_code(response: Any) -> ErrorCode:
-    """The error code of a LeaveGroup response for one member: that of the whole request or, if this is NONE, that of
-    the member."""
-    error: ErrorCode = response.error_code
-    if error == ErrorCode.none and response.members:
-        error = response.members[0].error_code
-    return error
 
 
 def _make_refusal_error(action: str, error: ErrorCode | ConnectErrorCode, message: str | None = None) -> WorldError:

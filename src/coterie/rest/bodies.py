@@ -92,7 +92,8 @@ def parse_new_connector(body: bytes) -> NewConnector:
     """Parse the body of ``POST /connectors``.
 
     :raises UnreadableBodyError: when the body is not such JSON, or has an unknown field or ``initial_state``.
-    :raises BadRequestError: when a value of the config is null, or ``initial_offsets`` is an empty list.
+    :raises BadRequestError: when a value of the config other than ``name`` is null, or ``initial_offsets`` is an empty
+        list.
     """
     fields = _as_json_object(_parse_json(body), "a connector")
     if unknown := sorted(fields.keys() - {"name", "config", "initial_state", "initial_offsets"}):
@@ -129,7 +130,7 @@ def parse_config(body: bytes) -> Mapping[str, str]:
     """Parse the body of ``PUT /connectors/{connector}/config``: an object of strings, numbers and booleans.
 
     :raises UnreadableBodyError: when the body is not such JSON.
-    :raises BadRequestError: when a value is null.
+    :raises BadRequestError: when a value other than ``name`` is null.
     """
     return _as_config(_parse_json(body))
 
@@ -162,7 +163,7 @@ def parse_task_configs(body: bytes) -> tuple[Mapping[str, str], ...]:
     """Parse the body of ``POST /connectors/{connector}/tasks``: an array with the config of each task, by task number.
 
     :raises UnreadableBodyError: when the body is not such JSON.
-    :raises BadRequestError: when a value of a config is null.
+    :raises BadRequestError: when a value of a config other than ``name`` is null.
     """
     parsed = _parse_json(body)
     if not isinstance(parsed, list):
@@ -289,12 +290,15 @@ def _as_offsets(parsed: object, name: str) -> tuple[ConnectorOffset, ...]:
 
 
 def _as_config(parsed: object) -> Mapping[str, str]:
-    """A JSON object as a config: every value as a string.
+    """A JSON object as a config: every value as a string. The key ``name`` with the value null is as if it were
+    missing, as in Connect.
 
     :raises UnreadableBodyError: when ``parsed`` is not an object, or a value is an object or an array.
-    :raises BadRequestError: when a value is null.
+    :raises BadRequestError: when a value of another key is null.
     """
-    fields = _as_json_object(parsed, "a config")
+    fields = dict(_as_json_object(parsed, "a config"))
+    if fields.get("name") is None:
+        fields.pop("name", None)
     if null_keys := [key for key, value in fields.items() if value is None]:
         message = "Null value can not be supplied as the configuration value."
         raise BadRequestError(invalid_config_message({key: [f"{key}: {message}"] for key in null_keys}))

@@ -46,7 +46,6 @@ class Server(BaseModel):
     version: str
     commit: str
     kafka_cluster_id: str
-    coterie_version: str
 
 
 class Health(BaseModel):

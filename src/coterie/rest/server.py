@@ -307,6 +307,11 @@ class _RestConnectionProtocol(H11Protocol):
         super().on_response_complete()  # Begins the next request, if the client has sent it already.
         self._update_client_wait()
 
+    def _should_upgrade(self) -> bool:
+        """False for each request: the connection stays HTTP/1.1. uvicorn's own method returns this too, but logs two
+        warnings for each offer of HTTP/2, which Java's HTTP client sends with its requests."""
+        return False
+
     def _update_client_wait(self) -> None:
         """Note whether the connection waits for its client, and start the time limit if it does. A connection that is
         being closed waits for its client to read the rest of a response. No time limit runs while this worker has

@@ -228,12 +228,15 @@ def was_task_started(task_folder: Path) -> bool:
 
 
 def last_batch_id_in_log(log_folder: Path) -> int | None:
-    """The highest batch number in ``log_folder``, which is the folder ``offsets`` (planned batches) or ``commits``
-    (committed batches) of a checkpoint; None when the folder contains no batch or does not exist."""
+    """The highest batch number that is a name in ``log_folder``: the folder ``offsets`` (planned batches) or
+    ``commits`` (committed batches) of a checkpoint, or a file sink's folder of a lineage's committed batches. None when
+    the folder contains no batch or does not exist. Names that are no numbers are ignored: NFS or a user may have added
+    them."""
     try:
-        return max((int(name) for name in os.listdir(log_folder) if name.isdigit()), default=None)
+        names = os.listdir(log_folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=None)
 
 
 def find_batch_in_flight(checkpoint: Path) -> int | None:

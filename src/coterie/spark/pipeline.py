@@ -69,7 +69,7 @@ class Pipeline:
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topics of Kafka that the source reads and the sink writes."""
+        """The topics of the records that the source reads and the sink writes (:attr:`TopicUser.used_topics`)."""
         users = (part for part in (self.source, self.sink) if isinstance(part, TopicUser))
         return frozenset(topic for user in users for topic in user.used_topics)
 

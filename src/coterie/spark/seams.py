@@ -230,7 +230,9 @@ class TopicUser(Protocol):
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topics that the task reads or writes, as far as its config or its source partitions name them."""
+        """The topics of the records that the task reads or writes, as far as its config or its source partitions name
+        them. As in Kafka Connect (KIP-558), the topic of bad records is not one of them, nor is a topic in which the
+        task keeps its progress, such as a ledger."""
         ...
 
 

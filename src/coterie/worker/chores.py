@@ -1,7 +1,7 @@
 """Performs the herder's chores (effects that take time), and returns an event with the result of each.
 
-External failures (a topic or server cannot be reached) become events here. A plug-in may raise any exception: the event
-then reports that the plug-in's job has failed, with the exception's trace, and the worker continues.
+External failures (a topic or server cannot be reached) are part of these results, and so are the exceptions of
+plug-ins, which may raise any exception: the worker continues after each of them.
 """
 
 import logging
@@ -86,7 +86,8 @@ logger = logging.getLogger(__name__)
 
 
 class Chores:
-    """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client."""
+    """Performs chores with the shells that were passed to the worker: logs, membership, runtime and leader client. It
+    closes none of them, except the runtime by the chore CloseRuntime."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Chores:
         self._leader_client = leader_client
 
     async def perform_chore(self, chore: Chore) -> ChoreResult:
-        """Perform ``chore`` and return its result. Failures are results too: only a bug in Coterie raises an
+        """Perform ``chore`` and return its result. Failures are results, too: only a bug in Coterie raises an
         exception."""
         match chore:
             case StartTask() | RestartTask():
@@ -160,8 +161,9 @@ class Chores:
     # -- chores of the task runtime -----------------------------------------------------------------------------------
 
     async def _start_task(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
-        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception; a start may be tried
-        again if the exception is a RetriableStartError."""
+        """Start or restart a task. Returns TaskStartFailed when the runtime raises any exception; its
+        ``restart_policy`` is None unless the exception is a RetriableStartError, after which the start may be tried
+        again."""
         task = chore.spec.task if isinstance(chore, StartTask) else chore.task
         try:
             if isinstance(chore, StartTask):
@@ -174,12 +176,18 @@ class Chores:
         return TaskStarted(task=task)
 
     async def _stop_task(self, chore: StopTask) -> TaskStopped:
-        """Stop a task. Returns TaskStopped also when the runtime raises an exception, which is logged."""
+        """Stop a task. Returns TaskStopped also when the runtime raises an exception, which is logged: the stop is not
+        tried again, and the task may still run."""
         try:
             await self._runtime.stop(chore.task, grace_ms=chore.grace_ms)
         except Exception as error:  # noqa: BLE001
             # The worker cannot do more; the checkpoint's next owner is protected from a query that is still running.
-            logger.error("Stopping task %s failed: %s", chore.task, _error_type_and_stack(error))
+            logger.error(
+                "Stopping task %s failed and is not tried again; the task may still run until its checkpoint is taken "
+                "over: %s",
+                chore.task,
+                _error_type_and_stack(error),
+            )
         return TaskStopped(task=chore.task)
 
     async def _run_plugin_chore(
@@ -200,7 +208,7 @@ class Chores:
         | OffsetReadEnded
         | OffsetChangeEnded
     ):
-        """Perform a chore that runs the code of a plug-in, other than a start or a stop."""
+        """Perform a chore that may run the code of a plug-in, other than the start or stop of a task."""
         match chore:
             case SplitConnector():
                 return await self._split_connector(chore)
@@ -216,8 +224,9 @@ class Chores:
                 return await self._change_offsets(chore)
 
     async def _split_connector(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
-        """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception; the failure
-        is transient if the exception is an UnreachableError or a SplitEndedError."""
+        """Split a connector into task configs. Returns SplitFailed when the runtime raises any exception, or returns
+        configs that are not text; ``is_transient`` of it is True if the exception is an UnreachableError or a
+        SplitEndedError."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             result = await self._runtime.split(
@@ -242,8 +251,8 @@ class Chores:
         )
 
     async def _finish_checkpoint_generation(self, chore: FinishCheckpointGeneration) -> CheckpointGenerationFinished:
-        """Finish a connector's closed checkpoint generation. A failure is logged, and ``configs`` of the result is then
-        None."""
+        """Finish the closed checkpoint generation of a connector (create the one that follows it). A failure is logged,
+        and ``task_configs`` of the result is then None."""
         configs = None
         try:
             configs = await self._runtime.finish_checkpoint_generation(chore.connector, chore.incarnation)
@@ -256,8 +265,8 @@ class Chores:
             )
         except Exception as error:  # noqa: BLE001
             logger.error(
-                "Connector %s: finishing the closed checkpoint generation failed. Tasks that wait for the next one do "
-                "not start; this worker tries again while they wait: %s",
+                "Connector %s: an exception prevented the creation of the checkpoint generation that follows the "
+                "closed one. Tasks that wait for it do not start; this worker tries again while they wait: %s",
                 chore.connector,
                 _error_type_and_stack(error),
             )
@@ -266,22 +275,28 @@ class Chores:
         )
 
     async def _validate_config(self, chore: ValidateConfig) -> ConfigValidated | ConfigNotValidated:
-        """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. Any other
-        exception is logged without its message, and its message becomes an error of the key ``connector.class``."""
+        """Validate a connector's config. Returns ConfigNotValidated when the runtime raises a WorldError. After any
+        other exception the result is ConfigValidated, in which the exception's message is an error of the key
+        ``connector.class``; the exception is logged without its message."""
         try:
             infos = await self._runtime.validate(chore.config, chore.checkpointed_task_configs)
         except WorldError as error:
             return ConfigNotValidated(id=chore.id, failure=str(error))
         except Exception as error:  # noqa: BLE001
-            logger.error("Validating a connector's config failed: %s", _error_type_and_stack(error))
+            logger.error(
+                "Validating a connector's config failed; the client receives the exception's message as an error of "
+                "connector.class: %s",
+                _error_type_and_stack(error),
+            )
             key = "connector.class"
             errors = {key: [invalid_value_message(key, chore.config.get(key), str(error))]}
             infos = ConfigInfos(connector_class=chore.config.get(key, ""), configs=()).with_errors(errors)
         return ConfigValidated(id=chore.id, infos=infos)
 
     async def _ask_plugins(self, chore: AskPlugins) -> PluginsAnswered:
-        """List this worker's plug-ins, or describe the keys of one of them. An unknown name or version is a refusal. An
-        exception of a plug-in is logged without its message, and becomes a refusal with its message."""
+        """List this worker's plug-ins, or describe the config keys of one of them. An unknown name or version is a
+        refusal. Any other exception, normally that of a plug-in, is logged without its message, and becomes a refusal
+        with its message."""
         try:
             match chore.question:
                 case ListPlugins():
@@ -297,11 +312,13 @@ class Chores:
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.BAD_REQUEST, message=str(error)))
         except Exception as error:  # noqa: BLE001
             logger.error(
-                "A request to list this worker's plug-ins, or the keys of one, is answered with an error, because a "
-                "plug-in raised an exception; correct or uninstall the plug-in: %s",
+                "A request to list this worker's plug-ins, or the keys of one, is answered with an error, because an "
+                "exception was raised. If the stack ends in a plug-in, correct or uninstall the plug-in; else this is "
+                "a bug in Coterie: %s",
                 _error_type_and_stack(error),
             )
-            message = f"A plug-in could not be described: {''.join(traceback.format_exception_only(error)).strip()}"
+            cause = "".join(traceback.format_exception_only(error)).strip()
+            message = f"The plug-ins of this worker could not be listed or described: {cause}"
             return PluginsAnswered(id=chore.id, answer=RequestRefused(problem=Problem.PLUGIN_FAILED, message=message))
 
     async def _read_offsets(self, chore: ReadOffsets) -> OffsetReadEnded:
@@ -316,7 +333,8 @@ class Chores:
         return OffsetReadEnded(id=chore.id, offsets=tuple(offsets))
 
     async def _change_offsets(self, chore: ApplyOffsetChange) -> OffsetChangeEnded:
-        """Change a connector's offsets. Any exception of the runtime becomes ``refusal`` of the result."""
+        """Change a connector's offsets. Any exception of the runtime becomes ``refusal`` of the result: BAD_REQUEST if
+        the source cannot use the offsets or the config is invalid, else OFFSETS_FAILED."""
         try:
             await self._runtime.change_offsets(
                 chore.connector, chore.incarnation, chore.config, chore.checkpointed_task_configs, chore.change
@@ -336,7 +354,7 @@ class Chores:
     # -- chores of the leader client and of the logs ------------------------------------------------------------------
 
     async def _publish_task_configs(self, chore: PublishTaskConfigs) -> TaskConfigsPublicationEnded:
-        """Send task configs to the leader. A WorldError becomes ``refusal`` of the result."""
+        """Send task configs to the leader, which is another worker. A WorldError becomes ``refusal`` of the result."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
             await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing_key)
@@ -351,13 +369,13 @@ class Chores:
         return TaskConfigsPublicationEnded(connector=name, config_line_offset=config_line_offset)
 
     async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
-        """Read the end offset of the config log; None in the result when the log cannot be read."""
+        """Read the end offset of the config log; ``end_offset`` of the result is None when the log cannot be read."""
         try:
             return ConfigEndFound(purpose=chore.purpose, end_offset=LogPosition(await self._config_log.end_offset()))
         except WorldError as error:
             logger.warning(
-                "The end offset of the config topic cannot be read: %s. Writes that need it wait until it can be read, "
-                "or until their requests time out; check that the Kafka cluster runs",
+                "The end offset of the config topic cannot be read: %s. Until it can be read, writes wait, reads may "
+                "return an older state, and a new leader may assign no jobs; check that the Kafka cluster runs",
                 error,
             )
             return ConfigEndFound(purpose=chore.purpose, end_offset=None)
@@ -375,7 +393,12 @@ class Chores:
         try:
             return TargetComputed(token=chore.token, target=await assign(chore.snapshot))
         except Exception as error:
-            logger.error("The assignor %s could not compute the target assignment", name, exc_info=error)
+            logger.error(
+                "The assignor %s raised an exception, so this worker computes no target assignment; the error is sent "
+                "to the coordinator",
+                name,
+                exc_info=error,
+            )
             text = "".join(traceback.format_exception_only(error)).strip()
             return TargetComputed(token=chore.token, target=None, error=f"{name}: {text}")
 
@@ -390,7 +413,8 @@ class Chores:
                 return await self._append_statuses(chore)
 
     async def _open_leader_log(self, chore: OpenLeaderLog) -> LeaderLogOpened | LeaderLogOpenFailed:
-        """Open the leader's log. A WorldError becomes ``reason`` of the result."""
+        """Open the leader's log: take the right to append lines as the leader. A WorldError becomes ``reason`` of the
+        result."""
         try:
             await self._leader_log.open(transaction_timeout_ms=chore.transaction_timeout_ms)
         except WorldError as error:
@@ -398,8 +422,9 @@ class Chores:
         return LeaderLogOpened(opening_number=chore.opening_number)
 
     async def _append_config_lines(self, chore: AppendConfigLines) -> ConfigLinesAppended | ConfigLinesAppendFailed:
-        """Append lines to the config log. After ConfigLinesAppendFailed the lines may be in the log all the same,
-        unless the append was fenced."""
+        """Append lines to the config log, with the leader's log if ``leader_log_opening`` is set. After
+        ConfigLinesAppendFailed some or all of the lines may be in the log all the same, unless the append was
+        fenced."""
         log = self._config_log if chore.leader_log_opening is None else self._leader_log
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
@@ -423,14 +448,14 @@ class Chores:
 def _check_encodable(task_configs: Sequence[Mapping[str, str]]) -> None:
     """Check that task configs can be written to the config topic.
 
-    :raises WorldError: when a key or a value contains half of a surrogate pair; names the key.
+    :raises WorldError: when a key or a value contains half of a surrogate pair; the message contains the key.
     """
     for number, config in enumerate(task_configs):
         for key, value in config.items():
             if (key, value) != (without_lone_surrogates(key), without_lone_surrogates(value)):
                 raise WorldError(
-                    f"The split has returned a config of task {number} that is not text: {key!r} contains half of a "
-                    "surrogate pair"
+                    f"The connector's split has returned a config of task {number} that is not text: the key or the "
+                    f"value of {key!r} contains half of a surrogate pair; correct the config or the source plug-in"
                 )
 
 
@@ -444,8 +469,8 @@ def _trace_for_status(error: Exception) -> str:
 
 
 def _offsets_error_for_client(chore: ReadOffsets | ApplyOffsetChange, error: Exception) -> str:
-    """The message of ``error`` for the client; of an error that is not Coterie's own, which is logged, only its
-    type."""
+    """The text of ``error`` for the client: the message of one of Coterie's own errors; of any other error, which is
+    logged, only the type."""
     if isinstance(error, CoterieError):
         return str(error)
     logger.error("%s of connector %s failed: %s", type(chore).__name__, chore.connector, _error_type_and_stack(error))

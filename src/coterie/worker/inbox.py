@@ -17,12 +17,13 @@ def now_ms() -> int:
 
 
 class Inbox(Generic[EventT, TimerT]):
-    """A bounded queue of events, and the ``timers``; one loop reads both by :meth:`next`."""
+    """A bounded queue of events, and the ``timers``. One loop takes events from both, by :meth:`next`."""
 
     def __init__(self, events_max: int, *, event_of_timer: Callable[[TimerT], EventT]) -> None:
         """``events_max`` is the greatest number of events in the queue. ``event_of_timer`` returns the event for a
         timer whose time has come."""
         self.timers: Timers[TimerT] = Timers()
+        """The timers that are set; each becomes an event when its time has come."""
         self._events: asyncio.Queue[EventT] = asyncio.Queue(events_max)
         self._event_of_timer = event_of_timer
 

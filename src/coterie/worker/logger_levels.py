@@ -40,8 +40,8 @@ class LoggerState:
     level: LoggerLevel
     """The level in effect: a logger without an own level has that of its nearest ancestor."""
     last_modified_ms: int | None
-    """When the level was last changed through :meth:`LoggerLevels.set_level`, in ms since the Unix epoch; None:
-    never."""
+    """When :meth:`LoggerLevels.set_level` last changed the level, also by a call for an ancestor or an alias, in ms
+    since the Unix epoch; None: never."""
 
 
 class LoggerLevels:
@@ -54,10 +54,10 @@ class LoggerLevels:
         self._runtime = runtime
         self._last_modified_ms: dict[str, int] = {}
         self._setting = asyncio.Lock()
-        """Held while levels are set: they are set in the order in which they were requested."""
+        """Held while a call sets levels, so that the calls are executed in the order in which they came."""
 
     async def logger_states(self) -> dict[str, LoggerState]:
-        """All loggers that exist, by name.
+        """The states of all loggers that exist, by name, including the names in :data:`CONNECT_LOGGERS`.
 
         :raises WorldError: when the JVM does not answer.
         """
@@ -65,20 +65,22 @@ class LoggerLevels:
         return {name: self._logger_state(name, level) for name, level in sorted(levels.items())}
 
     async def logger_state(self, name: str) -> LoggerState | None:
-        """The logger ``name``; None if it does not exist.
+        """The state of the logger ``name``; None if the logger does not exist.
 
-        :raises WorldError: when the JVM does not answer.
+        :raises WorldError: when Python has no logger ``name`` and the JVM does not answer.
         """
         level = _python_levels().get(name) or (await self._runtime.logger_levels()).get(name)
         return None if level is None else self._logger_state(name, level)
 
     async def set_level(self, name: str, level: LoggerLevel) -> list[str]:
-        """Set the level of the logger ``name`` and of its descendants. A logger that does not exist, and of which there
-        are no descendants, is created: in the JVM, if there is one and the name is that of a Java class, else in
-        Python. Returns the sorted names of ``name`` and its descendants that had another level. A logger of Coterie
-        that changed because ``name`` is or contains its alias is not among them.
+        """Set the level of the logger ``name`` and of its descendants. If neither exists, the logger is created: in the
+        JVM, if one runs and ``name`` is that of a Java class or package, else in Python.
 
-        :raises WorldError: when the JVM does not answer.
+        Returns, sorted, those of ``name`` and its descendants whose level in effect was another one. A logger of
+        Coterie that changed because ``name`` is its alias (:data:`CONNECT_LOGGERS`) or an ancestor of its alias is not
+        among them.
+
+        :raises WorldError: when the JVM does not answer. Then no level of Python's loggers was set.
         """
         async with self._setting:
             in_python, in_jvm = _python_levels(), await self._runtime.logger_levels()
@@ -106,8 +108,8 @@ class LoggerLevels:
 
 
 def _loggers_that_change(levels: Mapping[str, LoggerLevel], name: str, level: LoggerLevel) -> set[str]:
-    """The names of the loggers that get another level when that of ``name``, which need not exist, and of its
-    descendants is set."""
+    """The names of the loggers whose level in effect changes when ``level`` is set for ``name``, which need not exist,
+    and for its descendants. ``levels``: the present levels, by name."""
     affected = {other: before for other, before in levels.items() if is_same_or_descendant(other, name)}
     affected.setdefault(name, level_in_effect(levels, name))
     return {other for other, before in affected.items() if before is not level}

@@ -1,4 +1,4 @@
-"""The loop around a member machine of any group protocol: it is the herder's membership of the group.
+"""The loop that runs a member machine of any group protocol. To the herder it is the `Membership` of its group.
 
 inbox ──► step ──► perform: timers, events for the herder      at once
   ▲                   └──► Send: an asyncio task that sends a request to the coordinator
@@ -33,10 +33,11 @@ from coterie.worker.inbox import Inbox, now_ms
 logger = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000
-"""The most events in the inbox of the member's loop. Only a loop that was blocked can have so many."""
+"""The most events in the inbox of the member's loop. Only a loop that was blocked can have so many: then orders are
+refused, and responses wait."""
 EVENTS_MAX = 1_000
-"""The most events that the herder has not received yet. A herder with so many is stuck: the member's loop waits until
-the herder has received one, sends no heartbeats meanwhile, and so loses its membership."""
+"""The most events that are queued for the herder. A herder with so many is stuck: the member's loop waits until the
+herder has taken one, sends no heartbeats meanwhile, and so loses its membership."""
 
 MemberT = TypeVar("MemberT")
 RequestT = TypeVar("RequestT")
@@ -44,8 +45,8 @@ ResponseT = TypeVar("ResponseT")
 
 
 class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
-    """Implements `herder.seams.Membership` with a member machine and a coordinator. :meth:`run` processes the orders of
-    the other methods."""
+    """Implements `herder.seams.Membership` with a member machine and a client of the group coordinator. :meth:`run`
+    carries out the orders that the other methods only queue."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         member: MemberT,
         coordinator: CoordinatorClient[RequestT, ResponseT],
     ) -> None:
-        """``member`` is the state of the machine whose step function is ``step``; it may continue the membership of a
-        previous process."""
+        """``member`` is the state of the machine whose step function is ``step``; it may continue the membership of
+        this worker's previous process. :meth:`run` closes ``coordinator``."""
         self._step = step
         self._member = member
         self._coordinator = coordinator
@@ -67,21 +68,24 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         abandoned."""
         self._has_left = False
         self._events: deque[MembershipEvent] = deque()
+        """The events that the herder has not taken yet."""
         self._changed = asyncio.Condition()
+        """Notified after each change of ``_events``."""
         self._ended = asyncio.Event()
+        """Set when the loop of :meth:`run` has ended."""
 
     # -- for the herder ----------------------------------------------------------------------------------------------
 
     def order(self, order: MembershipOrder | UpdateAssignor) -> None:
-        """Give ``order`` to the member's loop. Never waits.
+        """Queue ``order`` for the member's loop, which carries it out later. Never waits.
 
         :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.
         """
         self._inbox.put_nowait(order)
 
     async def leave(self, reason: str, *, is_permanent: bool = False) -> None:
-        """Order the member to leave the group, and wait until :meth:`run` ends. Returns at once if :meth:`run` has
-        ended.
+        """Order the member to leave the group, and wait until the loop of :meth:`run` has ended. Returns at once if it
+        has ended already. ``is_permanent``: as in `Leave`.
 
         :raises asyncio.QueueFull: when :data:`INBOX_MAX` events are in the inbox.
         """
@@ -90,8 +94,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         await self._ended.wait()
 
     async def next_event(self) -> MembershipEvent:
-        """Wait for the next event for the herder, remove and return it. Of LeaseRenewed events that follow each other,
-        only the newest is returned."""
+        """Wait for the next event for the herder, remove and return it. Of LeaseRenewed events that follow each other
+        in the queue, only the newest is kept."""
         async with self._changed:
             await self._changed.wait_for(lambda: bool(self._events))
             event = self._events.popleft()
@@ -101,12 +105,12 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take part in the group until the member has left it; closes the coordinator at the end.
+        """Take part in the group until the member has left it. At the end, closes the client of the coordinator.
 
-        A cancelled run sends no LeaveGroup request: the group removes the member after the session timeout.
+        A cancelled run does not leave the group: the group removes the member at the latest after the session timeout.
 
-        :raises ExceptionGroup: for a bug in Coterie. After a bug in the machine, the member's last events are logged
-            before.
+        :raises ExceptionGroup: for a bug in Coterie. If the bug is in the machine, the member's last events are logged
+            first.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -120,13 +124,18 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
             await self._coordinator.close()
 
     async def _step_member(self, event: Event[ResponseT, TimerT], group: asyncio.TaskGroup) -> None:
-        """Give one event to the machine and perform the effects."""
+        """Let the machine process ``event``, and perform the effects that it returns. An exception of the machine is
+        logged with its last events and raised again."""
         at_ms = now_ms()
         self._trace.add(at_ms, repr(event))
         try:
             output = self._step(self._member, event, now_ms=at_ms)
         except Exception:
-            logger.critical("Bug in the group member's state machine. Its last events:\n%s", self._trace.recent_text())
+            logger.critical(
+                "Bug in Coterie: the state machine of the group member failed, and this worker ends. The machine's "
+                "last events:\n%s",
+                self._trace.recent_text(),
+            )
             raise
         for effect in output.effects:
             await self._perform(effect, group)
@@ -134,8 +143,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     # -- performing effects ------------------------------------------------------------------------------------------
 
     async def _perform(self, effect: Effect[RequestT, TimerT], group: asyncio.TaskGroup) -> None:
-        """Perform an effect of the machine. An effect that is an event for the herder is queued, which waits while too
-        many events are queued (:meth:`_queue_event_for_herder`)."""
+        """Perform an effect of the machine. An effect that is an event for the herder is queued: this waits while the
+        queue is full (:meth:`_queue_event_for_herder`)."""
         match effect:
             case Send():
                 self._send_request(effect, group)
@@ -168,8 +177,8 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
         await self._inbox.put(result)
 
     async def _queue_event_for_herder(self, event: MembershipEvent) -> None:
-        """Add ``event`` to the events for the herder. Waits while the herder has not received :data:`EVENTS_MAX`
-        events, except for a LeaseRenewed that replaces the last event."""
+        """Queue ``event`` for the herder; waits while :data:`EVENTS_MAX` events are queued. A LeaseRenewed that follows
+        another one replaces it, without waiting."""
         async with self._changed:
             if isinstance(event, LeaseRenewed) and self._events and isinstance(self._events[-1], LeaseRenewed):
                 self._events[-1] = event  # The newer event replaces the older one.

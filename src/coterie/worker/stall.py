@@ -17,6 +17,8 @@ class StallMeter:
         self.longest_ms = 0.0
         """The longest stall so far, in ms."""
         self._last_tick_s = time.monotonic()
+        """When :meth:`measure_stalls` last ran on the loop, in s on the monotonic clock; before, when this object was
+        created."""
 
     async def measure_stalls(self) -> None:
         """Measure until cancelled."""
@@ -26,6 +28,6 @@ class StallMeter:
             self.longest_ms = max(self.longest_ms, (time.monotonic() - before) * 1000 - INTERVAL_MS)
 
     def stalled_ms(self) -> float:
-        """The time in ms since :meth:`measure_stalls` last ran on the loop: up to about ``INTERVAL_MS`` for a loop
-        without a stall. Safe on any thread."""
+        """The time in ms since :meth:`measure_stalls` last ran on the loop, or since this object was created: up to
+        about ``INTERVAL_MS`` for a loop without a stall. Safe on any thread."""
         return (time.monotonic() - self._last_tick_s) * 1000

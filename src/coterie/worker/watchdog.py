@@ -1,10 +1,10 @@
 """A thread that stops all tasks of a worker whose event loop is blocked, before the group assigns them elsewhere.
 
-Tasks run on other threads, and in the JVM, so they continue while the worker's event loop is blocked. But a
-blocked loop does not detect the end of the lease: the time for which the group surely counts this worker as a member,
-two thirds of the session timeout. The watchdog's thread detects it, and has the last third of the session timeout to
-stop the tasks. When the loop runs again, it detects the end of the lease itself, and sends the herder that event; the
-worker then rejoins like every worker that has lost its membership.
+Tasks run on other threads, and in the JVM, so they continue while the worker's event loop is blocked. But a blocked
+loop does not detect the end of the lease: the two thirds of the session timeout, counted from the sending of the last
+answered heartbeat, in which the group surely counts this worker as a member. The watchdog's thread detects it, and has
+the last third of the session timeout to stop the tasks. When the loop runs again, it detects the end of the lease
+itself, and sends the herder that event; the worker then rejoins like every worker that has lost its membership.
 """
 
 import logging
@@ -19,8 +19,8 @@ POLL_INTERVAL_MS = 50
 
 
 class Watchdog:
-    """During its ``with`` block, runs the thread that stops all tasks when the lease ends while the event loop is
-    blocked."""
+    """During its ``with`` block, runs the thread that stops all tasks when the event loop is blocked and the lease has
+    ended: the time for which the group surely counts this worker as a member."""
 
     def __init__(
         self,
@@ -50,31 +50,35 @@ class Watchdog:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """End the thread; waits for a call of ``halt_all_tasks`` that runs."""
+        """End the thread. Waits until a running call of ``halt_all_tasks`` has returned."""
         self._ended.set()
         self._thread.join()
 
     def _watch_lease(self) -> None:
-        """Stop all tasks once for each lease that ends while the event loop is blocked."""
+        """Until the ``with`` block ends: stop all tasks when the event loop is blocked and the lease has ended. For one
+        end of the lease this is done once, and not tried again if it fails."""
         stopped_for: int | None = None
         """The end of the lease for which all tasks were stopped: they are stopped once for each lease."""
         while not self._ended.wait(POLL_INTERVAL_MS / 1000):
             ends_ms = self._lease_ends_ms()
-            silent_ms = self._stalled_ms()
-            if ends_ms in (None, stopped_for) or silent_ms <= self._stall_threshold_ms():
+            blocked_ms = self._stalled_ms()
+            if ends_ms in (None, stopped_for) or blocked_ms <= self._stall_threshold_ms():
                 continue
             assert ends_ms is not None
             if (late_ms := time.monotonic() * 1000 - ends_ms) < 0:
                 continue
             stopped_for = ends_ms
             logger.critical(
-                "The event loop was blocked for %.0f ms, and the lease of this worker's group membership expired %.0f "
-                "ms ago: all tasks are stopped",
-                silent_ms,
+                "The event loop has been blocked for %.0f ms, and the lease of this worker's group membership ended "
+                "%.0f ms ago: this thread stops all tasks now; the worker rejoins its group when the loop runs again",
+                blocked_ms,
                 late_ms,
             )
             try:
                 self._halt_all_tasks()
             except Exception:
                 # The checkpoints' next owners are protected from queries that still run; the thread must keep watching.
-                logger.exception("The watchdog could not stop some tasks of this worker")
+                logger.exception(
+                    "The watchdog failed to stop all tasks of this worker, and does not try it again; some may still "
+                    "run until other workers take over their checkpoints: restart this worker"
+                )

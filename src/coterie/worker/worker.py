@@ -6,7 +6,8 @@
 
 All decisions are in the herder. The worker starts in this order: the herder's loop; both logs (config and status) are
 read to their ends, while the runtime opens and warms up; only then the worker joins its group, because a worker that is
-assigned jobs must be able to run them. Meanwhile the REST API reports "starting".
+assigned jobs must be able to run them. A relaunched worker that continues its membership is in the group from the
+start. Meanwhile the REST API reports "starting".
 """
 
 import asyncio
@@ -83,7 +84,8 @@ class WorkerPhase(StrEnum):
     """What a worker does with requests."""
 
     STARTING = auto()
-    """Requests are refused, except writes, which wait: the runtime is not open."""
+    """Requests are refused, except writes, which wait: the logs are not read to their ends, or the runtime is not
+    open."""
     RUNNING = auto()
     """Requests go to the herder, also while the worker stops its tasks to end."""
     ENDED = auto()
@@ -121,8 +123,8 @@ class Worker:
         """``handover`` is the group membership of the previous process of this worker, which ``membership`` continues;
         None for a worker that is not in the group.
 
-        ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a relaunched process
-        could not start with the file. It may block.
+        ``check_settings`` reads the settings file again, and raises ConfigError or WorldError when a new process of
+        this worker could not start with the file. It may block: it is called on a thread.
 
         ``assignors`` are the assignors that this worker offers to a connect group, by name. ``listeners`` are notified
         of this worker's rebalances in a connect group; None: there are no listeners.
@@ -136,6 +138,7 @@ class Worker:
         self.started_at_ms = time.time_ns() // 1_000_000
         """When this worker was created, in milliseconds since the Unix epoch."""
         self.stall = StallMeter()
+        """Measures the stalls of this worker's event loop."""
         self.logger_levels = LoggerLevels(runtime)
         self.phase = WorkerPhase.STARTING
         self.startup_step = "awaiting startup"
@@ -166,29 +169,34 @@ class Worker:
         )
         self._trace = Trace()
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
+        """The futures for the responses that :meth:`ask` awaits."""
         self._requests = 0
+        """The number of requests so far, which gives each request its id."""
         self._shutdown: ShutdownOrdered | None = None
         """A shutdown order that came while the inbox was full."""
         self._exit: Exit | None = None
+        """What :meth:`run` returns; None until the worker ends."""
 
     # -- for other parts of this process ------------------------------------------------------------------------------
 
     async def settings_error(self) -> str | None:
-        """Why this worker could not start again with its present settings file, or None: the file is unreadable or
-        invalid, or the address cannot be bound.
+        """Check the present settings file: return why this worker could not start again with it, or None if it could.
 
-        The text is sent to a client over the network. For invalid settings it contains only the keys, and the log
-        contains the values. Other errors are sent unchanged, and not logged.
+        The reason can be that the file is unreadable or invalid, or that the address cannot be bound. The text is sent
+        to a client over the network: for invalid settings it contains only the keys, and the log contains the values.
+        Texts of other errors are sent unchanged, and not logged.
         """
         try:
             await asyncio.to_thread(self._check_settings)
         except ConfigError as error:
             logger.error(
-                "A restart of a worker was requested. This worker could not start again with its present settings "
-                "file, so it runs on with its former settings; correct the file: %s",
+                "This worker received a request to restart a worker, and could not itself start again with its present "
+                "settings file. If it is the worker to restart, it is not restarted and keeps its former settings. "
+                "Correct the file and request the restart again: %s",
                 error,
             )
-            return f"Its settings are invalid ({', '.join(sorted(error.errors))}); its log contains the errors."
+            keys = ", ".join(sorted(error.errors))
+            return f"The worker's settings are invalid ({keys}); the worker's log contains the errors."
         except WorldError as error:
             return str(error)
         return None
@@ -197,9 +205,9 @@ class Worker:
         """Send ``request`` to the herder and await the response. When the caller is cancelled, the response is dropped;
         the herder still processes the request. ``attempt`` is that of :class:`RequestArrived`.
 
-        The herder does not receive the request, and the response is a RequestRefused, when this worker has ended, while
-        the inbox is full, and while this worker starts. A write that arrives while this worker starts is not refused:
-        it waits until the worker has started.
+        The response is a RequestRefused, without the herder, when this worker has ended, while the inbox is full, and
+        while this worker starts; but a write is not refused while this worker starts: it waits until the worker has
+        started. A request that has no response when this worker ends is refused, too.
         """
         id_ = RequestId(self._requests)
         self._requests += 1
@@ -225,8 +233,8 @@ class Worker:
     @property
     def lease_ends_ms(self) -> int | None:
         """The end of this worker's lease on the monotonic clock, in ms: until then the group surely counts this worker
-        as a member. None when no task may run, or before a response has first renewed the lease.
-        Safe on any thread."""
+        as a member. None when the membership is lost, so no task may run, and before the first heartbeat of this
+        process is answered. Safe on any thread."""
         return self._herder.place.lease_ends_ms
 
     def connector_type(self, config: Mapping[str, str]) -> str:
@@ -234,13 +242,13 @@ class Worker:
         return self._runtime.connector_type(config)
 
     def missing_jars(self) -> Mapping[str, str]:
-        """By name, the packages of jars that some connectors need and this worker's Spark lacks: a message that states
-        what is missing and what to do. Empty before the runtime has opened."""
+        """The packages of jars that some connectors need and this worker's Spark does not have: by the package's name,
+        a message that states what is missing and what to do. Empty before the runtime has opened."""
         return self._runtime.missing_jars()
 
     def order_shutdown(self, reason: str) -> None:
-        """Order this worker to stop all tasks, leave the group and end, as on SIGTERM; returns at once. Safe to call
-        again. Called on the event loop's thread.
+        """Order this worker to stop all tasks, leave the group and end, as on SIGTERM; returns at once. A call after
+        the first changes nothing. Called on the event loop's thread.
 
         The order may come too late for the herder: when :meth:`run` has returned an Exit with ``relaunches``, its
         caller must check ``shutdown_reason`` immediately before it relaunches the process.
@@ -257,10 +265,10 @@ class Worker:
             self._shutdown = self._shutdown or order
 
     async def run(self) -> Exit:
-        """Start, run and end the worker. Returns why it ended, after its asyncio tasks and its runtime have ended.
+        """Start the worker, run it, and return why it ended, when its asyncio tasks and its runtime have ended.
 
-        :raises ExceptionGroup: for a bug in Coterie. After a bug in the herder, the herder's last events are logged
-            before.
+        :raises ExceptionGroup: for a bug in Coterie. If the bug is in the herder, the herder's last events are logged
+            first.
         """
         watchdog = Watchdog(
             lease_ends_ms=lambda: self.lease_ends_ms,
@@ -296,7 +304,11 @@ class Worker:
 
     async def _read_logs_and_open_runtime(self, group: asyncio.TaskGroup) -> None:
         """Read the logs to their ends and open the runtime, both at the same time, then give the herder RuntimeOpened,
-        on which it joins the group. A runtime that cannot open ends the worker with exit code 1."""
+        after which the herder may join the group. A runtime that cannot open ends the worker with exit code 1.
+
+        Also starts the asyncio tasks that give the herder the further lines of the logs and the events of the runtime
+        and of the membership. A worker that continues a membership receives its events as soon as the logs are read.
+        """
         self.startup_step = "initializing and reading to the end of internal topics"
         opening = group.create_task(self._open_runtime())
         config_read, status_read = asyncio.Event(), asyncio.Event()
@@ -327,7 +339,10 @@ class Worker:
         self.phase = WorkerPhase.RUNNING
 
     async def _open_runtime(self) -> None:
-        """Open the runtime. A runtime that cannot open ends the worker with exit code 1."""
+        """Open the runtime.
+
+        :raises _Exited: when the runtime cannot open: the worker ends with exit code 1.
+        """
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
@@ -335,7 +350,8 @@ class Worker:
 
     async def _feed_log_lines(self, log: Log, event_of: Callable[[LogProgress], Event], read: asyncio.Event) -> None:
         """Follow ``log``: give the herder its lines as the events that ``event_of`` returns. Sets ``read`` when all
-        lines that existed at the call are in the inbox. A log that cannot be read ends this worker with exit code 1."""
+        lines that existed at the call are in the inbox. If the log cannot be read, this worker is ordered to shut down
+        with exit code 1."""
         try:
             async for progress in log.follow():
                 await self._inbox.put(event_of(progress))
@@ -347,12 +363,12 @@ class Worker:
             self._order_shutdown(ShutdownOrdered(reason=str(error), exit_code=1))
 
     async def _feed_task_events(self) -> None:
-        """Give the herder the runtime's events."""
+        """Put each event of the runtime into the inbox, without end."""
         while True:
             await self._inbox.put(await self._runtime.next_event())
 
     async def _feed_membership_events(self) -> None:
-        """Give the herder the membership's events."""
+        """Put each event of the membership into the inbox, without end."""
         while True:
             await self._inbox.put(await self._membership.next_event())
 
@@ -361,9 +377,9 @@ class Worker:
     async def _watch_herder(self, group: asyncio.TaskGroup) -> None:
         """Ping the herder's loop repeatedly, through its inbox, as an event.
 
-        If the loop does not process a ping within the rebalance timeout, all tasks are stopped and the worker leaves
-        the group (:class:`LeaveAndRejoin`). When the loop runs again, it receives the membership's event
-        MembershipLost, and the worker rejoins.
+        If the loop does not process a ping within the rebalance timeout, this method stops all tasks and orders the
+        member to leave the group (:class:`LeaveAndRejoin`). When the loop runs again, it receives the membership's
+        event MembershipLost, and the worker rejoins.
         """
         while True:
             await asyncio.sleep(HERDER_PING_INTERVAL_MS / 1000)
@@ -372,7 +388,11 @@ class Worker:
             if not sign.done():
                 patience = f"rebalance.timeout.ms={self.settings.rebalance_timeout_ms}"
                 reason = f"the herder did not process an event within {patience}"
-                logger.critical("%s: all tasks are stopped, and this worker leaves the group and rejoins", reason)
+                logger.critical(
+                    "This worker stops all its tasks and leaves the group, because %s; it rejoins when the herder "
+                    "processes events again",
+                    reason,
+                )
                 await asyncio.to_thread(self._runtime.halt_all_tasks)
                 self._membership.order(LeaveAndRejoin(reason=reason))
                 await sign
@@ -386,7 +406,11 @@ class Worker:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def _run_herder_loop(self, group: asyncio.TaskGroup) -> None:
-        """Take events from the inbox, give each to the herder, and perform its effects; an asyncio.Event is a ping."""
+        """Until cancelled: take the next event from the inbox, let the herder process it, and perform the effects that
+        the herder returns. An asyncio.Event is a ping, which is only set.
+
+        :raises _Exited: when the herder ends the worker.
+        """
         while True:
             event = await self._next_event()
             if isinstance(event, asyncio.Event):
@@ -398,7 +422,11 @@ class Worker:
             try:
                 output = step(self._herder, event, now_ms=at_ms)
             except Exception:
-                logger.critical("Bug in the herder's state machine. Its last events:\n%s", self._trace.recent_text())
+                logger.critical(
+                    "Bug in Coterie: the state machine of the herder failed, and this worker ends. The machine's last "
+                    "events:\n%s",
+                    self._trace.recent_text(),
+                )
                 raise
             for effect in output.effects:
                 self._perform(effect, group)
@@ -424,7 +452,11 @@ class Worker:
     # -- performing effects -------------------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect, group: asyncio.TaskGroup) -> None:
-        """Perform an effect at once, or start an asyncio task for a chore."""
+        """Perform an effect at once, or start an asyncio task that performs it: for a chore and for the level of a
+        logger.
+
+        :raises _Exited: for the effect Exit.
+        """
         match effect:
             case Reply(id=id_, answer=answer):
                 future = self._replies.get(id_)
@@ -461,8 +493,8 @@ class Worker:
                 group.create_task(self._perform_chore(effect))
 
     def _end_splits_or_task_start(self, effect: StopConnector | EndTaskStart) -> None:
-        """Order the runtime to end the splits of a connector, or the start of a task, which the herder no longer needs.
-        Does not wait for their end."""
+        """Order the runtime to stop a connector (end its splits and the monitoring of its source), or to end the start
+        of a task that is no longer needed. Does not wait until they have ended."""
         match effect:
             case StopConnector(connector=connector):
                 self._runtime.stop_connector(connector)
@@ -470,7 +502,8 @@ class Worker:
                 self._runtime.end_task_start(task, grace_ms=grace_ms)
 
     async def _set_logger_level(self, name: str, level: LoggerLevel) -> None:
-        """Set the level of a logger that a line of the config log contains. An error is logged."""
+        """Set the level of a logger on this worker, as a line of the config log requests it for all workers. An error
+        is logged; the level is then not set, and not tried again."""
         try:
             await self.logger_levels.set_level(name, level)
         except WorldError as error:
@@ -482,5 +515,5 @@ class Worker:
             )
 
     async def _perform_chore(self, chore: Chore) -> None:
-        """Perform a chore and give the herder its result."""
+        """Perform a chore, and put its result into the inbox."""
         await self._inbox.put(await self._chores.perform_chore(chore))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -264,6 +265,24 @@ def test_a_described_log_directory_contains_the_sizes_of_its_partitions(
     assert [(one.partition_index, one.partition_size) for one in topic.partitions] == [(0, 0), (1, len(BATCH))]
     (folder,) = ask(client, "DescribeLogDirs", 4, {"topics": None}).results
     assert {topic.name for topic in folder.topics} == {"t", GROUPS_TOPIC, CONNECT_GROUPS_TOPIC}
+
+
+def test_a_log_directory_that_cannot_be_examined_has_the_same_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker = ThreadedBroker(BrokerSettings(data_path=Path("data")))
+    broker.start()
+    try:
+        with raw_client(broker.port) as client:
+            (examined,) = ask(client, "DescribeLogDirs", 4, {"topics": None}).results
+            (tmp_path / "data").rename(tmp_path / "moved")
+            (failed,) = ask(client, "DescribeLogDirs", 4, {"topics": None}).results
+            (tmp_path / "moved").rename(tmp_path / "data")
+    finally:
+        broker.stop()
+    assert (examined.error_code, failed.error_code) == (ErrorCode.none, ErrorCode.kafka_storage_error)
+    assert examined.log_dir == failed.log_dir == str(tmp_path / "data")
 
 
 def fetch_by_id(topic_id: UUID, max_wait: int = 0) -> dict[str, Any]:

@@ -88,17 +88,17 @@ async def none(snapshot: GroupSnapshot) -> Any:
         (fails, "RuntimeError: no wits"),
         (cancels, "the computation of the target was cancelled"),
         (hangs, "no target was computed within 45 ms"),
-        (none, "the result is a NoneType instead of a ComputedTarget"),
-        (returns(members=[]), "in the result, members must map"),
-        (returns(members={1: TargetOfMember(jobs=JOBS)}), "in the result, members must map"),
-        (returns_target(jobs={"c0"}), "in the result, members must map"),
-        (returns_target(version=2**15), "in the result, members must map"),
-        (returns_target(metadata="text"), "in the result, members must map"),
-        (returns(deferred={"w1": None}), "in the result, deferred must map"),
-        (returns(deferred={"w1": DeferredJobs(jobs=JOBS, delay_ms=-1)}), "in the result, deferred must map"),
-        (returns(unplaceable=(None,)), "in the result, unplaceable must be"),
+        (none, "the assignor's result is a NoneType instead of a ComputedTarget"),
+        (returns(members=[]), "in the assignor's result, members must map"),
+        (returns(members={1: TargetOfMember(jobs=JOBS)}), "in the assignor's result, members must map"),
+        (returns_target(jobs={"c0"}), "in the assignor's result, members must map"),
+        (returns_target(version=2**15), "in the assignor's result, members must map"),
+        (returns_target(metadata="text"), "in the assignor's result, members must map"),
+        (returns(deferred={"w1": None}), "in the assignor's result, deferred must map"),
+        (returns(deferred={"w1": DeferredJobs(jobs=JOBS, delay_ms=-1)}), "in the assignor's result, deferred must map"),
+        (returns(unplaceable=(None,)), "in the assignor's result, unplaceable must be"),
         (returns(unplaceable=(UnplaceableJobs(jobs=JOBS, reason=3),)), "unplaceable must be"),  # type: ignore[arg-type]
-        (returns(next_in_ms=-5), "in the result, next_in_ms is -5"),
+        (returns(next_in_ms=-5), "in the assignor's result, next_in_ms is -5"),
         (returns(members={}), "c0"),
         (returns(members={MemberId("stranger"): TargetOfMember(jobs=JOBS)}), "stranger"),
     ],
@@ -176,7 +176,7 @@ async def test_requests_are_refused_while_a_group_is_reloaded(log: BrokerLog) ->
         refused = await beat(groups, "w1")
         assert (refused.error, refused.message) == (
             ConnectErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            "the group is being loaded",
+            "the group is being loaded from the broker's log; send the request again",
         )
         await log.run_write(lift_limit)
         found = await until(lambda found: found.error is ConnectErrorCode.NONE, groups)

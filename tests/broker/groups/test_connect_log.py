@@ -62,8 +62,8 @@ def test_a_member_that_is_too_slow_is_logged_with_the_setting_to_change(caplog: 
     assert text.startswith("Group workers: the member w0 (http://w0) was removed: it has not given back ")
     assert "rebalance.timeout.ms must be longer" in text
     assert (
-        "6 jobs may still run on this worker, so they start on no other worker before the session of the removed "
-        "member ends" in text
+        "6 jobs may still run on the worker of this member, so they start on no other worker before the end of the "
+        "member's session" in text
     )
 
 
@@ -77,7 +77,7 @@ def test_a_member_that_leaves_by_itself_is_no_warning(caplog: pytest.LogCaptureF
     assert record.levelno == logging.INFO
     assert record.getMessage() == (
         "Group workers: the member w0 (http://w0) was removed: it has left for a short time. 6 jobs wait for the "
-        "member's return, or move to other workers"
+        "member's return, at most for the scheduled rebalance delay, or move to other workers"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
+from coterie.broker.maintenance.backup import back_up_log
 from coterie.broker.maintenance.check import log_file_findings
 from coterie.broker.maintenance.loop import run_maintenance
 from coterie.broker.storage.log import open_log
@@ -163,6 +164,18 @@ async def test_a_transaction_holds_the_last_stable_offset_from_its_first_commit_
         assert (partition.last_stable_offset, partition.end_offset) == (1, 2)
         await broker.end("a", producer, commit=False)
         assert partition.last_stable_offset == partition.end_offset == 3
+
+
+async def test_a_transaction_without_its_first_offset_yet_is_no_finding_and_can_be_backed_up(tmp_path: Path) -> None:
+    folder, backup = tmp_path / "broker", tmp_path / "backup"
+    folder.mkdir()
+    async with running(folder) as broker:
+        await broker.groups.append(G, [written(1)], now_ms=1)
+        await broker.begin("a", await broker.init("a"))
+        assert list(log_file_findings(folder / "log.sqlite", report_progress=lambda _: None)) == []
+        target, lock = backup / "log.sqlite", backup / "lock"
+        back_up_log(folder / "log.sqlite", target, lock, force=False, report_progress=lambda _: None)
+    assert list(log_file_findings(target, report_progress=lambda _: None)) == []
 
 
 async def test_a_compaction_removes_aborted_offsets_and_keeps_the_state_of_groups(tmp_path: Path) -> None:

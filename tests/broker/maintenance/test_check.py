@@ -154,13 +154,20 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
             "p-0: compaction reached offset 61, after the end offset",
         ),
         (run(f"DELETE FROM partitions WHERE id = {P0}"), "p: has the partitions [1], expected 2 partitions"),
-        (run(f"DELETE FROM partitions WHERE id = {P0}"), "rows of batches have no parent row"),
+        (
+            run(f"DELETE FROM partitions WHERE id = {P0}"),
+            "rows of the table batches refer to a topic or partition that",
+        ),
         (run("UPDATE topics SET configs = '{' WHERE name = 'p'"), "p: the configs are not a JSON object"),
         (run("UPDATE kept SET entries = 'null'"), "group configs of g: not a JSON object"),
-        (run("DELETE FROM numbers"), "the cluster has no id"),
+        (run("DELETE FROM numbers"), "the log has no cluster id"),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[[0, 0, 60]]', NULL, 0)"),
-            "p-0: the state of producer 4 has an offset after the end offset 60",
+            "p-0: the state of producer 4 has an offset at or after the end offset 60",
+        ),
+        (
+            run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[]', 61, 0)"),
+            "p-0: the open transaction of producer 4 begins at offset 61, after the end offset 60",
         ),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, 'x', NULL, 0)"),

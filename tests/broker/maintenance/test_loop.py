@@ -267,7 +267,7 @@ async def test_a_corrupt_batch_is_kept_though_its_header_names_an_aborted_transa
             await wait_until(lambda: stage.rows("SELECT MAX(cleaned_offset) FROM partitions") == 3)
         assert stage.rows("SELECT COUNT(*) FROM batches WHERE last_offset = 0") == 1
         assert stage.rows("SELECT COUNT(*) FROM batches WHERE last_offset = 1") == 0
-    assert "the batch at offset 0 cannot be read and stays as it is" in caplog.text
+    assert "the batch at offset 0 cannot be read; compaction keeps it as it is" in caplog.text
 
 
 def with_crc(data: bytearray) -> bytearray:
@@ -389,12 +389,12 @@ async def test_a_partition_whose_maintenance_fails_does_not_stop_other_maintenan
         messages = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
         if isinstance(planted, sqlite3.Error):
             assert [line.partition(";")[0] for line in messages] == [
-                f"Delayed the {work} of broken-0 because its rows cannot be read"
+                f"Delayed the {work} of broken-0 because its rows cannot be read, will retry"
                 for work in ("retention", "compaction")
             ]
         else:
             assert messages == [
-                f"Bug in Coterie: the {work} of broken-0 failed; all other maintenance continues"
+                f"Bug in Coterie: the {work} of broken-0 failed, will retry; all other maintenance continues"
                 for work in ("retention", "compaction")
             ]
         caplog.clear()
@@ -432,12 +432,12 @@ async def test_damage_in_one_partition_stops_no_other_maintenance_and_is_logged_
         assert not [line for line in statements if f"FROM batches WHERE partition = {damaged.row_id} " in line]
     messages = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
     assert messages == [
-        "Delayed the retention of damaged-0 because its rows cannot be read; all other maintenance continues",
-        "Delayed the removal of deleted records of damaged-0 because its rows cannot be read; all other maintenance"
+        "Delayed the retention of damaged-0 because its rows cannot be read, will retry; all other maintenance"
         " continues",
-        f"Delayed the removal of partition {damaged.row_id} of a deleted topic because its rows cannot be read; all "
-        "other"
+        "Delayed the removal of deleted records of damaged-0 because its rows cannot be read, will retry; all other"
         " maintenance continues",
+        f"Delayed the removal of partition {damaged.row_id} of a deleted topic because its rows cannot be read, will "
+        "retry; all other maintenance continues",
     ]
 
 
@@ -472,8 +472,8 @@ async def test_a_maintenance_task_is_not_repeated_after_its_write_found_damage(
     messages = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
     assert messages == [
         "The broker's log file is corrupt; requests that read the corrupt pages fail",
-        "Stopped the removal of deleted records of damaged-0 because the data is corrupt; all other maintenance"
-        " continues",
+        "Stopped the removal of deleted records of damaged-0 until the broker restarts, because the data is corrupt; "
+        "all other maintenance continues",
     ]
 
 
@@ -502,7 +502,7 @@ async def test_rows_of_a_topic_created_during_the_search_for_hidden_rows_are_log
         await stage.log.delete_records(partition, 1)
         created.set()
         await wait_until(lambda: "Stopped the removal" in caplog.text)
-    assert "Stopped the removal of deleted records of t-0 because" in caplog.text
+    assert "Stopped the removal of deleted records of t-0 until the broker restarts, because" in caplog.text
     assert "of a deleted topic" not in caplog.text
 
 

@@ -100,11 +100,19 @@ def test_an_unknown_user_gets_a_stable_salt_like_a_known_one(broker: ThreadedBro
     assert len(salt_of("unknown")) == len(salt_of(USER))
 
 
-def test_the_response_to_an_unknown_mechanism_lists_the_supported_ones(client: RawClient) -> None:
-    answer = choose(client, "GSSAPI")
-    assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
-    assert set(answer.mechanisms) == set(MECHANISMS)
-    assert client.is_closed()
+def test_the_response_to_an_unknown_mechanism_and_its_log_message_list_the_supported_ones(
+    client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        answer = choose(client, "GSS\nAPI" + "x" * 500)
+        assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
+        assert set(answer.mechanisms) == set(MECHANISMS)
+        assert client.is_closed()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        f"closed: authentication failed: the client requested the mechanism 'GSS\\nAPI{'x' * 57}', which is not"
+        " offered; set its sasl.mechanism to one of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN"
+    )
 
 
 def test_other_requests_before_authentication_close_the_connection(
@@ -114,8 +122,8 @@ def test_other_requests_before_authentication_close_the_connection(
         client.send(METADATA, 4, topics=[], allow_auto_topic_creation=False)
         assert client.is_closed()
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "the peer sent a request of API 3 before it was authenticated; set the client's security.protocol to that of "
-        "the broker"
+        "the peer sent a request of API 3 before it was authenticated; check that the client's security.protocol is "
+        "that of the broker"
     ]
 
 
@@ -242,6 +250,24 @@ def test_an_invalid_users_file_is_logged_once_and_the_previous_users_stay_in_use
     assert "users.json is not a users file; move it away" in record.message
 
 
+def test_a_deleted_users_file_is_logged_once_and_the_previous_users_stay_in_use(
+    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.settings.users_path.unlink()
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        for _ in range(3):
+            with raw_client(broker.port) as client:
+                assert log_in(client, "PLAIN").error_code is ErrorCode.none
+    (record,) = caplog.records
+    assert "the previous users stay in use" in record.message
+    assert "users.json is missing; restore it, or add the users again" in record.message
+    Users(broker.settings.users_path).add("bob", PASSWORD)
+    with raw_client(broker.port) as client:
+        assert log_in(client, "PLAIN").error_code is ErrorCode.sasl_authentication_failed
+    with raw_client(broker.port) as client:
+        assert log_in(client, "PLAIN", user="bob").error_code is ErrorCode.none
+
+
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "PLAINTEXT"])
 async def test_a_broker_with_sasl_does_not_start_with_an_invalid_users_file(tmp_path: Path, protocol: str) -> None:
     settings = BrokerSettings(data_path=tmp_path, security=SecuritySettings(protocol=SecurityProtocol(protocol)))
@@ -274,7 +300,7 @@ def test_failed_authentication_is_logged_once_a_minute_for_each_address(
 
 def test_suppressed_messages_of_an_address_are_counted_in_its_next_message() -> None:
     denials = AuthenticationFailures()
-    assert denials.message_to_log("a", "", None, now_s=1000) == "authentication failed"
+    assert denials.message_to_log("a", "", "GSSAPI", now_s=1000)
     assert (
         denials.message_to_log("b", "", "PLAIN", now_s=1000) == "authentication failed for an unnamed user with PLAIN"
     )

@@ -176,7 +176,7 @@ async def test_a_torn_last_write_loses_only_that_write(
 
 
 async def test_a_corrupt_file_causes_one_clear_error_and_its_other_pages_are_readable(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         for topic in "ab":
@@ -192,9 +192,21 @@ async def test_a_corrupt_file_causes_one_clear_error_and_its_other_pages_are_rea
         for _ in range(3):
             with pytest.raises(WorldError, match="the broker's log cannot be read: database disk image is malformed"):
                 await log.read(log.topics["b"].partitions[0], 0, 10**6)
-    assert [record.message for record in caplog.records] == [
-        "Parts of the broker's log cannot be read: database disk image is malformed; `coterie broker check` lists them"
-    ]
+        message = (
+            "The broker's log cannot be read: database disk image is malformed; requests whose reads fail get an error."
+            " If the log is corrupt, `coterie broker check` lists the corruption"
+        )
+        assert [record.message for record in caplog.records] == [message]
+        # Hours later the same error is logged again, once.
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as later:
+            hours_later_s = loop.time() + 10_000
+            later.setattr(loop, "time", lambda: hours_later_s)
+            for _ in range(3):
+                with pytest.raises(WorldError, match="database disk image is malformed"):
+                    await log.read(log.topics["b"].partitions[0], 0, 10**6)
+        more = "; 2 more reads failed since the last such message"
+        assert [record.message for record in caplog.records] == [message, message + more]
     assert findings(tmp_path / "log")
 
 

@@ -153,7 +153,7 @@ async def test_damage_fails_only_the_writes_that_meet_it(tmp_path: Path, caplog:
 
 async def test_two_brokers_do_not_share_a_directory(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock"):
-        with pytest.raises(WorldError, match="another broker uses the data directory"):
+        with pytest.raises(WorldError, match="another broker or a backup uses the data directory"):
             async with open_log(tmp_path / "log", tmp_path / "lock"):
                 pass
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:

@@ -40,7 +40,7 @@ def test_a_check_prints_one_line_per_finding_and_exits_with_1(tmp_path: Path) ->
     result = CliRunner().invoke(app, ["broker", "check", str(tmp_path / "data")])
     assert result.exit_code == 1
     first, second = result.stdout.splitlines()
-    assert first == "the cluster has no id"
+    assert first == "the log has no cluster id"
     assert second.startswith("t-0: the batch at offset 0 is corrupt: ")
     assert "2 findings" in result.stderr
 

@@ -2,10 +2,13 @@
 
 import json
 import re
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.rest import group_views
 from coterie.rest.group_views import UNREACHABLE
+from tests.certificates import Authority
 from tests.cli.answers import answering, http_server
 from tests.cli.group import as_json, member, view
 from tests.ports import free_port
@@ -231,6 +235,7 @@ class TwoLosesItsMembership(FakeWorkers):
     def __init__(self, *names: str, views_without_two: float) -> None:
         super().__init__(*names)
         self.remaining_views = views_without_two
+        self.old_url_of_two = WorkerUrl(f"http://127.0.0.1:{free_port()}/")
         self.is_unreachable = False
 
     def restart(self, name: str) -> None:
@@ -246,8 +251,7 @@ class TwoLosesItsMembership(FakeWorkers):
     def _members(self) -> tuple[MemberInfo, ...]:
         present = tuple(info for info in super()._members() if info.name != "two" or not self.is_unreachable)
         if self.present["two"] == 0:
-            unused_url = WorkerUrl(f"http://127.0.0.1:{free_port()}/")
-            return tuple(replace(info, url=unused_url) if info.name == "two" else info for info in present)
+            return tuple(replace(info, url=self.old_url_of_two) if info.name == "two" else info for info in present)
         return tuple(replace(info, member_id=MemberId("another")) if info.name == "two" else info for info in present)
 
 
@@ -269,6 +273,69 @@ def test_a_worker_whose_address_stays_unreachable_has_ended(monkeypatch: pytest.
         pytest.raises(WorldError, match=r"two has ended instead of restarting: no process has listened at .* for 0.3"),
     ):
         commands.restart_workers_rolling(url, timeout_s=20, only_workers=("two",))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda url: commands.drain_worker(url, "two:8083"),
+        lambda url: commands.restart_workers_rolling(url, timeout_s=20, only_workers=("two",)),
+    ],
+)
+def test_a_worker_whose_certificate_is_not_trusted_has_not_ended(
+    command: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(commands, "REFUSED_CONNECTIONS_MAX_S", 0.3)
+    workers = TwoLosesItsMembership("one", "two", views_without_two=inf)
+    with serve_workers(workers) as url, http_server(workers.answer, Authority(tmp_path).pair("two")) as url_of_two:
+        workers.old_url_of_two = WorkerUrl(f"{url_of_two}/")
+        with pytest.raises(WorldError, match=f"a process still listens at {url_of_two}/ is not known: .*--ca"):
+            command(url)
+    assert "ended" not in capsys.readouterr().out
+
+
+def refuses_connections(url: str) -> bool:
+    with client.GroupClient(url) as group:
+        return group.refuses_connections(url)
+
+
+def test_an_address_refuses_connections_only_if_no_process_listens_there() -> None:
+    assert refuses_connections(f"http://127.0.0.1:{free_port()}")
+    with answering(b"{}") as url:
+        assert not refuses_connections(url)
+
+
+def test_a_process_that_closes_a_tls_connection_still_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_next_connection() -> None:
+            connection, _ = server.accept()
+            connection.close()
+
+        thread = threading.Thread(target=close_next_connection)
+        thread.start()
+        assert not refuses_connections(f"https://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("code", "is_refused"),
+    [
+        (socket.EAI_NONAME, True),
+        (socket.EAI_AGAIN, False),
+    ],
+)
+def test_a_host_whose_name_has_no_address_refuses_connections(
+    code: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise socket.gaierror(code, "the name server's answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert refuses_connections("http://worker-1.invalid:8083") == is_refused
 
 
 def test_a_worker_that_refuses_to_restart_is_reported_and_remains_in_the_command_to_continue() -> None:

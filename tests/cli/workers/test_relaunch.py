@@ -71,6 +71,19 @@ def test_the_workers_own_port_is_available_for_its_restart_and_other_used_ports_
             compose.check_rest_listeners(listening("203.0.113.1", own.getsockname()[1]), running=running)
 
 
+@pytest.mark.parametrize("own_host", ["127.0.0.1", "localhost"])
+def test_the_workers_own_port_may_be_used_by_another_process_on_another_host(own_host: str) -> None:
+    def listening(*hosts: str) -> WorkerSettings:
+        return worker_settings({"listeners": ",".join(f"http://{host}:{port}" for host in hosts)})
+
+    port = free_port()
+    with open_listener(own_host, port), open_listener("127.0.0.2", port):
+        running = listening(own_host)
+        compose.check_rest_listeners(listening("127.0.0.1", "127.0.0.3"), running=running)
+        with pytest.raises(WorldError, match=r"Port \d+ \(127\.0\.0\.2:\d+\) is in use"):
+            compose.check_rest_listeners(listening("127.0.0.1", "127.0.0.2"), running=running)
+
+
 @pytest.mark.parametrize("key", ["group.local.assignors", "rebalance.listeners"])
 def test_a_worker_restarts_only_if_its_plugins_are_installed(key: str) -> None:
     compose.check_plugins(worker_settings({"group.protocol": "connect", "group.local.assignors": "cooperative"}))
@@ -261,7 +274,9 @@ def test_a_process_restarts_only_with_valid_settings_and_keeps_its_pid_membershi
     process.file.write_text(settings + "session.timeout.ms=soon\n")
     refused = process.order_restart()
     assert refused.status_code == 409
-    assert "Its settings are invalid (session.timeout.ms); its log contains the errors" in refused.text
+    assert (
+        "The worker's settings are invalid (session.timeout.ms); the worker's log contains the errors" in refused.text
+    )
     assert "soon" not in refused.text, "the response must not contain the value of a setting"
     with socket.create_server(("127.0.0.1", 0)) as decode_handover:
         port = decode_handover.getsockname()[1]

@@ -55,6 +55,18 @@ def test_a_closed_connection_ends_a_membership_after_the_grace() -> None:
     assert conversation.coordinator.group.members.keys() == {"w0", "w2"}
 
 
+def test_a_grace_below_0_counts_as_0() -> None:
+    workers = Workers("w0", "w1")
+    workers.conversation.beat("w2", connection_number=7, connection_grace_ms=-5)
+    workers.conversation.ask(short_heartbeat("w1", 2, connection_number=6, connection_grace_ms=-5))
+    workers.connections = {"w1": 6, "w2": 7}
+    for member in ("w1", "w2"):
+        assert workers.conversation.coordinator.group.members[MemberId(member)].connection_grace_ms == 0
+        workers.close(member)
+    workers.wait(GRACE_MS)
+    assert workers.members == {"w0", "w1", "w2"}, "the end of a connection has no effect"
+
+
 def test_after_a_stall_of_the_broker_a_grace_that_is_over_still_ends_the_membership() -> None:
     """The end of another connection is processed before the late timer of the first grace."""
     workers = Workers("w0", "w1", "w2", "w3", "w4")

@@ -20,7 +20,7 @@ from coterie.spark.generations.checkpoint_take_over import (
     take_over_in_closed_generation,
     take_over_in_open_generation,
 )
-from coterie.spark.generations.layout import GenerationId, generation_folder, newest_generation_number
+from coterie.spark.generations.layout import STOPPED_FOLDER, GenerationId, generation_folder, newest_generation_number
 from coterie.spark.generations.manifest import GenerationPlan, Manifest, read_manifest
 from coterie.spark.generations.resplit import (
     ResplitFinisher,
@@ -113,6 +113,7 @@ def test_a_re_split_turns_two_tasks_into_three(tmp_path: Path) -> None:
     # b. Each runtime records that it has stopped its task.
     assert tasks_still_running(gen_1, first_generation) == {0, 1}
     record_task_stopped(gen_1, 0)
+    (gen_1 / STOPPED_FOLDER / ".nfs0001").touch()
     assert tasks_still_running(gen_1, first_generation) == {1}
 
     # c. The finisher takes the checkpoints of all tasks, stopped or not.

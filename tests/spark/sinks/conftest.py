@@ -1,4 +1,5 @@
-"""One real PostgreSQL server for all tests of this process, and the JVM with Kafka's clients."""
+"""One real PostgreSQL server for all tests of this process, the JVM with Kafka's clients, and brokers that remove idle
+transactional ids soon."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.kafka.real_kafka import RealKafka
 from tests.spark.conftest import Rig
 from tests.spark.sinks.postgres_server import PostgresServer, running_server
 
@@ -20,3 +23,27 @@ def postgres() -> Iterator[PostgresServer]:
 def kafka_clients(spark_jars: Path, rig: Rig) -> Any:
     """Spark's own JVM: when Spark runs in a process, PySpark treats every JVM exception as one of that JVM."""
     return rig.session._jvm
+
+
+EXPIRATION_MS = 3_000
+"""``transactional.id.expiration.ms`` of brokers that remove idle transactional ids soon."""
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def expiring_servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that removes a transactional id that is not used for :data:`EXPIRATION_MS`."""
+    folder = tmp_path_factory.mktemp("expiring")
+    if request.param == "embedded":
+        embedded = EmbeddedBroker(folder / "data", transactional_id_expiration_ms=EXPIRATION_MS)
+        embedded.start()
+        yield embedded.bootstrap_servers
+        embedded.kill()
+        return
+    properties = (
+        f"transactional.id.expiration.ms={EXPIRATION_MS}\n"
+        "transaction.remove.expired.transaction.cleanup.interval.ms=500\n"
+    )
+    kafka = RealKafka(request.getfixturevalue("kafka_jars"), folder, properties=properties)
+    kafka.start()
+    yield kafka.bootstrap_servers
+    kafka.stop()

@@ -70,6 +70,20 @@ def await_transactions(servers: str, topic: str) -> None:
         time.sleep(0.02)
 
 
+def await_expiration(java: Any, servers: str) -> None:
+    """Wait until the broker has removed all transactional ids."""
+    properties = java.java.util.Properties()
+    properties.setProperty("bootstrap.servers", servers)
+    admin = java.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    deadline = time.monotonic() + 60
+    try:
+        while not admin.listTransactions().all().get().isEmpty():
+            assert time.monotonic() < deadline, "a transactional id has not expired"
+            time.sleep(0.1)
+    finally:
+        admin.close()
+
+
 Found: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]]]
 """Key, value and headers."""
 

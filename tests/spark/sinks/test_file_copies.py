@@ -112,6 +112,21 @@ def test_a_take_over_completes_the_file_moves_of_the_former_owner(
     assert os.listdir(folder.committed_folder(LINEAGE) / "0") == ["mark"]
 
 
+def test_other_names_among_the_committed_batches_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS, a desktop or a user may have added them."""
+    folder = folder_at(tmp_path / "out")
+    staged(folder, "one").commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(SinkFolder, "publish_files", lambda *_: None)
+        staged(folder, "two", 1).commit()
+    for name in (".nfs0001", ".DS_Store", "notes", "²"):
+        (folder.committed_folder(LINEAGE) / name).touch()
+    folder.take_over(LINEAGE)
+    assert visible(tmp_path / "out") == {"one": 1, "two": 1}
+    folder.remove_commit_markers([LINEAGE])
+    assert folder.committed_folder(LINEAGE).is_file()
+
+
 def test_a_retired_lineage_accepts_no_batch(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "out")
     staged(folder, "one").commit()

@@ -31,7 +31,7 @@ from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.spark.conftest import Rig, write_file
-from tests.spark.sinks.kafka_rows import LINEAGE, records, values
+from tests.spark.sinks.kafka_rows import LINEAGE, await_expiration, records, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -203,6 +203,49 @@ async def test_a_copied_record_is_routed_by_transforms_with_its_key_its_headers_
     headers = [("h", b"1"), ("by", b"coterie")]
     assert records(servers, "orders-copy") == [(b"k", b'{"row":1}', headers), (b"k", None, headers)]
     assert records(servers, "orders-bad") == [(b"k", b"no JSON", [("h", b"1")])]
+
+
+@pytest.mark.parametrize("expiring_servers", ["embedded"], indirect=True)
+@pytest.mark.parametrize("read", ["at once", "by partition", "stored"])
+async def test_a_task_continues_by_itself_after_its_transactional_id_has_expired(
+    rig: Rig,
+    kafka_clients: Any,
+    expiring_servers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    read: str,
+) -> None:
+    """The batch is evaluated a second time, and its bad records are counted once."""
+    caplog.set_level("INFO", logger="coterie.spark.sinks.kafka_writer")
+    monkeypatch.setattr(FileSource, "is_batch_small", lambda *_: read == "at once")
+    monkeypatch.setattr(FileSource, "has_bounded_partitions", lambda *_: read == "by partition")
+    topic = f"idle-{read.replace(' ', '-')}"
+    config = config_of(
+        rig,
+        expiring_servers,
+        tmp_path,
+        topic,
+        errors__tolerance="all",
+        errors__log__enable="true",
+        errors__restart__max="0",
+        errors__deadletterqueue__topic__name=f"{topic}-bad",
+        errors__deadletterqueue__topic__replication__factor="1",
+    )
+    assert await rig.config_errors(config, ()) == {}
+    write_file(tmp_path / "in", "0.csv", [(row, None, row) for row in range(10)])
+    start = await rig.start(config, topic)
+    await rig.wait_until(lambda: rows(expiring_servers, topic) == list(range(10)))
+    await_expiration(kafka_clients, expiring_servers)
+    path = write_file(tmp_path / "aside", "1.csv", [(row, None, row) for row in range(10, 20)])
+    path.write_text(f"{path.read_text()}no number,1.0,1\n")
+    path.rename(tmp_path / "in" / "1.csv")
+    await rig.wait_until(lambda: rows(expiring_servers, topic) == list(range(20)))
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert len(records(expiring_servers, f"{topic}-bad")) == 1
+    assert f"Task {topic}-0: its transactional id" in caplog.text
+    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert line.startswith(f"Task {topic}-0: 1 bad records were left out, 1 since the task started")
 
 
 async def test_a_connector_that_would_read_its_own_records_is_refused(rig: Rig, servers: str) -> None:

@@ -27,6 +27,7 @@ from tests.spark.sinks.kafka_jvm import Producers
 from tests.spark.sinks.kafka_rows import (
     LINEAGE,
     ROWS,
+    await_expiration,
     await_transactions,
     numbered,
     numbers,
@@ -242,6 +243,57 @@ def test_two_concurrent_owners_put_each_batch_in_place_once(scene: Scene) -> Non
         scene.write(writer, *batches_to_write)
         old.join()
     assert scene.numbers() == rows(rounds * batches)
+
+
+# -- expired transactional ids ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expiring(expiring_servers: str, scene: Scene) -> Scene:
+    """A scene on a broker that removes idle transactional ids."""
+    scene.servers = scene.keys["producer.override.bootstrap.servers"] = expiring_servers
+    return scene
+
+
+def test_a_task_whose_transactional_id_has_expired_writes_its_next_batch_once(
+    expiring: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="coterie.spark.sinks.kafka_writer")
+    writer = expiring.own()
+    await_expiration(expiring.java, expiring.servers)
+    expiring.write(writer, 0, 1)
+    await_expiration(expiring.java, expiring.servers)
+    expiring.write(writer, 2, 3)
+    assert expiring.numbers() == rows(4)
+    assert caplog.text.count("had expired, because the task wrote no batch") == 2
+    # The later batches are in the ledger, and the producer is still that of the newest start.
+    expiring.write(expiring.own(), 2, 3, 4)
+    assert expiring.numbers() == rows(5)
+    with pytest.raises(FencedError):
+        expiring.write(writer, 5)
+
+
+def test_an_owner_whose_transactional_id_has_expired_cannot_write_after_it_was_replaced(expiring: Scene) -> None:
+    old = expiring.own()
+    expiring.write(old, 0)
+    await_expiration(expiring.java, expiring.servers)
+    new = expiring.own()
+    with pytest.raises(FencedError):
+        expiring.write(old, 1)
+    expiring.write(new, 1)
+    assert expiring.numbers() == rows(2)
+
+
+def test_an_owner_cannot_write_when_its_successors_transactional_id_has_expired_too(expiring: Scene) -> None:
+    """The broker then accepts the old producer again, and only the ledger shows that another start has written."""
+    old = expiring.own()
+    expiring.write(old, 0)
+    await_expiration(expiring.java, expiring.servers)
+    expiring.write(expiring.own(), 1)
+    await_expiration(expiring.java, expiring.servers)
+    with pytest.raises(FencedError, match="Another start of task"):
+        expiring.write(old, 1)
+    assert expiring.numbers() == rows(2)
 
 
 # -- killed and stopped -----------------------------------------------------------------------------------------------

@@ -178,6 +178,64 @@ async def test_the_error_for_missing_rights_names_what_to_grant(
     assert server.rows("SELECT row FROM sales.flights ORDER BY row") == [(row,) for row in range(9)]
 
 
+async def test_each_right_that_an_upsert_needs_is_checked(rig: Rig, server: PostgresServer, tmp_path: Path) -> None:
+    """Without each of these rights the task would fail."""
+    server.run(
+        "DROP SCHEMA IF EXISTS sales CASCADE",
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE SCHEMA sales",
+        "CREATE TABLE sales.flights (row bigint PRIMARY KEY, delay float8, distance int)",
+        "CREATE TABLE sales.coterie_ledger (task text, lineage text, start bigint NOT NULL, batch bigint NOT NULL, "
+        "written timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (task, lineage))",
+        f"CREATE ROLE clerk LOGIN PASSWORD '{PASSWORD}'",
+        "GRANT USAGE ON SCHEMA sales TO clerk",
+        "GRANT INSERT ON sales.flights TO clerk",
+        "REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC",
+    )
+    config = config_of(rig, server, tmp_path) | {
+        "sink.connection.user": "clerk",
+        "sink.table.name.format": "sales.flights",
+        "sink.insert.mode": "upsert",
+        "sink.pk.mode": "record_value",
+        "sink.pk.fields": "row",
+    }
+    for key, right in (
+        ("sink.table.name.format", 'SELECT ON "sales".coterie_ledger'),
+        ("sink.table.name.format", 'INSERT ON "sales".coterie_ledger'),
+        ("sink.table.name.format", 'UPDATE ON "sales".coterie_ledger'),
+        ("sink.insert.mode", 'SELECT ON "sales"."flights"'),
+        ("sink.insert.mode", 'UPDATE ON "sales"."flights"'),
+        ("sink.insert.mode", 'TEMPORARY ON DATABASE "postgres"'),
+    ):
+        errors = await rig.config_errors(config, ())
+        assert set(errors) == {key}
+        assert f"run: GRANT {right} TO" in errors[key][0]
+        server.run(f"GRANT {right} TO clerk")
+    assert await rig.config_errors(config, ()) == {}
+    write_file(tmp_path / "in", "a.csv", [(row % 3, 1.0, row) for row in range(9)])
+    start = await rig.start(config, "upserting-clerk")
+    await rig.wait_until(lambda: server.rows("SELECT FROM sales.flights") != [])
+    write_file(tmp_path / "in", "b.csv", [(0, 1.0, 99)])
+    await rig.wait_until(lambda: server.rows("SELECT FROM sales.flights WHERE distance = 99") != [])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert server.rows("SELECT row, distance FROM sales.flights ORDER BY row") == [(0, 99), (1, 7), (2, 8)]
+    server.run("GRANT TEMPORARY ON DATABASE postgres TO PUBLIC", "REVOKE ALL ON DATABASE postgres FROM clerk")
+
+
+async def test_an_empty_search_path_is_reported_by_the_key_that_can_name_the_schema(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    server.run(
+        "DROP SCHEMA IF EXISTS sales CASCADE",
+        "DROP ROLE IF EXISTS clerk",
+        f"CREATE ROLE clerk LOGIN PASSWORD '{PASSWORD}'",
+        "ALTER ROLE clerk SET search_path = ''",
+    )
+    errors = await rig.config_errors(config_of(rig, server, tmp_path) | {"sink.connection.user": "clerk"}, ())
+    assert set(errors) == {"sink.table.name.format"}
+    assert "search path has no schema; set table.name.format to schema.table" in errors["sink.table.name.format"][0]
+
+
 async def test_a_config_of_connects_jdbc_sink_runs_with_another_class(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -151,6 +151,43 @@ async def test_columns_that_cannot_be_inferred_are_reported_by_key_after_other_w
         assert "\n" not in sentence
 
 
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(180)
+async def test_columns_are_not_inferred_from_files_in_folders_whose_names_spark_would_take_as_patterns(
+    rig: Rig, tmp_path: Path
+) -> None:
+    config = rig.config(tmp_path)
+    del config["source.schema"]
+    (tmp_path / "in" / "a[1]").mkdir()
+    (tmp_path / "in" / "a[1]" / "f.csv").write_text("other\n1\n")
+    assert "There is no file in" in (await rig.config_errors(config, ()))["source.schema"][0]
+    (tmp_path / "in" / "b").mkdir()
+    (tmp_path / "in" / "b" / "f.csv").write_text("row\n1\n")
+    assert await rig.config_errors(config, ()) == {}
+    start = await rig.start(config, "pattern-folders")
+    assert start.config["source.schema"] == "row INT"
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("schema", [None, "row BIGINT"])
+async def test_a_source_folder_whose_name_spark_would_take_as_a_pattern_is_refused(
+    rig: Rig, tmp_path: Path, schema: str | None
+) -> None:
+    """Spark reads the files of ``a1`` for the folder ``a[1]``, and none of the folder's own files."""
+    config = rig.config(tmp_path, source__path=str(tmp_path / "a[1]"))
+    if schema is None:
+        del config["source.schema"]
+    (tmp_path / "a[1]").mkdir()
+    (tmp_path / "a[1]" / "f.csv").write_text("row\n1\n")
+    errors = await rig.config_errors(config, ())
+    assert set(errors) == {"source.path"}
+    assert "rename the folder" in errors["source.path"][0]
+
+
 # -- the size of a batch ----------------------------------------------------------------------------------------------
 
 
@@ -264,7 +301,7 @@ def test_files_that_other_tasks_read_do_not_count(tmp_path: Path) -> None:
     assert not has_bounded_partitions(tmp_path / "of-one-task", source("avro"), *files)
     assert one_of_four.is_batch_small(without_spark, tmp_path / "checkpoint", 0)
     (tmp_path / own_name(own)).unlink()
-    with pytest.raises(WorldError, match=f"deleted after it was planned.*{own_name(own)}"):
+    with pytest.raises(WorldError, match=f"deleted after the batch was planned.*{own_name(own)}"):
         one_of_four.check_after_read(without_spark, tmp_path / "checkpoint", 0)
     (tmp_path / own_name(own)).touch()
     (tmp_path / next(path.name for path in files if path.as_uri() not in own)).unlink()

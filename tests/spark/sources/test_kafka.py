@@ -224,9 +224,9 @@ async def test_records_deleted_by_retention_are_counted_and_handled_as_the_confi
     kafka.delete_before("gone", 0, 27)
     assert "start.offsets" in str(await rig.config_errors(none, ())), "a new connector cannot begin there"
     assert await rig.config_errors(none, [start.config]) == {}, "one that has begun does not begin again"
-    assert "cannot continue: records were deleted before they were read: 7 in gone-0. With" in await refusal(
-        rig, none, "gone"
-    )
+    reason = await refusal(rig, none, "gone")
+    assert "cannot continue: records were deleted before they were read: 7 in gone-0. With" in reason
+    assert "with latest at the end, and the records that still exist are skipped too: 13 in gone-0" in reason
     for reset in ("earliest", "latest"):
         start = await rig.start({**none, "consumer.override.auto.offset.reset": reset}, "gone")
         kafka.produce_rows("gone", 1)
@@ -239,7 +239,8 @@ async def test_records_deleted_by_retention_are_counted_and_handled_as_the_confi
         "Task gone-0 continues at the earliest offset of the partitions in which records are missing, because records "
         "were deleted before they were read: 7 in gone-0",
         "Task gone-0 continues at the latest offset of the partitions in which records are missing, because records "
-        "were deleted before they were read: 5 in gone-0",
+        "were deleted before they were read: 5 in gone-0. consumer.override.auto.offset.reset is latest, and the "
+        "records that still exist are skipped too: 15 in gone-0",
     ]
     assert kafka.rows("gone") == [*range(20), *range(27, 60), *range(80, 100)]
 
@@ -495,7 +496,9 @@ async def test_a_batch_in_flight_whose_records_were_deleted_is_finished_without_
     take_back(kafka.out / "flight", last)
     kafka.delete_before("flight", 0, 5)
     none = {**config, "consumer.override.auto.offset.reset": "none"}
-    assert "records were deleted before they were read: 5 in flight-0" in await refusal(rig, none, "flight")
+    reason = await refusal(rig, none, "flight")
+    assert "records were deleted before they were read: 5 in flight-0. With" in reason
+    assert "=earliest or latest the task reads the other records of batch 0, and continues" in reason
     start = await rig.start(config, "flight")
     kafka.produce_rows("flight", 1)
     await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("flight"))

@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from coterie.nouns.connector_offsets import ConnectorOffset, OffsetsRefusedError
+from coterie.nouns.errors import WorldError
+from coterie.spark.sources.kafka_client import kafka_admin
+from coterie.spark.sources.kafka_positions import TopicIdPartition
 from tests.spark.conftest import Rig
 from tests.spark.connector_tasks import Tasks
 from tests.spark.sources.kafka_topics import Kafka
@@ -140,6 +144,16 @@ async def test_a_changed_offset_of_a_topic_that_was_created_again_replaces_that_
         ),
         ({"kafka_topic": "checked", "kafka_partition": 0}, {"kafka_offset": -5}, "An offset cannot be negative"),
         (
+            {"kafka_topic": "checked", "kafka_partition": True},
+            {"kafka_offset": 1},
+            "Failed to parse the following Kafka partition value in the provided offsets: 'True'.",
+        ),
+        (
+            {"kafka_topic": "checked", "kafka_partition": 0.0},
+            {"kafka_offset": 1},
+            "Failed to parse the following Kafka partition value in the provided offsets: '0.0'.",
+        ),
+        (
             {"kafka_topic": "checked", "kafka_partition": 0},
             {"kafka_offset": 3},
             "checked-0 has no offset 3: its end is 2",
@@ -178,3 +192,50 @@ async def test_offsets_are_set_for_a_connector_that_was_split_as_one_of_files_an
     config = kafka.config("was-files")
     await tasks.change_offsets(config, at("was-files", 0, 5))
     assert await shown(tasks, config) == {("was-files", 0): 5}
+
+
+@pytest.mark.parametrize("broker", ["embedded_broker", pytest.param("real_kafka", marks=pytest.mark.kafka)])
+async def test_a_group_whose_offsets_cannot_be_replaced_keeps_its_offsets(
+    rig: Rig, spark_jars: Path, tmp_path: Path, request: pytest.FixtureRequest, broker: str
+) -> None:
+    kafka = Kafka(request.getfixturevalue(broker).bootstrap_servers, tmp_path)
+    kafka.create("kept", 3)
+    kafka.create("kept-other", 1)
+    old = {("kept", 0): 1, ("kept", 1): 2, ("kept-other", 0): 3}
+    kafka.set_group_offsets("kept-group", old)
+
+    def partition_of(topic: str, number: int) -> TopicIdPartition:
+        return TopicIdPartition(topic=topic, partition=number, topic_id="not used")
+
+    with kafka_admin({"bootstrap.servers": kafka.servers}) as admin:
+        with pytest.raises(WorldError):
+            admin.replace_group_offsets("kept-group", {partition_of("kept-absent", 0): 9})
+        assert kafka.group_offsets("kept-group") == old
+        admin.replace_group_offsets("kept-group", {partition_of("kept", 1): 5, partition_of("kept", 2): 6})
+        assert kafka.group_offsets("kept-group") == {("kept", 1): 5, ("kept", 2): 6}
+        admin.replace_group_offsets("kept-new-group", {partition_of("kept", 0): 7})
+        assert kafka.group_offsets("kept-new-group") == {("kept", 0): 7}
+        # The cluster removes the offsets of a deleted topic itself, now or later.
+        kafka.delete("kept")
+        admin.replace_group_offsets("kept-group", {partition_of("kept-other", 0): 8})
+        assert kafka.group_offsets("kept-group")["kept-other", 0] == 8
+        admin.replace_group_offsets("kept-group", {})
+        assert kafka.group_offsets("kept-group") == {}
+
+
+@pytest.mark.parametrize("broker", ["embedded_broker", pytest.param("real_kafka", marks=pytest.mark.kafka)])
+async def test_the_offsets_of_a_group_with_members_are_not_replaced(
+    rig: Rig, spark_jars: Path, tmp_path: Path, request: pytest.FixtureRequest, broker: str
+) -> None:
+    kafka = Kafka(request.getfixturevalue(broker).bootstrap_servers, tmp_path)
+    kafka.create("joined", 2)
+    kafka.set_group_offsets("joined-group", {("joined", 0): 1, ("joined", 1): 2})
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": "joined-group", "enable.auto.commit": False})
+    consumer.subscribe(["joined"])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    replaced = TopicIdPartition(topic="joined", partition=0, topic_id="not used")
+    with kafka_admin({"bootstrap.servers": kafka.servers}) as admin, pytest.raises(WorldError):
+        admin.replace_group_offsets("joined-group", {replaced: 9})
+    consumer.close()
+    assert kafka.group_offsets("joined-group") == {("joined", 0): 1, ("joined", 1): 2}

@@ -43,7 +43,7 @@ def full_disk() -> Iterator[None]:
 def test_a_part_is_parsed_back_as_it_was_written() -> None:
     assert ZERO == "a.b-c:0@x_-1"
     assert tuple(map(TopicIdPartition.parse, (ZERO, ONE))) == PARTS
-    for text in ("", "a", "a:x@y", "a:²@y", ":1@x"):
+    for text in ("", "a", "a:x@y", "a:²@y", ":1@x", "a:0", "a:0@"):
         with pytest.raises(ValueError, match="is not <topic>:<partition>@<topic id>"):
             TopicIdPartition.parse(text)
 

@@ -27,8 +27,8 @@ class KafkaApi:
     """The lowest version in ApiVersions responses; None: the lowest of ``versions``."""
 
     def respond(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
-        """The values of the response to ``request``, or an awaitable for them. If the broker has access rules, the
-        request is handled only as far as they allow (`authorized_response`)."""
+        """The values of the response to ``request``, or an awaitable for them. If the broker has access rules, only
+        what they allow is handled, and the rest is refused (`authorized_response`)."""
         rules = broker.security.acls
         if rules is None:
             return self.handle(broker, request)

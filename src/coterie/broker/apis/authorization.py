@@ -16,7 +16,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.kio_entities import Values
 
 UNAUTHORIZED = "Authorization failed."
-"""The error message of each refused item, in responses that have error messages."""
+"""The error message of each item that the access rules refuse, in responses with an error message for each item."""
 _RESOURCES = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
 """The resource type for authorization, by config resource type. For every other config resource type, the operation on
 the cluster is authorized."""
@@ -94,14 +94,15 @@ class ApiAuthorization:
     response has this code as top-level ``error_code`` and otherwise empty values."""
     items: Sequence[ItemAuthorization] = ()
     """The request fields whose items are authorized one by one."""
-    visibility_check_by_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
+    visibility_check_by_response_field: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
     """By the name of a list in the response: a function that returns whether the client may see an item of the list.
-    Other items are removed from the response without an error code."""
+    Items that the client may not see are removed from the response without an error code."""
     filter_response: Callable[[AccessCheck, Values], Values] | None = None
     """Returns the response without what the client may not see, for responses with more than the items that the request
     names."""
     handles_empty_request: bool = False
-    """Whether the handler is called even if all items are refused, because the response has other fields."""
+    """Whether the handler is called even if all items of the request are refused, because the response has fields that
+    do not depend on the items."""
 
 
 NO_AUTHORIZATION = ApiAuthorization()

@@ -21,8 +21,9 @@ from coterie.wire.kio_entities import Values
 async def _authorize_items(
     authorization: ApiAuthorization, access: AccessCheck
 ) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
-    """Check the request. Returns its body without the refused items; the response entries of the refused items, by
-    response field; and the error code if the whole request is refused, else None."""
+    """Check the request and its items against the access rules. Returns the request's body without the refused items;
+    the response entries of the refused items, by response field; and the error code if the whole request is refused,
+    else None."""
     body = access.request.body
     if authorization.check_request is not None and (error := authorization.check_request(access)) is not None:
         return body, {}, error
@@ -42,7 +43,7 @@ async def _authorize_items(
 
 
 def _has_no_items(authorization: ApiAuthorization, body: Any) -> bool:
-    """Whether all request fields whose items are authorized are empty."""
+    """Whether all request fields whose items are authorized one by one are empty, missing or null."""
     return not any(getattr(body, each.request_field, None) for each in authorization.items)
 
 
@@ -51,7 +52,10 @@ async def authorized_response(
     access: AccessCheck,
     handle: Callable[[BrokerContext, ApiRequest], Values | Awaitable[Values | None]],
 ) -> Values | None:
-    """The values of the API's response, restricted to what the client may access; None if the request has no response.
+    """Let ``handle`` handle the request without the items that the client may not access. Returns the values of the
+    response, with an error code for each refused item and without what the client may not see; None if the request has
+    no response. ``handle`` is not called if the whole request is refused, or all items of an API that does not declare
+    ``handles_empty_request``.
 
     :raises WireError: when an item is refused, but the request has no response (Produce with acks 0). As in Kafka, the
         connection is then closed: the client would not notice the refusal otherwise.
@@ -68,27 +72,30 @@ async def authorized_response(
         if refused:
             raise WireError(f"the access rules refuse a Produce request with acks=0, which has no response: {refused}")
         return values
-    return _merge_refused(authorization, access, values, refused, has_items=not _has_no_items(authorization, body))
+    return _restrict_response(
+        authorization, access, values, refused, handler_received_items=not _has_no_items(authorization, body)
+    )
 
 
-def _merge_refused(
+def _restrict_response(
     authorization: ApiAuthorization,
     access: AccessCheck,
     values: Values,
     refused: Mapping[str, list[Values]],
     *,
-    has_items: bool,
+    handler_received_items: bool,
 ) -> Values:
     """The handler's response ``values`` without what the client may not see, and with the entries of the ``refused``
-    items. ``has_items``: whether the handler received at least one item."""
+    items. ``handler_received_items``: whether the handler's request had at least one item; if not, the handler's
+    entries in the lists with refused items are dropped."""
     merged = dict(values)
-    for field, is_shown in (authorization.visibility_check_by_field or {}).items():
+    for field, is_shown in (authorization.visibility_check_by_response_field or {}).items():
         merged[field] = [one for one in merged.get(field, ()) if is_shown(access, one)]
     if authorization.filter_response is not None:
         merged = dict(authorization.filter_response(access, merged))
     for field, answers in refused.items():
         # If no item was left, the request's list is empty, which may mean all items: drop those of the handler.
-        merged[field] = [*(merged.get(field, ()) if has_items else ()), *answers]
+        merged[field] = [*(merged.get(field, ()) if handler_received_items else ()), *answers]
     if not refused:
         return merged
     header = access.request.header

@@ -15,7 +15,7 @@ from coterie.wire.kio_entities import Values
 
 
 class ConfigSource(IntEnum):
-    """Where a config's value is set, with Kafka's numbers."""
+    """Where the value of a config in a response comes from, with Kafka's numbers."""
 
     TOPIC = 1
     STATIC_BROKER = 4

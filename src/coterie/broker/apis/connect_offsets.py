@@ -10,8 +10,8 @@ from coterie.wire.errors import ErrorCode
 async def connect_offset_error(
     connect_groups: ConnectGroups, group_id: GroupId, *, member_id: str | None, member_epoch: int, is_commit: bool
 ) -> ErrorCode:
-    """NONE if the client may commit or fetch offsets of the connect group ``group_id``, else the error code of the
-    response. Without ``member_id`` and with a negative ``member_epoch`` the client is not a member."""
+    """NONE if the client may commit (``is_commit``) or fetch offsets of the connect group ``group_id``, else the error
+    code of the response. Without ``member_id`` and with a negative ``member_epoch`` the client is not a member."""
     response = await connect_groups.ask(
         group_id,
         lambda reply_to: CheckOffsetRequest(

@@ -41,12 +41,13 @@ async def _delete_and_build_entry(broker: BrokerContext, name: str, asked: Any) 
 
 
 async def _delete_records_before(broker: BrokerContext, name: str, partition: Partition | None, offset: int) -> None:
-    """Raise the start offset of ``partition`` to ``offset``, or to the end for -1. ``partition`` is None if the
-    requested partition does not exist.
+    """Raise the start offset of ``partition`` to ``offset``, or to the end offset for -1; a higher start offset stays.
+    ``partition`` is None if the requested partition does not exist.
 
-    :raises KafkaRefusal: when the topic is internal, does not exist or is only compacted, or ``offset`` is past the
-        end.
-    :raises WorldError: when the log cannot be written. After each error no record was deleted.
+    :raises KafkaRefusal: when the topic is internal, the partition does not exist, the topic's cleanup.policy does not
+        contain delete, or ``offset`` is past the end offset or below -1.
+    :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After each error no record
+        was deleted.
     """
     if is_internal_topic(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception)

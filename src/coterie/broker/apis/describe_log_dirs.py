@@ -17,7 +17,7 @@ from coterie.wire.kio_entities import Values
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
-    path = broker.settings.data_path
+    path = broker.settings.data_path.absolute()
     answer = {"error_code": ErrorCode.none}
     try:
         sizes = await broker.log.partition_sizes_by_row_id()
@@ -26,7 +26,7 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
         return answer | {"results": [{"error_code": ErrorCode.kafka_storage_error, "log_dir": str(path), "topics": ()}]}
     result = {
         "error_code": ErrorCode.none,
-        "log_dir": str(path.absolute()),
+        "log_dir": str(path),
         "topics": [
             {"name": topic.name, "partitions": [_partition_values(partition, sizes) for partition in partitions]}
             for topic, partitions in _requested_partitions(broker, request)

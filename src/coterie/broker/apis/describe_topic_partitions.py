@@ -87,6 +87,6 @@ def _invalid_cursor_values(body: Any) -> Values:
 
 _AUTHORIZATION = ApiAuthorization(
     items=[topic_items_authorization(make_topic_check(Operation.DESCRIBE), response_field="topics")],
-    visibility_check_by_field={"topics": is_topic_visible},
+    visibility_check_by_response_field={"topics": is_topic_visible},
 )
 API = KafkaApi(key=75, versions=range(1), handle=handle, authorization=_AUTHORIZATION)

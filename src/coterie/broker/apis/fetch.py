@@ -40,6 +40,7 @@ class _PartitionFetch:
     number: int
     """The partition's index."""
     error: ErrorCode
+    """NONE if the partition can be read."""
     partition: Partition | None = None
     """None: the partition does not exist."""
     offset: int = -1
@@ -53,6 +54,7 @@ class _PartitionData:
     """What a fetch has read from one partition."""
 
     error: ErrorCode
+    """The error code of the partition in the response; NONE if it could be read."""
     data: bytes = b""
     """Whole batches."""
     aborted_transactions: Sequence[AbortedTransaction] = ()
@@ -89,8 +91,8 @@ def reads_committed(request: ApiRequest) -> bool:
 
 
 def _session_error(request: ApiRequest) -> ErrorCode | None:
-    """The error code of a request that names or continues a fetch session, which this broker does not support; else
-    None."""
+    """The error code for a request that names or continues a fetch session, because this broker supports none; None for
+    any other request."""
     if request.field_or_default("session_id", _NO_SESSION) != _NO_SESSION:
         return ErrorCode.fetch_session_id_not_found
     if request.field_or_default("session_epoch", -1) not in _EPOCHS_WITHOUT_SESSION:
@@ -174,8 +176,8 @@ class _FetchReader:
         because a topic may be deleted and created again while the fetch waits."""
 
     async def count_readable_bytes(self, fetches: list[_PartitionFetch]) -> bool:
-        """Count the bytes that became readable since the last call. Returns whether the request's min bytes are
-        readable, or any partition has an error or cannot be read."""
+        """Add the bytes that became readable since the last call to those counted before. Returns whether these are at
+        least the request's min bytes, or any partition has an error or cannot be read."""
         size = 0
         has_failed = False
         async for place, one in yielding(enumerate(fetches)):
@@ -237,8 +239,8 @@ class _FetchReader:
     async def _read_partition(
         self, partition: Partition, offset: int, size_max: int, end_offset: int
     ) -> _PartitionData:
-        """Read about ``size_max`` bytes of whole batches from ``offset`` to before ``end_offset``, and the aborted
-        transactions among them if the request reads committed records.
+        """Read whole batches of at most ``size_max`` bytes together, but at least one batch, from ``offset`` to before
+        ``end_offset``; and the aborted transactions among them if the request reads committed records.
 
         :raises WorldError: when the log cannot be read.
         """

@@ -76,7 +76,7 @@ async def _alter_resource(
 
     :raises KafkaRefusal: when there is no such resource, or a change is invalid or not supported.
     :raises WorldError: when the topic was deleted meanwhile, or the log cannot be written. After an error nothing was
-        changed; for a group see :func:`_alter_group_configs`.
+        changed, except that a group's configs may be changed in part, see :func:`_alter_group_configs`.
     """
     name = asked.resource_name
     if resource_counts[asked.resource_type, name] > 1:
@@ -159,8 +159,8 @@ async def _set_connect_configs(
     """Replace the configs ``before`` of a connect group by ``configs``. Does nothing if they are equal, or if the
     broker serves no connect groups.
 
-    :raises KafkaRefusal: when the coordinator refuses the configs, because the broker has too many groups or stops, or
-        the group is being loaded.
+    :raises KafkaRefusal: when the coordinator refuses the configs: the broker has too many groups or stops, the group
+        is being loaded, or the log cannot be written.
     """
     if configs == before or broker.connect_groups is None:
         return
@@ -173,7 +173,7 @@ async def _set_connect_configs(
 
 
 def _check_sets_no_broker_config(name: str, alter: Alter) -> None:
-    """Check a request to alter a broker's configs: it succeeds only if it sets none.
+    """Check a request to alter the configs of a broker: only a request that sets no config is allowed.
 
     :raises KafkaRefusal: when ``name`` is not this broker's id, or the request sets a config.
     """

@@ -33,8 +33,8 @@ async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
 
 
 async def _classic_group_entries(broker: BrokerContext) -> Sequence[Values]:
-    """The response entries of the classic groups. A connect group's offsets are stored under its id like those of a
-    classic group, but the group is not listed here."""
+    """The response entries of the classic groups, also of groups that have only offsets. A connect group, whose offsets
+    are stored under its id like those of a classic group, is left out."""
     groups: list[Values] = []
     async for group_id in yielding(broker.groups.ids()):
         if broker.connect_groups_owning_id(group_id) is not None:
@@ -85,5 +85,5 @@ API = KafkaApi(
     key=16,
     versions=range(6),
     handle=handle,
-    authorization=ApiAuthorization(visibility_check_by_field={"groups": _is_group_visible}),
+    authorization=ApiAuthorization(visibility_check_by_response_field={"groups": _is_group_visible}),
 )

@@ -75,8 +75,8 @@ async def _partition_values(broker: BrokerContext, request: ApiRequest, topic_na
 
 async def _find_offset(broker: BrokerContext, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
     """The timestamp and the offset that the request's timestamp ``wanted`` selects; both are -1 if no record is found.
-    The timestamp is -1 for the start and the end offset, which are no record's. A record at ``end_offset`` or later is
-    not returned.
+    If ``wanted`` selects the start or the end offset, which belong to no record, the timestamp is -1. A record at
+    ``end_offset`` or later is not returned.
 
     :raises WorldError: when the log cannot be read.
     """
@@ -87,30 +87,82 @@ async def _find_offset(broker: BrokerContext, partition: Partition, wanted: int,
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _UNKNOWN_OFFSET
     if wanted == MAX_TIMESTAMP:
-        batch = await broker.log.max_timestamp_batch(partition)
-        since_ms = read_batch_header(batch).max_timestamp_ms if batch is not None else 0
+        found = await _find_max_timestamp(broker, partition)
     else:
-        batch, since_ms = await broker.log.first_batch_since(partition, wanted), wanted
+        found = await _find_first_since(broker, partition, wanted)
+    return found if found is not None and found[1] < end_offset else _UNKNOWN_OFFSET
+
+
+async def _find_first_since(broker: BrokerContext, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
+    """The timestamp and the offset of the first record with ``timestamp_ms`` or a later timestamp; None if there is
+    none.
+
+    :raises WorldError: when the log cannot be read.
+    """
+    start_offset = offset = partition.start_offset
+    # At most twice: only the first batch can have its matching records before the start offset.
+    while (batch := await broker.log.first_batch_since(partition, timestamp_ms, offset)) is not None:
+        # On a thread: decompression may take long, depending on the producer's batch.
+        found = await asyncio.to_thread(_first_record_since, batch, timestamp_ms, start_offset)
+        if found is not None:
+            return found
+        offset = read_batch_header(batch).last_offset + 1
+    return None
+
+
+async def _find_max_timestamp(broker: BrokerContext, partition: Partition) -> tuple[int, int] | None:
+    """The timestamp and the offset of the first record with the greatest timestamp; None if there is no record.
+
+    :raises WorldError: when the log cannot be read.
+    """
+    start_offset = partition.start_offset
+    batch = await broker.log.max_timestamp_batch(partition, start_offset)
     if batch is None:
-        return _UNKNOWN_OFFSET
-    # On a thread: decompression may take long, depending on the producer's batch.
-    found = await asyncio.to_thread(_first_record_since, batch, since_ms)
-    return found if found[1] < end_offset else _UNKNOWN_OFFSET
+        return None
+    head = read_batch_header(batch)
+    if head.base_offset >= start_offset:
+        return await asyncio.to_thread(_first_record_since, batch, head.max_timestamp_ms, start_offset)
+    # The record with the greatest timestamp of this batch may be before the start offset.
+    found = await asyncio.to_thread(_max_timestamp_record, batch, start_offset)
+    later = await broker.log.max_timestamp_batch(partition, head.last_offset + 1)
+    if later is None:
+        return found
+    later_max_ms = read_batch_header(later).max_timestamp_ms
+    if found is not None and found[0] >= later_max_ms:
+        return found
+    return await asyncio.to_thread(_first_record_since, later, later_max_ms, start_offset)
 
 
-def _first_record_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
-    """The timestamp and the offset of the first record in ``batch`` with ``timestamp_ms`` or a later timestamp. If the
-    records are malformed, or none has such a timestamp: the greatest timestamp and the first offset of the batch, as
-    its header states them."""
+def _first_record_since(batch: bytes, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
+    """The timestamp and the offset of the first record in ``batch``, at or after ``start_offset``, with
+    ``timestamp_ms`` or a later timestamp. None if there is none and the batch begins before ``start_offset``. If the
+    records are malformed, or no record of a batch after ``start_offset`` has such a timestamp: the greatest timestamp
+    and the first offset of the batch, as its header states them, but no offset before ``start_offset``."""
     head = read_batch_header(batch)
     try:
         for record in split_records(batch, head):
-            if record.timestamp_ms >= timestamp_ms:
+            if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
                 return record.timestamp_ms, record.offset
+        if head.base_offset < start_offset:
+            return None
     except WireError:
         # A producer can send malformed records with a valid head and CRC: fall back to the values of the batch.
         pass
-    return head.max_timestamp_ms, head.base_offset
+    return head.max_timestamp_ms, max(head.base_offset, start_offset)
+
+
+def _max_timestamp_record(batch: bytes, start_offset: int) -> tuple[int, int] | None:
+    """The timestamp and the offset of the first record in ``batch`` with the greatest timestamp, among those at or
+    after ``start_offset``; None if there is none. If the records are malformed: the greatest timestamp of the batch, as
+    its header states it, and ``start_offset``."""
+    head = read_batch_header(batch)
+    try:
+        records = [record for record in split_records(batch, head) if record.offset >= start_offset]
+    except WireError:
+        return head.max_timestamp_ms, start_offset
+    # Of several records with the greatest timestamp, `max` returns the first.
+    record = max(records, key=lambda record: record.timestamp_ms, default=None)
+    return None if record is None else (record.timestamp_ms, record.offset)
 
 
 _AUTHORIZATION = ApiAuthorization(items=[partition_items_authorization(make_topic_check(Operation.DESCRIBE))])

@@ -18,7 +18,7 @@ _STATES = {"Dead", "PrepareAbort", "PrepareCommit", "PrepareEpochFence", *Transa
 """The states that a request may contain; some of Kafka's states never occur in this broker."""
 
 _IdAndTransaction = tuple[str, TransactionWritten]
-"""A transactional id and its last record."""
+"""A transactional id and its last written state."""
 
 
 async def handle(broker: BrokerContext, request: ApiRequest) -> Values:
@@ -85,5 +85,5 @@ def _is_transaction_visible(access: AccessCheck, transaction: Values) -> bool:
     return access.is_allowed(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
 
 
-_AUTHORIZATION = ApiAuthorization(visibility_check_by_field={"transaction_states": _is_transaction_visible})
+_AUTHORIZATION = ApiAuthorization(visibility_check_by_response_field={"transaction_states": _is_transaction_visible})
 API = KafkaApi(key=66, versions=range(3), handle=handle, authorization=_AUTHORIZATION)

@@ -155,7 +155,7 @@ _AUTHORIZATION = ApiAuthorization(
             },
         )
     ],
-    visibility_check_by_field={"topics": is_topic_visible},
+    visibility_check_by_response_field={"topics": is_topic_visible},
     handles_empty_request=True,
 )
 API = KafkaApi(key=3, versions=range(14), handle=handle, authorization=_AUTHORIZATION)

@@ -175,9 +175,9 @@ def _producer_refusal(request: ApiRequest, head: BatchHeader) -> KafkaRefusal | 
 
 
 def _timestamp_refusal(topic: Topic, head: BatchHeader, now_ms: int) -> KafkaRefusal | None:
-    """The refusal if a timestamp of the batch is too far from the broker's clock; None if none is, and if the topic
-    stores the time of the append or the batch has no timestamps. Only the two timestamps in the batch's header are
-    checked: the greatest, and that of the first record."""
+    """The refusal if a timestamp of the batch is further from the broker's clock than the topic's configs allow, else
+    None. Only the two timestamps in the batch's header are checked: the greatest, and that of the first record. Nothing
+    is checked if the topic stores the time of the append, or if the batch has no timestamps."""
     if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
         return None
     ahead_ms = head.max_timestamp_ms - now_ms
@@ -204,7 +204,7 @@ def _transaction_support(version: int) -> TransactionSupport:
 
 
 async def _await_partition_values(index: int, queued: _QueuedBatch | KafkaRefusal) -> dict[str, Any]:
-    """Wait until the batch is written or refused; return the response entry of its partition, whose index is
+    """Wait until the batch is durable or refused; return the response entry of its partition, whose index is
     ``index``."""
     if isinstance(queued, KafkaRefusal):
         return _partition_values(index, queued.error, error_message=queued.message)

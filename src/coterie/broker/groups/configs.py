@@ -85,8 +85,8 @@ def broker_config_name(name: str) -> str:
 
 
 def group_config_error(configs: Mapping[str, str], settings: BrokerSettings) -> str | None:
-    """The first error message if a name in ``configs`` is unknown, a value is invalid, or the values of a connect group
-    contradict each other; else None."""
+    """An error message if a name in ``configs`` is unknown, a value is invalid, or the heartbeat interval of a connect
+    group with these configs would not be less than its session timeout; else None."""
     definition = group_config_definition(settings)
     names = {key.name for key in definition.keys}
     unknown = next((name for name in configs if name not in names), None)

@@ -49,8 +49,9 @@ CONNECT_TOPIC: GroupTopic[Record] = GroupTopic(
 
 _REFUSAL_MESSAGES = {
     ErrorCode.policy_violation: "the broker has its maximum number of groups; delete groups that are not used",
-    ErrorCode.coordinator_load_in_progress: "the group is being loaded",
+    ErrorCode.coordinator_load_in_progress: "the group is being loaded from the broker's log; send the request again",
 }
+"""The error message of a refused request, by error code."""
 _ERROR_LENGTH_MAX = 1_000
 """The maximum number of characters of an assignor's error, which is stored with the group."""
 _Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
@@ -128,8 +129,9 @@ class ConnectMachine:
     # -- computations -------------------------------------------------------------------------------------------------
 
     async def _compute_target(self, group_id: GroupId, snapshot: GroupSnapshot) -> Notification:
-        """Let the assignor of ``snapshot`` compute a target, within the snapshot's time limit. The result is always an
-        event, also if the assignor fails: the coordinator then keeps the present targets, and tries again."""
+        """Let the assignor of ``snapshot`` compute a target, within the snapshot's time limit. Returns the notification
+        with the target or, if the assignor fails, with the error: the coordinator then keeps the present targets, and
+        tries again."""
         assign = self._assignors.get(snapshot.assignor)
         if assign is None:
             known = ", ".join(sorted(self._assignors)) or "none"

@@ -21,7 +21,7 @@ def log_removals_and_errors(
     group_id: GroupId, event: Event, records: Sequence[Record], before: GroupMetadata | None
 ) -> None:
     """Log each removal of a member, and a new error of a computation, among the ``records`` that the group's machine
-    has written for ``event``. ``before`` is the group record before the step."""
+    has written for ``event``. ``before`` is the group's metadata record before the step; None if there was none."""
     removed = {record.member_id for record in records if isinstance(record, MemberRemoved)}
     for record in records:
         match record:
@@ -51,7 +51,10 @@ def _describe_effect_on_jobs(departed: MemberDeparted) -> str:
     """A sentence for the log: what becomes of the jobs of a member that was removed."""
     if departed.held:
         return (
-            f"{len(departed.held)} jobs may still run on this worker, so they start on no other worker before the "
-            "session of the removed member ends"
+            f"{len(departed.held)} jobs may still run on the worker of this member, so they start on no other worker "
+            "before the end of the member's session"
         )
-    return f"{len(departed.jobs)} jobs wait for the member's return, or move to other workers"
+    return (
+        f"{len(departed.jobs)} jobs wait for the member's return, at most for the scheduled rebalance delay, or move "
+        "to other workers"
+    )

@@ -36,16 +36,16 @@ _REASONS = {
 
 
 class ConnectGroupStats:
-    """Counts computations of target assignments, their errors, refused requests and removed members, and measures how
-    long members take to give back revoked jobs."""
+    """Counts computations of target assignments, their errors, refused requests and removed members of all connect
+    groups, and measures how long members take to give back revoked jobs."""
 
     def __init__(self) -> None:
         self._computations = 0
         self._computation_errors = 0
         self._refusals: Counter[str] = Counter()
-        """By error code."""
+        """The number of refused requests, by the name of the error code."""
         self._removals: Counter[str] = Counter()
-        """By reason."""
+        """The number of removed members, by reason."""
         self._revoked_at_ms: dict[tuple[GroupId, MemberId], int] = {}
         """For each member that has revoked jobs to give back: when they were revoked."""
         self._revocations = 0
@@ -56,7 +56,7 @@ class ConnectGroupStats:
         self, group: Group, event: Event, records: Sequence[Record], before: GroupMetadata | None, now_ms: int
     ) -> None:
         """Count the computations, errors, removals and revocations among the ``records`` that the group's machine has
-        written for ``event``. ``before`` is the group record before the step."""
+        written for ``event``. ``before`` is the group's metadata record before the step; None if there was none."""
         last_epoch, last_error = (
             (NO_EPOCH, "") if before is None else (before.assignment_epoch, before.assignment_error)
         )
@@ -88,8 +88,10 @@ class ConnectGroupStats:
             self._refusals[response.error.name] += 1
 
     def stats(self, groups_by_state: Mapping[str, int]) -> Mapping[str, object]:
-        """The statistics as JSON values: ``groups_by_state``, the number of groups in each state; the counts of this
-        class; and the number, the total and the longest duration of the revocations, in ms."""
+        """The statistics as JSON values: ``groups_by_state``, the present number of groups in each state; and since the
+        broker's start the numbers of computations with a result and with an error, of refused requests by error code,
+        and of removed members by reason; and the number, the total and the longest duration, in ms, of the finished
+        revocations."""
         return {
             "groups": dict(groups_by_state),
             "computations": self._computations,
@@ -104,8 +106,8 @@ class ConnectGroupStats:
         }
 
     def _end_revocation(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
-        """The member has no revoked job left to give back: if it had any, count one finished revocation and its
-        duration."""
+        """Called when the member has no revoked job left to give back: if it had any, count one finished revocation and
+        its duration."""
         since_ms = self._revoked_at_ms.pop((group_id, member_id), None)
         if since_ms is not None:
             self._revocations += 1

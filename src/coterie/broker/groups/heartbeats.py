@@ -21,12 +21,13 @@ class _RequestTimes:
     heartbeat_count: int = 0
     """The number of Heartbeat requests."""
     largest_gap_ms: int = 0
+    """The longest time between two requests of the member."""
 
 
 class HeartbeatGaps:
     """For each member, since the start of the broker: the number of Heartbeat requests, and the longest time between
-    two of its requests. The caller reports the Heartbeat, JoinGroup and SyncGroup requests of members only: other
-    senders are not counted, because any client can send any number of names of any length.
+    two of its requests. The caller must report the Heartbeat, JoinGroup and SyncGroup requests of members only, not
+    those of other senders: any client can send any number of names of any length.
 
     After a JoinGroup or SyncGroup the time is counted from its response: while such a request waits in the broker, a
     client of Kafka sends no heartbeats. The time after a LeaveGroup request with the member's id does not count.

@@ -70,12 +70,12 @@ class RunChore(Generic[NotificationT]):
     cancelled if the machine's state is dropped or the group ends before the result."""
 
     run: Callable[[], Coroutine[Any, Any, NotificationT]]
-    """May raise no exception: a failure has to be a notification."""
+    """Must not raise an exception: a failure must be returned as a notification."""
 
 
 class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, ResponseT, KeyT]):
-    """The coordinator of one kind of groups, as functions on a group's state. Its events are requests, deadlines that
-    have passed (`TimerFired`), and notifications: events without a response."""
+    """The coordinator of one kind of groups (classic or connect), as functions on a group's state. Its events are
+    requests, deadlines that have passed (`TimerFired`), and notifications: events without a response."""
 
     @property
     def refusal_code_while_loading(self) -> ErrorCode | None:
@@ -125,11 +125,11 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         ...
 
     def observe_request(self, group: GroupT, request: InputRequestT, /) -> None:
-        """Called before the step of each request, for statistics; may not change the group's state."""
+        """Called before the step of each request, for statistics; must not change the group's state."""
         ...
 
     def observe_response(self, group: GroupT, request: InputRequestT, response: ResponseT, /) -> None:
-        """Called before the response to a request is sent, for statistics; may not change the group's state."""
+        """Called before the response to a request is sent, for statistics; must not change the group's state."""
         ...
 
 
@@ -200,8 +200,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return self._machine.owns_id(self._group)
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
-        """The result of ``look`` for the group's state, which ``look`` may not change. The state may not be durable
-        yet."""
+        """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
+        are possibly not durable yet."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -225,7 +225,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def submit(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
         """Let the machine handle the request that ``make_request`` builds from a new reply id, now. The returned object
-        has the response if the response may already be sent. The group must not need a reload."""
+        has the response if the response may already be sent. Must not be called while the group needs a reload."""
         reply_to = ReplyTo(next(self._numbers))
         request = make_request(reply_to)
         pending = self._pending_requests[reply_to] = PendingRequest(request=request)
@@ -245,15 +245,17 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._pending_requests.pop(pending.request.reply_to, None)
 
     def notify(self, notification: NotificationT) -> None:
-        """Let the machine handle ``notification`` now. While the group needs a reload, the log is read again instead:
-        its records contain the cause, or the machine gets the notification from ``notifications_after_load``."""
+        """Let the machine handle ``notification`` now. While the group needs a reload, the machine does not get it;
+        instead the reload reads the log once more: the log's records contain the cause of the notification, or the
+        machine gets the same notification from ``notifications_after_load``."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:
             self._handle_event(notification)
 
     def reload(self) -> None:
-        """Drop the machine's state, which may differ from the log, and reload the group."""
+        """Drop the machine's state, which may differ from the log, and refuse all pending requests with
+        NOT_COORDINATOR; then :meth:`run` reloads the group."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:
@@ -300,8 +302,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
     def _handle_event(self, event: RequestT | NotificationT | TimerFired[KeyT]) -> None:
-        """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, and the group is
-        reloaded."""
+        """Step the machine with ``event``. An exception is a bug in Coterie: it is logged, all pending requests are
+        refused with NOT_COORDINATOR, and the group is reloaded."""
         try:
             self._step_machine(event)
         except Exception:
@@ -395,7 +397,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def _wait_deadline(self) -> None:
-        """Wait until the next deadline, or until ``_wake`` is set."""
+        """Wait until the next deadline of a timer, or until ``_wake`` is set."""
         self._wake.clear()
         due_ms = self._timers.next_deadline_ms()
         self._waiting_until_ms = float("inf") if due_ms is None else due_ms

@@ -24,10 +24,11 @@ from coterie.wire.batches import (
 )
 
 BATCH_RECORDS_MAX = 10_000
+"""The maximum number of records in one batch: a compaction must index all keys of a batch at once, and one step may
+write tombstones for any number of offsets."""
 BATCH_BYTES_MAX = 1024 * 1024
-"""The limits of one batch: its records, and the bytes of their keys and values. A compaction must index all keys of a
-batch at once, and one step may write tombstones for any number of offsets. A single larger record has a batch of its
-own."""
+"""The maximum size of all keys and values of one batch together, in bytes. A single record that is larger has a batch
+of its own."""
 _READ_SIZE = 4 * 1024 * 1024
 """The number of bytes of one read of the log."""
 
@@ -60,7 +61,7 @@ class GroupTopic(Generic[RecordT]):
     transactions."""
     to_pending_record: Callable[[RecordT, ProducerIdAndEpoch], RecordT] = _refuse_producer
     """Converts a decoded record that was read from a batch of this producer's open transaction. Raises `WireError` if
-    such a record may not be in a transaction."""
+    such a record must not be in a transaction."""
 
 
 class GroupLog(Generic[RecordT]):
@@ -93,9 +94,10 @@ class GroupLog(Generic[RecordT]):
         return TopicPartition(self._topic.name, self._partition.number)
 
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
-        """Queue the group's ``records``, at least one, for the log; either all or none are a part of one transaction.
-        The future gets the offset of the first record when all are durable, or a `WorldError`, or a `KafkaRefusal` if
-        their transaction is not open any more. ``now_ms`` becomes the timestamp of the records."""
+        """Queue the group's ``records``, at least one, for the log: all become durable, or none. All must be part of
+        the same transaction, or of none. The future gets the offset of the first record when all are durable; or a
+        `WorldError` if the log cannot be written, or a `KafkaRefusal` if the transaction is not open any more.
+        ``now_ms`` becomes the timestamp of the records."""
         (producer,) = {self._topic.producer_of(record) for record in records}
         lines = (self._topic.encode_record(group_id, record) for record in records)
         batches = [_encode_batch(some, producer, now_ms=now_ms) for some in _split_into_batches(lines)]
@@ -109,10 +111,10 @@ class GroupLog(Generic[RecordT]):
         return appended
 
     def end_transaction(self, producer_id: int) -> Mapping[GroupId, bool]:
-        """Call this when the marker of the producer's transaction is durable. Returns the groups that may have pending
-        records of the transaction, sorted; each with whether an append of such records is still queued. If so, the
-        group must be reloaded: its state already has the records of this append, but the log will have them after the
-        marker, or not at all."""
+        """Must be called when the marker of the producer's transaction is durable. Returns the groups that may have
+        pending records of the transaction, sorted; each with whether an append of such records is still queued. If so,
+        the group must be reloaded: its state already has the records of this append, but the log will have them after
+        the marker, or not at all."""
         appends = self._appends_in_transactions.pop(producer_id, {})
         is_queued = {group_id: one is not None and not one.done() for group_id, one in sorted(appends.items())}
         if any(is_queued.values()):
@@ -146,7 +148,8 @@ class GroupLog(Generic[RecordT]):
         return loaded.result()
 
     async def _serve_load_requests(self) -> None:
-        """Read the log once, and complete all load requests that wait now with records or with the error.
+        """Read the log once, and complete all load requests that wait now, each with its group's records or with the
+        error.
 
         :raises WorldError: when the log cannot be read, or a record cannot be decoded.
         """
@@ -262,7 +265,7 @@ def _encode_batch(records: Iterable[NewRecord], producer: ProducerIdAndEpoch | N
 
 
 def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
-    """Yield the records in order, split into batches within the limits."""
+    """Yield the records in order, split into batches within `BATCH_RECORDS_MAX` and `BATCH_BYTES_MAX`."""
     batch: list[NewRecord] = []
     size = 0
     for key, value in records:

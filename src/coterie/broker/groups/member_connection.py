@@ -33,11 +33,12 @@ class CoordinatedGroups(Protocol):
     """The connect groups of which this broker is the coordinator (`connect.ConnectGroups`)."""
 
     def inspect_group(self, group_id: GroupId, look: Callable[[Group], T]) -> T | None:
-        """What ``look`` returns for the group's state, which it may not change; None if there is no such group."""
+        """What ``look`` returns for the group's state, which ``look`` must not change; None if there is no such
+        group."""
         ...
 
     def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
-        """Let the machine of the group, if it exists, handle ``notification`` now."""
+        """Let the machine of the group, if the group exists, handle ``notification`` now."""
         ...
 
 
@@ -82,9 +83,9 @@ class MemberConnection:
         return request
 
     def end_heartbeat(self, number: int, response: HeartbeatResponse | None) -> None:
-        """Record that the heartbeat with this number was answered; ``response`` is None if it gets no response. A
-        member becomes one of this connection when its heartbeat is accepted, until it leaves or is unknown to its
-        group."""
+        """Record that the heartbeat with this request number was answered; ``response`` is None if it gets no response.
+        A member belongs to this connection from its first accepted heartbeat until it leaves the group or is unknown to
+        the group."""
         ended = self._pending.pop(number, None)
         if ended is None or response is None:
             return
@@ -112,8 +113,8 @@ class MemberConnection:
         )
 
     def notify_groups_of_close(self) -> None:
-        """Must be called when the client has closed the connection in an orderly way. Notifies the group of each member
-        that uses this connection (`ConnectionClosed`)."""
+        """Must be called when the client has closed the connection in an orderly way. Sends `ConnectionClosed` to the
+        group of each member that uses this connection or has a heartbeat without a response on it."""
         if self._groups is None:
             return
         senders = (*self._members, *((one.group_id, one.member_id) for one in self._pending.values()))

@@ -22,9 +22,9 @@ from coterie.wire.errors import ErrorCode
 
 
 class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT]):
-    """All groups of one kind. Each has a host that runs ``machine`` for it, in an asyncio task of ``tasks``. ``log``
-    stores the records of all groups. ``groups_max`` is the number of groups from which on no request may create
-    another."""
+    """All groups of one kind (classic or connect). Each has a host that runs ``machine`` for it, in an asyncio task of
+    ``tasks``. ``log`` stores the records of all groups. While there are ``groups_max`` groups or more, a request that
+    would create another is refused."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             self._start_host(self._new_host(group_id, records))
 
     async def ask(self, group_id: GroupId, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
-        """The group's response to the request that ``make_request`` builds from a reply id, as soon as it may be sent.
-        If the broker has the maximum number of groups, a request that would create another group is refused with
-        POLICY_VIOLATION; while the broker stops, every request with NOT_COORDINATOR."""
+        """The group's response to the request that ``make_request`` builds from a reply id, as soon as the response may
+        be sent. If the broker has the maximum number of groups, a request that would create another group is refused
+        with POLICY_VIOLATION; while the broker stops, every request is refused with NOT_COORDINATOR."""
         if self._has_ended:
             return self._machine.refusal_response(make_request(ReplyTo(0)), ErrorCode.not_coordinator)
         host = self._hosts.get(group_id)
@@ -81,9 +81,9 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return host.ask_nowait(make_request)
 
     def ids(self) -> Sequence[GroupId]:
-        """The ids of the groups of this kind that exist, sorted: those with any state that must be kept. Besides
-        members, offsets and configs, that is also a record of a group without members that was not deleted, and, in
-        classic groups, offsets of open transactions and issued member ids."""
+        """The ids of the groups of this kind that exist, sorted. A group exists while it has any state that must be
+        kept: members, offsets, configs, or the record of a group without members that was not deleted; in classic
+        groups also pending offsets of open transactions, and issued member ids."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.has_state)
 
     def owns_id(self, group_id: GroupId) -> bool:
@@ -93,8 +93,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return host is not None and host.owns_id
 
     def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
-        """The result of ``look`` for the group's state, which ``look`` may not change; None if there is no such group.
-        The state may not be durable yet."""
+        """The result of ``look`` for the group's state, which ``look`` must not change; None if there is no such group.
+        The latest changes of the state are possibly not durable yet."""
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 
@@ -103,8 +103,9 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
         return [self._hosts[group_id].inspect_group(look) for group_id in self.ids()]
 
     def notify(self, group_id: GroupId, notification: NotificationT) -> None:
-        """Let the machine of the group, if it exists, handle ``notification`` now. A group that is being reloaded gets
-        it from its log instead: the reload reads the log after this call."""
+        """Let the machine of the group, if the group exists, handle ``notification`` now. A group that is being
+        reloaded does not get it: the reload reads the log after this call, and the records, or
+        `notifications_after_load`, must have the same effect."""
         host = self._hosts.get(group_id)
         if host is not None:
             host.notify(notification)
@@ -118,7 +119,7 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             host.notify(notification)
 
     def end_transaction(self, producer_id: int, notification: NotificationT) -> None:
-        """Call this when the marker of the producer's transaction is durable. Lets the machine of each group with
+        """Must be called when the marker of the producer's transaction is durable. Lets the machine of each group with
         pending records of the transaction handle ``notification``; a group that still has a queued append of such
         records is reloaded instead."""
         for group_id, has_queued_append in self._log.end_transaction(producer_id).items():
@@ -135,7 +136,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
             host.refuse_pending_requests(ErrorCode.not_coordinator)
 
     def close(self) -> None:
-        """Cancel every group's asyncio task. The connections must have been closed before, so that no request waits."""
+        """Cancel the asyncio task of each group. The connections must have been closed before, so that no request
+        waits."""
         for task in self._asyncio_tasks:
             task.cancel()
 

@@ -8,21 +8,27 @@ from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, Targe
 
 _INT16 = range(-(2**15), 2**15)
 _DURATIONS_MS = range(2**31)
-"""The durations that a response can contain, in ms; ``_INT16`` has the versions that it can contain."""
+"""The durations that a response can contain, in ms; ``_INT16`` has the versions that a response can contain."""
 
 
 def target_shape_error(result: object) -> str | None:
     """Why ``result`` is not a `ComputedTarget` with values of the right types; None if it is one."""
     if not isinstance(result, ComputedTarget):
-        return f"the result is a {type(result).__name__} instead of a ComputedTarget"
+        return f"the assignor's result is a {type(result).__name__} instead of a ComputedTarget"
     if not (_is_mapping_by_id(result.members) and all(map(_is_target_of_member, result.members.values()))):
-        return "in the result, members must map each member id to a TargetOfMember"
+        return "in the assignor's result, members must map each member id to a TargetOfMember with values of its types"
     if not (_is_mapping_by_id(result.deferred) and all(map(_is_deferred_jobs, result.deferred.values()))):
-        return "in the result, deferred must map each member id to DeferredJobs"
+        return (
+            "in the assignor's result, deferred must map each member id to DeferredJobs, with a delay_ms between 0 and"
+            f" {2**31 - 1}"
+        )
     if not (isinstance(result.unplaceable, tuple) and all(map(_is_unplaceable_jobs, result.unplaceable))):
-        return "in the result, unplaceable must be a tuple of UnplaceableJobs"
+        return "in the assignor's result, unplaceable must be a tuple of UnplaceableJobs"
     if not (result.next_in_ms is None or _is_int_in_range(result.next_in_ms, _DURATIONS_MS)):
-        return f"in the result, next_in_ms is {result.next_in_ms!r}, and must be None or between 0 and {2**31 - 1}"
+        return (
+            f"in the assignor's result, next_in_ms is {result.next_in_ms!r}, and must be None or between 0 and"
+            f" {2**31 - 1}"
+        )
     return None
 
 

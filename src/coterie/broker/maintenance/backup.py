@@ -33,14 +33,15 @@ def back_up_log(
     ``target_lock`` during the copy. ``report_progress`` gets a line about the progress about every 2 s. A copy that
     fails, or that an exception interrupts, leaves no new files.
 
-    :raises WorldError: there is no log, or it is corrupt; the copy cannot be written; or ``target`` exists without
-        ``force``, is in the directory of ``source``, or is in a directory that a broker uses.
+    :raises WorldError: there is no log, or it is corrupt or cannot be read; the copy cannot be written; or ``target``
+        exists without ``force``, is in the directory of ``source``, or is in a directory that a broker or another
+        backup uses.
     """
     check_log_exists(source)
     _check_target(source, target, force=force)
     part = target.with_name(target.name + ".part")
     try:
-        refusal = f"a broker uses the directory {target.parent}; choose another directory for the backup"
+        refusal = f"a broker or another backup uses the directory {target.parent}; choose another directory"
         with _create_folder(target.parent, target_lock), lock_folder(target_lock, error_message=refusal):
             try:
                 _copy_log(source, part, report_progress)
@@ -51,7 +52,7 @@ def back_up_log(
                     part.with_name(part.name + suffix).unlink(missing_ok=True)
             return target.stat().st_size
     except (OSError, sqlite3.Error) as error:
-        raise WorldError(f"the copy {target} cannot be written: {error}") from error
+        raise WorldError(f"the log {source} cannot be copied to {target}: {error}") from error
 
 
 def _check_target(source: Path, target: Path, *, force: bool) -> None:
@@ -96,8 +97,8 @@ def _create_folder(folder: Path, lock_path: Path) -> Iterator[None]:
 def _copy_log(source: Path, part: Path, report_progress: Callable[[str], None]) -> None:
     """Copy the log ``source`` to the temporary file ``part``, which is deleted first if it exists.
 
-    :raises WorldError: ``source`` is corrupt or cannot be read.
-    :raises sqlite3.Error: the copy cannot be written.
+    :raises WorldError: the first read of ``source`` shows that it is corrupt or cannot be read.
+    :raises sqlite3.Error: the copy cannot be written, or a later read fails.
     """
     part.unlink(missing_ok=True)
     reported_at_s = time.monotonic()

@@ -39,10 +39,11 @@ def log_file_findings(
 ) -> Iterator[str]:
     """Check the log file ``path`` and yield the findings, one line each; none means that the log is valid.
     ``report_progress`` gets a line about the progress about every 2 s. With ``accepts_older_layout`` a log of an older
-    layout is checked by SQLite's own integrity check only; without it such a log is an error.
+    layout is checked by SQLite's own integrity check only; without ``accepts_older_layout`` such a log is an error.
 
     :raises WorldError: there is no log, the file is not a broker's log, its layout is not supported, or it cannot be
-        read here. It is raised when the first finding is requested, or later if a read fails.
+        read for another reason than corruption, which is a finding. The error is raised when the first finding is
+        requested, or later if a read fails.
     """
     check_log_exists(path)
     try:
@@ -83,7 +84,10 @@ class _LogCheck:
 
     def all_findings(self) -> Iterator[str]:
         """Check everything and yield the findings. If SQLite cannot read a row of a partition, only the rest of this
-        partition is left out; an invalid batch is a finding and does not end the check of its partition."""
+        partition is left out; an invalid batch is a finding and does not end the check of its partition.
+
+        :raises sqlite3.Error: the rows of topics, partitions or open transactions cannot be read.
+        """
         self._report_progress("SQLite checks its pages and indexes")
         yield from _integrity_findings(self._database)
         yield from self._topic_findings()
@@ -99,7 +103,7 @@ class _LogCheck:
                     for finding in self._partition_findings(*partition, decode_record=_GROUP_RECORDS.get(topic))
                 )
             except sqlite3.Error as error:
-                yield f"{topic}-{number}: cannot read the next batch: {error}"
+                yield f"{topic}-{number}: a row cannot be read, so the rest of the partition is not checked: {error}"
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -130,14 +134,14 @@ class _LogCheck:
             if not _is_json_object(entries):
                 yield f"{kind} of {name}: not a JSON object"
         if not self._database.execute("SELECT 1 FROM numbers WHERE name = 'cluster id'").fetchone():
-            yield "the cluster has no id"
+            yield "the log has no cluster id"
 
     def _orphan_row_findings(self, table: str, condition: str) -> Iterator[str]:
         """Yield a finding if rows of ``table`` meet ``condition``, which means that the row to which they refer is
         missing."""
         (count,) = self._database.execute(f"SELECT COUNT(*) FROM {table} WHERE {condition}").fetchone()
         if count:
-            yield f"{count} rows of {table} have no parent row"
+            yield f"{count} rows of the table {table} refer to a topic or partition that does not exist"
 
     def _open_transaction_findings(self) -> Iterator[str]:
         """Yield a finding for each transaction that is open in a partition although no transactional id has it as
@@ -216,8 +220,14 @@ class _LogCheck:
             except (ValueError, TypeError):
                 yield f"the state of producer {producer_id} is invalid"
                 continue
-            if max(last, -1 if open_offset is None else open_offset) >= end_offset:
-                yield f"the state of producer {producer_id} has an offset after the end offset {end_offset}"
+            if last >= end_offset:
+                yield f"the state of producer {producer_id} has an offset at or after the end offset {end_offset}"
+            # A transaction with offsets of a group begins at the end offset, before its first batch is appended.
+            if open_offset is not None and open_offset > end_offset:
+                yield (
+                    f"the open transaction of producer {producer_id} begins at offset {open_offset}, after the end"
+                    f" offset {end_offset}"
+                )
         for producer_id, first_offset, last_offset in self._database.execute(
             "SELECT producer_id, first_offset, last_offset FROM aborted WHERE partition = ?", (partition_row_id,)
         ):

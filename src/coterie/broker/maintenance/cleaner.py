@@ -62,7 +62,8 @@ class PartitionCleaner:
         return bool(rows)
 
     def next_row_changes(self) -> list[RowChange] | None:
-        """The changes of the next chunk of batches, possibly none; None if there are no more batches."""
+        """The changes of the next chunk of batches; empty if all these batches stay as they are; None if there are no
+        more batches."""
         rows = self._reader.next_batch_rows(self._partition_row_id, self._clean_from_offset, self.end_offset)
         if not rows:
             return None
@@ -93,7 +94,10 @@ class PartitionCleaner:
             is_verified = True
             records = () if head.is_control else split_records(row.data, head)
         except WireError as error:
-            self._log_warning_once(f"the batch at offset {row.base_offset} cannot be read and stays as it is: {error}")
+            self._log_warning_once(
+                f"the batch at offset {row.base_offset} cannot be read; compaction keeps it as it is, unless it belongs"
+                f" to an aborted transaction: {error}"
+            )
         return BatchWithRecords(
             base_offset=row.base_offset,
             last_offset=row.last_offset,

@@ -29,8 +29,7 @@ stored itself."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWithRecords:
-    """A batch and its records; ``records`` is None if they cannot be read, and empty for a control batch. If
-    ``is_verified`` is False, the other fields of the header may be wrong."""
+    """A batch and its records. If ``is_verified`` is False, the other values from the batch's header may be wrong."""
 
     base_offset: int
     last_offset: int
@@ -43,16 +42,18 @@ class BatchWithRecords:
     """The time from which the batch's tombstones may be dropped, or the batch if it is a marker; None if no compaction
     has stored one."""
     records: Sequence[RawRecord] | None
+    """None if the records cannot be read; empty for a control batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedBatch:
-    """What a compaction keeps of a batch. ``records`` None: all records, the bytes do not change; empty: the batch is
-    removed."""
+    """What a compaction keeps of a batch."""
 
     records: Sequence[RawRecord] | None
+    """The records that stay; None: all, so the bytes of the batch do not change; empty: the batch is removed."""
     delete_horizon_ms: int | None = None
-    """The horizon to store for the batch; None: it has none."""
+    """The time to store for the batch, from which its tombstones, or the batch if it is a marker, may be dropped; None:
+    the batch has no such time."""
 
     @property
     def is_removed(self) -> bool:
@@ -83,7 +84,8 @@ class Compaction:
             self._aborted_transactions.setdefault(transaction.producer_id, []).append(transaction)
         self._has_unreadable_batch = False
         self._producers_with_records: set[int] = set()
-        """Producers whose transaction has records left, and whose marker the second phase has not reached yet."""
+        """Ids of the producers whose transaction has records left, and whose marker was not passed to `clean_batch`
+        yet."""
 
     def index_keys(self, batch: BatchWithRecords) -> bool:
         """Store the newest offset of each key in the batch. False if its records could make more than ``keys_max``
@@ -122,14 +124,15 @@ class Compaction:
 
     def _is_kept(self, record: RawRecord, delete_horizon_ms: int | None) -> bool:
         """Whether the compaction keeps the record. False for a record without a key, a record that is not the newest of
-        its key, and a tombstone whose batch has a horizon, ``delete_horizon_ms``, that has passed."""
+        its key, and a tombstone if ``delete_horizon_ms``, the time from which tombstones of its batch may be dropped,
+        has passed and all earlier batches could be read."""
         if record.key is None or self._newest_offset_by_key.get(_key_or_digest(record.key), -1) > record.offset:
             return False
         return not record.is_tombstone or self._has_unreadable_batch or not self._has_horizon_passed(delete_horizon_ms)
 
     def _clean_marker(self, batch: BatchWithRecords) -> CleanedBatch:
-        """Keep a marker while its transaction has records; after that keep it for ``delete.retention.ms``, like a
-        tombstone."""
+        """What the compaction keeps of a control batch: the marker stays while its transaction has records, and after
+        that for ``delete.retention.ms``, like a tombstone."""
         if batch.producer_id in self._producers_with_records:
             self._producers_with_records.discard(batch.producer_id)
             return CleanedBatch(records=None)
@@ -157,7 +160,8 @@ class Compaction:
         return delete_horizon_ms is not None and delete_horizon_ms <= self._now_ms
 
     def _delete_horizon(self, batch: BatchWithRecords) -> int:
-        """The horizon of the batch; if it has none, the end of ``delete.retention.ms`` from now."""
+        """The delete horizon of the batch (KIP-534: the time from which its tombstones may be dropped); if it has none,
+        the end of ``delete.retention.ms`` from now."""
         return self._new_delete_horizon_ms if batch.delete_horizon_ms is None else batch.delete_horizon_ms
 
 

@@ -44,21 +44,22 @@ _SPARE_SHARE = 0.25
 
 
 class _CompactionNotDue(NamedTuple):
-    """The result of a check that a partition needs no compaction. Until ``until_ms``, and while the partition's offsets
-    and its policy stay the same, the next passes skip the partition without computing the sums over all its batches."""
+    """The result of a check: the partition needs no compaction now. Until ``until_ms``, and while the partition's
+    offsets and its policy stay the same, the next passes skip the partition without reading the log."""
 
     offsets: tuple[int, int]
     """The partition's start offset and last stable offset."""
     policy: CleanupSettings
     until_ms: int
-    """The time at which the partition must be checked again."""
+    """The time at which the partition must be checked again, in ms since 1970."""
 
 
 async def run_maintenance(
     log: BrokerLog, path: Path, settings: MaintenanceSettings, *, now_ms: Callable[[], int]
 ) -> None:
-    """Maintain the log file ``path``, which ``log`` has opened, until this is cancelled. Errors are logged and do not
-    end it."""
+    """Maintain the log file ``path``, which ``log`` has opened, until this call is cancelled: delete rows, apply the
+    retention, compact, and shrink the file. ``now_ms`` returns the wall clock's time. Errors are logged and do not end
+    the maintenance."""
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-log-upkeep")
     reader = RowReader(path)
     try:
@@ -70,8 +71,8 @@ async def run_maintenance(
 
 
 class _Maintenance:
-    """The maintenance of one log: deletes hidden rows, applies the retention, compacts partitions and shrinks the
-    file."""
+    """The maintenance of one log: deletes the rows of batches before start offsets and of deleted topics, applies the
+    retention, compacts partitions and shrinks the file."""
 
     def __init__(
         self,
@@ -86,11 +87,12 @@ class _Maintenance:
         self._thread = thread
         self._settings = settings
         self._now_ms = now_ms
-        self._failing: set[Callable[[], Awaitable[None]]] = set()
+        self._operations_with_disk_error: set[Callable[[], Awaitable[None]]] = set()
         """The operations of `run` that have ended with a disk error and not succeeded since: a next disk error is not
         logged."""
-        self._failed_names: set[str] = set()
-        """The names of the operations that failed in their last run; a next failure is not logged."""
+        self._unreadable_or_failed_names: set[str] = set()
+        """The names of the operations that failed in their last run, because their rows could not be read or by a bug;
+        a next such failure is not logged."""
         self._damaged_names: set[str] = set()
         """The names of the operations whose write has read a corrupt page. These operations are not run again: after
         each such write, the other writes of the same SQLite transaction must be run a second time."""
@@ -99,9 +101,10 @@ class _Maintenance:
         self._not_due_by_partition: dict[int, _CompactionNotDue] = {}
 
     async def run(self) -> None:
-        """Delete hidden rows whenever there are any; after ``initial_delay_ms`` compact and shrink the file, and again
-        after each ``cleaner_backoff_ms``; apply the retention before that, the first time and whenever
-        ``retention_check_interval_ms`` has passed since the last time. Runs until this is cancelled."""
+        """Delete the rows of batches before start offsets, and of deleted topics, whenever there are any. After
+        ``initial_delay_ms``, and again after each ``cleaner_backoff_ms``: apply the retention, if this is the first
+        time or ``retention_check_interval_ms`` has passed since the last time; then compact all partitions and shrink
+        the file. Runs until this call is cancelled."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._settings.initial_delay_ms / 1000
         retention_due_s = due_s
@@ -119,22 +122,22 @@ class _Maintenance:
                 due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
 
     async def _run_operation(self, operation: Callable[[], Awaitable[None]]) -> None:
-        """Run one operation, and log its failure instead of raising it. After a disk error, the operation's next run
-        continues where this run stopped, and further disk errors are not logged until a run succeeds."""
+        """Run one operation, and log its failure instead of raising it. The operation's next run does what is left to
+        do. After a disk error, further disk errors of this operation are not logged until a run of it succeeds."""
         try:
             await operation()
         except (WorldError, sqlite3.Error) as error:
-            if operation not in self._failing:
+            if operation not in self._operations_with_disk_error:
                 logger.warning("Maintenance of the broker's log failed, will retry: %s", error)
-            self._failing.add(operation)
+            self._operations_with_disk_error.add(operation)
         except Exception:
             logger.exception("Bug in Coterie: maintenance of the broker's log failed, will retry")
         else:
-            self._failing.discard(operation)
+            self._operations_with_disk_error.discard(operation)
 
     async def _run_named_operations(self, operations: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
         """Run the named operations one after the other. An operation that fails is logged and does not stop the others.
-        An operation whose write has read a corrupt page is not run again.
+        An operation whose write has read a corrupt page is not run again until the broker restarts.
 
         :raises WorldError: the log cannot be written, so the other operations would fail, too.
         """
@@ -145,7 +148,8 @@ class _Maintenance:
                 await work()
             except DamagedLogError as error:
                 logger.error(
-                    "Stopped %s because the data is corrupt; all other maintenance continues: %s%s",
+                    "Stopped %s until the broker restarts, because the data is corrupt; all other maintenance "
+                    "continues: %s%s",
                     name,
                     error,
                     DAMAGE_ADVICE,
@@ -156,27 +160,28 @@ class _Maintenance:
             except sqlite3.Error as error:
                 self._log_unreadable_once(name, error)
             except Exception:
-                if name not in self._failed_names:
-                    logger.exception("Bug in Coterie: %s failed; all other maintenance continues", name)
-                self._failed_names.add(name)
+                if name not in self._unreadable_or_failed_names:
+                    logger.exception("Bug in Coterie: %s failed, will retry; all other maintenance continues", name)
+                self._unreadable_or_failed_names.add(name)
             else:
-                self._failed_names.discard(name)
+                self._unreadable_or_failed_names.discard(name)
 
     def _log_unreadable_once(self, name: str, error: sqlite3.Error) -> None:
         """Log that the operation ``name`` could not read its rows, unless its last run failed as well."""
-        if name not in self._failed_names:
+        if name not in self._unreadable_or_failed_names:
             logger.error(
-                "Delayed %s because its rows cannot be read; all other maintenance continues: %s%s",
+                "Delayed %s because its rows cannot be read, will retry; all other maintenance continues: %s%s",
                 name,
                 error,
                 DAMAGE_ADVICE,
             )
-        self._failed_names.add(name)
+        self._unreadable_or_failed_names.add(name)
 
     # -- hidden rows and deleted topics -------------------------------------------------------------------------------
 
     async def _delete_hidden_rows(self) -> None:
-        """Delete the rows of batches before the start offset of their partition, and all rows of deleted topics."""
+        """Delete the rows of batches that end before the start offset of their partition, and all rows of deleted
+        topics."""
         self._log.deletion_wanted.clear()
         unreadable: list[tuple[int, sqlite3.Error]] = []
         hidden = await self._run_blocking(
@@ -221,7 +226,8 @@ class _Maintenance:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
-        """Hide the expired records of all partitions, and delete their rows."""
+        """Raise the start offset of each partition past its expired records, and delete the rows of the batches before
+        it."""
         await self._run_named_operations(
             (
                 f"the retention of {topic.name}-{partition.number}",
@@ -232,14 +238,15 @@ class _Maintenance:
         await self._delete_hidden_rows()
 
     async def _apply_partition_retention(self, partition: Partition, policy: CleanupSettings) -> None:
-        """Hide the expired records of one partition: raise its start offset past them."""
+        """Raise the start offset of one partition past its expired records. Their rows are not deleted here."""
         start_offset = await self._run_blocking(partial(self._start_offset_by_retention, partition, policy))
         if start_offset > partition.start_offset:
             with suppress(TopicGoneError):  # all its records are deleted then
                 await self._log.delete_records(partition, start_offset)
 
     def _start_offset_by_retention(self, partition: Partition, policy: CleanupSettings) -> int:
-        """The start offset that the partition must have now by its retention time and retention size. Blocks."""
+        """The start offset that the partition must have now by its retention time and retention size; at least its
+        present start offset. Blocks."""
         offset = partition.start_offset
         if policy.retention_ms is not None:
             offset = self._reader.start_offset_by_time(partition.row_id, offset, self._now_ms() - policy.retention_ms)
@@ -250,7 +257,7 @@ class _Maintenance:
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     async def _compact_all_partitions(self) -> None:
-        """Compact each partition of a compacted topic that needs it."""
+        """Compact each partition of the compacted topics, if a compaction of it is due."""
         compacted = [each for each in await self._partitions_with_settings() if each[2].is_compacted]
         self._not_due_by_partition = {
             partition.row_id: self._not_due_by_partition[partition.row_id]
@@ -315,8 +322,8 @@ class _Maintenance:
         policy: CleanupSettings,
         log_warning_once: Callable[[str], None],
     ) -> PartitionCleaner | int:
-        """The compaction of the partition if it is due. Otherwise the time in ms at which the partition must be checked
-        again if nothing is written. Blocks."""
+        """A cleaner for the compaction of the partition if a compaction is due. Otherwise the time, in ms since 1970,
+        at which the partition must be checked again if nothing is written. Blocks."""
         now_ms = self._now_ms()
         cleaned_offset = max(self._reader.cleaned_offset(partition_row_id), start_offset)
         # Without a lag, timestamps in the future must not delay compaction.
@@ -343,7 +350,7 @@ class _Maintenance:
         )
 
     def _log_warning_once(self, name: str, message: str) -> None:
-        """Log a warning about ``name``, a partition or topic, unless any warning about it was logged before."""
+        """Log a warning about ``name``, a partition or topic, unless any warning about this name was logged before."""
         if name not in self._warned_names:
             logger.warning("Maintenance of %s: %s", name, message)
             self._warned_names.add(name)
@@ -377,7 +384,10 @@ class _Maintenance:
                 found.append((topic, cleanup_settings(topic.configs)))
             except ValueError as error:
                 # An older broker validated configs less strictly when they were set.
-                self._log_warning_once(topic.name, f"its configs are invalid, so all its records are kept: {error}")
+                self._log_warning_once(
+                    topic.name,
+                    f"its configs are invalid, so all its records are kept until they are corrected: {error}",
+                )
         return found
 
     async def _run_blocking(self, function: Callable[[], T]) -> T:

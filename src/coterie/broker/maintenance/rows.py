@@ -33,16 +33,20 @@ class BatchRow:
     last_offset: int
     data: bytes
     delete_horizon_ms: int | None
+    """The time from which the batch's tombstones, or the batch if it is a marker, may be dropped (KIP-534); None if no
+    compaction has stored one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """The change of a batch's row: ``data`` None keeps its bytes, empty ``data`` removes the row. If the row stays, its
-    horizon is set to ``delete_horizon_ms``."""
+    """The change of one batch's row by a compaction."""
 
     row_id: int
     data: bytes | None
+    """The new bytes of the batch; None keeps its bytes; empty deletes the row."""
     delete_horizon_ms: int | None = None
+    """The new delete horizon of a row that stays: the time from which the batch's tombstones, or the batch if it is a
+    marker, may be dropped; None: it gets no horizon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +61,14 @@ class CompactionBacklog:
     """The greatest timestamp in the first batch that no compaction has processed yet; None if there is no such
     batch."""
     next_delete_horizon_ms: int | None
-    """When the first tombstone or marker may be dropped; None if none has a horizon."""
+    """The time from which the first tombstone or marker may be dropped, in ms since 1970; None if no compaction has
+    stored such a time."""
 
     def needs_compaction(self, policy: CleanupSettings, now_ms: int) -> bool:
-        """Whether a compaction is due at ``now_ms``: a tombstone may be dropped, the dirty bytes are older than
-        ``max.compaction.lag.ms``, or their share is above ``min.cleanable.dirty.ratio``. This is Kafka's rule, except
-        that Kafka keeps expired tombstones until new records are written."""
+        """Whether a compaction is due at ``now_ms``: a tombstone or marker may be dropped, the first batch that no
+        compaction has processed is older than ``max.compaction.lag.ms``, or the share of such batches in all bytes is
+        above ``min.cleanable.dirty.ratio``. This is Kafka's rule, except that Kafka keeps expired tombstones until new
+        records are written."""
         if self.next_delete_horizon_ms is not None and self.next_delete_horizon_ms <= now_ms:
             return True
         if self.dirty_since_ms is None:
@@ -85,8 +91,9 @@ class RowReader:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     def start_offset_by_time(self, partition_row_id: int, start_offset: int, written_since_ms: int) -> int:
-        """The start offset after removing the first batches whose records all have timestamps before
-        ``written_since_ms``. A batch without a timestamp is removed only together with a later batch that has one."""
+        """The start offset that the partition has when its first batches, as far as all their records have timestamps
+        before ``written_since_ms``, are removed. Nothing is removed here. A batch without a timestamp is removed only
+        together with a later batch that has one."""
         (kept_from,) = self._database.execute(
             "SELECT last_offset FROM batches WHERE partition = ? AND last_offset >= ? AND max_timestamp_ms >= ?"
             " ORDER BY last_offset LIMIT 1",
@@ -100,8 +107,8 @@ class RowReader:
         return int(last_expired) + 1
 
     def start_offset_by_size(self, partition_row_id: int, start_offset: int, size_max: int) -> int:
-        """The start offset after removing as many of the first batches as possible so that at least ``size_max`` bytes
-        stay."""
+        """The start offset that the partition has when as many of its first batches as possible are removed so that at
+        least ``size_max`` bytes stay. Nothing is removed here."""
         excess = self._batches_size(partition_row_id, start_offset, 2**63 - 1) - size_max
         kept_from = start_offset
         if excess > 0:
@@ -119,8 +126,9 @@ class RowReader:
         return kept_from
 
     def partitions_with_hidden_rows(self, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
-        """The row id and start offset of each partition that has rows before its start offset. ``failed`` is called
-        with the row id and the error for each partition whose rows cannot be read."""
+        """The row id and the start offset of each partition that has batches that end before its start offset. Deleted
+        topics are left out. ``failed`` is called with the row id and the error for each partition whose rows cannot be
+        read."""
         found: list[tuple[int, int]] = []
         # One query for each partition: a corrupt page in one of them must not hide the others.
         for partition_id, start_offset in self._database.execute(
@@ -199,8 +207,8 @@ class RowReader:
     def compaction_backlog(
         self, partition_row_id: int, start_offset: int, cleaned_offset: int, first_uncleanable_offset: int
     ) -> CompactionBacklog:
-        """The backlog of the partition: clean between ``start_offset`` and ``cleaned_offset``, dirty from there to
-        ``first_uncleanable_offset``."""
+        """The backlog of the partition. The batches from ``start_offset`` to ``cleaned_offset`` were processed by an
+        earlier compaction; those from there to ``first_uncleanable_offset`` were not."""
         row = self._database.execute(
             "SELECT max_timestamp_ms FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " ORDER BY last_offset LIMIT 1",
@@ -275,8 +283,8 @@ def delete_partition_row(store: Store, partition_row_id: int) -> None:
 
 
 def apply_row_changes(store: Store, changes: Iterable[RowChange]) -> None:
-    """Rewrite or delete the rows, or set their horizon. With the marker of an aborted transaction, the entry of this
-    transaction is deleted, too."""
+    """Rewrite or delete the rows, or set their delete horizon. If a deleted row is the marker of an aborted
+    transaction, the entry of this transaction in the table `aborted` is deleted, too."""
     for row in changes:
         if row.data is None:
             store.database.execute(
@@ -304,8 +312,8 @@ def apply_row_changes(store: Store, changes: Iterable[RowChange]) -> None:
 
 
 def store_started_compaction_offset(store: Store, partition_row_id: int, sifted_offset: int) -> None:
-    """Store that batches before ``sifted_offset`` may be missing from now on, because a compaction may remove them. A
-    lower offset than the stored one changes nothing."""
+    """Store that offsets before ``sifted_offset`` may be missing in the partition from now on, because a compaction may
+    remove their records. A lower offset than the stored one changes nothing."""
     store.database.execute(
         "UPDATE partitions SET sifted_offset = MAX(sifted_offset, ?) WHERE id = ?", (sifted_offset, partition_row_id)
     )
@@ -318,7 +326,7 @@ def store_cleaned_offset(store: Store, partition_row_id: int, cleaned_offset: in
 
 
 def vacuum_pages(store: Store) -> None:
-    """Release up to `CHUNK_PAGES` free pages at the end of the file. The file shrinks at the next checkpoint."""
+    """Release up to `CHUNK_PAGES` free pages, so that the file becomes shorter at the next checkpoint."""
     for _ in range(CHUNK_PAGES):
         # For more pages SQLite returns a row without columns after each page, and the module `sqlite3` stops there.
         store.database.execute("PRAGMA incremental_vacuum(1)")

@@ -81,13 +81,14 @@ class AclEntry:
     operations: frozenset[Operation]
     resource_type: ResourceType
     resource_name: str
-    """The resource's name; with a * at its end it is a prefix."""
+    """The resource's name; with a * at its end, the rule applies to all names that begin with the text before the *."""
     host: IPv4Network | IPv6Network | None
     """The addresses of the clients to which the rule applies; None means any address."""
 
     def applies_to(self, principal: Principal, operations: Iterable[Operation], type_: ResourceType, host: str) -> bool:
-        """Whether the rule is for ``principal`` at the address ``host``, for this type, and for at least one of
-        ``operations``. The resource's name is not compared: see :meth:`matches_name`."""
+        """Whether the rule is for ``principal`` at the IP address ``host``, for resources of this type, and for at
+        least one of ``operations`` (a rule for ``all`` is for each). The resource's name is not compared: see
+        :meth:`matches_name`."""
         return (
             self.resource_type is type_
             and self.principal in (str(principal), f"{principal.kind}:*")
@@ -110,8 +111,8 @@ class AclEntry:
 
 @dataclass(frozen=True, slots=True)
 class Acls:
-    """Decides whether a principal may do an operation. ``super_users`` may do every operation. Its methods are called
-    on the event loop and do not block."""
+    """The access rules of one file; decides by them whether a principal may do an operation. ``super_users`` may do
+    every operation. The methods do not block."""
 
     entries: Sequence[AclEntry]
     """The allow and deny rules."""
@@ -271,7 +272,7 @@ def _parse_resource(word: str) -> tuple[ResourceType, str]:
 def _parse_host(word: str) -> IPv4Network | IPv6Network | None:
     """The addresses after ``from``; None for ``*``, any address.
 
-    :raises ValueError: ``word`` is neither.
+    :raises ValueError: ``word`` is not ``*``, an IP address, or a range of addresses.
     """
     if word == "*":
         return None

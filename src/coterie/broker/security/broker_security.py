@@ -3,10 +3,10 @@
 import ssl
 from collections.abc import Sequence
 
+from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.security.authentication_failures import AuthenticationFailures
 from coterie.broker.security.authorizer import Acls, read_acls
 from coterie.broker.security.budget import PrincipalBudgets
-from coterie.broker.security.log_rate_limit import LogRateLimit
 from coterie.broker.security.users import Users
 from coterie.broker.settings import BrokerSettings, SecuritySettings
 from coterie.config.reloaded_files import ReloadedFiles
@@ -20,8 +20,8 @@ class BrokerSecurity:
     def __init__(self, settings: BrokerSettings) -> None:
         """Read the files that ``settings`` names.
 
-        :raises WorldError: a file is missing or invalid, and the message names it; or TLS is set without a certificate
-            and key.
+        :raises WorldError: a file is invalid, or one other than that of the users is missing, and the message names it;
+            or TLS is set without a certificate and key.
         """
         security = settings.security
         self.users = Users(settings.users_path)
@@ -30,9 +30,10 @@ class BrokerSecurity:
             self.users.names()
         self.authentication_failures = AuthenticationFailures()
         self.protocol_error_rate_limit = LogRateLimit()
-        """Limits the log messages about peers that break the protocol, by address and error."""
+        """Limits the log messages about peers that break the protocol, by address and kind of error."""
         self.budgets = PrincipalBudgets(settings.principal_in_flight_size_max)
-        """The bytes in flight of each principal, or of each host without authentication."""
+        """The budgets of bytes in flight: one for each principal, or for each IP address whose clients are not
+        authenticated."""
         self._tls: ReloadedFiles[ssl.SSLContext] | None = None
         self._acls: ReloadedFiles[Acls] | None = None
         if security.protocol.has_tls:
@@ -43,17 +44,19 @@ class BrokerSecurity:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context for new connections, from the newest valid files; None without TLS."""
+        """The TLS context for new connections, from the newest valid certificates and key; None without TLS."""
         return self._tls.value if self._tls is not None else None
 
     @property
     def acls(self) -> Acls | None:
-        """The access rules from the newest valid file; None if there are none and every client may do everything."""
+        """The access rules from the newest valid version of their file; None if the settings name no file: then every
+        client may do everything."""
         return self._acls.value if self._acls is not None else None
 
     @property
     def reloaded_files(self) -> Sequence[ReloadedFiles[ssl.SSLContext] | ReloadedFiles[Acls]]:
-        """The files whose changes must be watched, with :meth:`ReloadedFiles.run`."""
+        """The certificates and the access rules, as far as the settings name them: the caller must run
+        :meth:`ReloadedFiles.run` of each, which reads changed files again."""
         return [one for one in (self._tls, self._acls) if one is not None]
 
 

@@ -52,9 +52,9 @@ class Budget:
 
 
 class PrincipalBudget(Budget):
-    """The budget of one principal over all of its connections. Requests may use all of it. Responses that reserve bytes
-    (those with records) leave a quarter of it to requests. So a client that reads no responses delays its principal's
-    fetches, but no heartbeat."""
+    """The budget of one principal over all of its connections. Requests may use the whole budget. Responses that
+    reserve bytes (those with records) leave a quarter of it to requests. So a client that reads no responses delays its
+    principal's fetches, but no heartbeat."""
 
     def __init__(self, name: str, size_max: int) -> None:
         super().__init__(size_max)
@@ -71,8 +71,8 @@ class PrincipalBudget(Budget):
         if not self._has_capacity_for_response(size):
             if not self._responses_waiting:
                 logger.warning(
-                    "Fetch responses for %s are delayed until its clients have read earlier responses: %d bytes of "
-                    "this principal are in flight",
+                    "Fetch responses for %s are delayed until its clients have read earlier responses: %d bytes of its "
+                    "requests and responses are in flight",
                     self._name,
                     self.bytes_in_flight,
                 )
@@ -143,14 +143,15 @@ class RequestBudget:
 
 
 class PrincipalBudgets:
-    """One budget for each principal that has connections; without authentication, for each host."""
+    """The budgets of all principals that have connections, one for each; of clients that are not authenticated, one for
+    each IP address."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._budgets: dict[str, tuple[PrincipalBudget, int]] = {}
 
     def acquire(self, name: str) -> PrincipalBudget:
-        """The budget of the principal or host ``name``, shared by all its connections. Each call needs a matching
+        """The budget of ``name``, which is shared by all connections that acquire this name. Each call needs a matching
         :meth:`release`."""
         budget, members = self._budgets.get(name, (PrincipalBudget(name, self._size_max), 0))
         self._budgets[name] = (budget, members + 1)

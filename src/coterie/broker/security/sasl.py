@@ -36,6 +36,9 @@ class SaslExchange:
         self._has_api_versions = False
         self.mechanism: str | None = None
         """The mechanism that the peer selected; None before SaslHandshake."""
+        self.requested_mechanism = ""
+        """The name of the mechanism that the peer requested, even if the broker does not offer it; empty before
+        SaslHandshake."""
         self.claimed_user = ""
         """The user name that the peer claims, before and after it is authenticated; empty if it sent none."""
         self._scram: ScramServer | None = None
@@ -47,11 +50,12 @@ class SaslExchange:
         """The peer's principal; None until the peer is authenticated."""
 
     def accept_request_or_fail(self, header: RequestHeader, *, is_served: bool) -> bool:
-        """Whether this request is the next step of the exchange. False if a token was expected: then the exchange has
-        failed, and the request gets an error response, as in Kafka. ``is_served`` is whether the broker supports the
-        request's version.
+        """Whether this request is the next step of the exchange. False if a mechanism is selected and the request is
+        not SaslAuthenticate: then the exchange has failed, and the caller must send an error response, as in Kafka.
+        ``is_served``: whether the broker supports the request's API in its version.
 
-        :raises WireError: the request comes before SaslHandshake and is not allowed there. It gets no response.
+        :raises WireError: no mechanism is selected yet, and the request is neither SaslHandshake nor the first served
+            ApiVersions. The request gets no response.
         """
         if self.mechanism is not None:
             self.has_failed = header.api_key != SASL_AUTHENTICATE
@@ -59,8 +63,8 @@ class SaslExchange:
         is_first = header.api_key == API_VERSIONS and not self._has_api_versions
         if not is_first and header.api_key != SASL_HANDSHAKE:
             raise WireError(
-                f"the peer sent a request of API {header.api_key} before it was authenticated; set the client's"
-                " security.protocol to that of the broker"
+                f"the peer sent a request of API {header.api_key} before it was authenticated; check that the client's"
+                " security.protocol is that of the broker"
             )
         # After a request with an unsupported version the client sends another (KIP-511).
         self._has_api_versions = self._has_api_versions or is_served
@@ -69,6 +73,7 @@ class SaslExchange:
     def select_mechanism(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
         """Select the mechanism that the peer requests, and return True. If the broker does not offer it, the exchange
         has failed, and False is returned."""
+        self.requested_mechanism = mechanism
         if mechanism not in MECHANISMS:
             self.has_failed = True
             return False
@@ -83,12 +88,11 @@ class SaslExchange:
         return True
 
     async def evaluate_token(self, token: bytes) -> bytes:
-        """The response to the peer's next token. If this was the last token, :attr:`principal` is set. A failure is
-        raised after the delay for failed authentications.
+        """The broker's token in response to the peer's next ``token``. If this was the last token, :attr:`principal` is
+        set. A failure is raised after the delay for failed authentications.
 
         :raises AuthenticationFailedError: the user name or the password is wrong, or the token is malformed. The
-            message is sent to the peer.
-        """
+            error's message is meant for the peer."""
         try:
             # On a thread: checking a password takes milliseconds on purpose, and the users are read from a file.
             return await asyncio.to_thread(self._evaluate_token_blocking, token)

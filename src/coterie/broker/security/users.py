@@ -3,8 +3,8 @@
 They are in a file and not in the log, for two reasons: `coterie broker user` changes the file while a broker runs,
 which locks its log against other processes; and a backup of the log contains no credentials. The file is replaced as a
 whole by a rename, so a reader gets either the old users or the new ones. A running broker checks at every login for a
-newer file. If the new file cannot be read, the broker keeps the old users, as with certificates and access rules, and
-logs one error for each change.
+newer file. If the new file cannot be read, or the file was deleted, the broker keeps the old users, as with
+certificates and access rules, and logs one error for each change.
 """
 
 import base64
@@ -24,8 +24,8 @@ from coterie.wire.scram import HASH_BY_MECHANISM, Credential
 logger = logging.getLogger(__name__)
 
 ITERATIONS = 16_384
-"""The iterations of SCRAM's hash for a new password. RFC 7677 requires at least 15,000; Kafka's maximum is this.
-Checking a password takes about 5 ms."""
+"""The number of iterations of SCRAM's hash for a new password. RFC 7677 requires at least 15,000; this number is
+Kafka's maximum. Checking a password takes about 5 ms."""
 _SALT_SIZE = 18
 """The size of a credential's salt, in bytes."""
 
@@ -34,7 +34,8 @@ CredentialsByMechanism = Mapping[str, Credential]
 
 
 class Users:
-    """The users in the file at ``path``; there are none if the file does not exist. All methods block."""
+    """The users in the file at ``path``; there are none if the file does not exist and was not read before. All methods
+    block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,7 +62,7 @@ class Users:
     def names(self) -> list[str]:
         """The names of all users, sorted.
 
-        :raises WorldError: the file exists, but cannot be read or is not a users file.
+        :raises WorldError: the file cannot be read, is not a users file, or was deleted since it was read.
         """
         self._refresh()
         return sorted(self._users)
@@ -94,27 +95,34 @@ class Users:
         return True
 
     def _refresh_or_keep(self) -> None:
-        """Read the file if it has changed. If it cannot be read, log an error once and keep the users."""
+        """Read the file if it has changed. If the file cannot be read, keep the users that were read last, and log the
+        error, unless the last call logged the same error."""
         try:
             self._refresh()
         except WorldError as error:
             # Log an error once, although every login tries to read the file.
             if self._last_error != str(error):
-                logger.error("Cannot reload the users, the previous users stay in use: %s", error)
+                logger.error(
+                    "Cannot reload the users, the previous users stay in use until the file is valid again: %s", error
+                )
             self._last_error = str(error)
         else:
             self._last_error = ""
 
     def _refresh(self) -> None:
-        """Read the file if it has changed.
+        """Read the file if it has changed. If it does not exist and was not read before, there are no users.
 
-        :raises WorldError: the file exists, but cannot be read or is not a users file.
+        :raises WorldError: the file cannot be read, is not a users file, or was deleted since it was read.
         """
         try:
             status = self._path.stat()
-        except FileNotFoundError:
-            self._stamp, self._users = None, {}
-            return
+        except FileNotFoundError as error:
+            if self._stamp is None:
+                return
+            raise WorldError(
+                f"the users file {self._path} is missing; restore it, or add the users again with"
+                " `coterie broker user add`"
+            ) from error
         except OSError as error:
             raise WorldError(f"the users in {self._path} cannot be read: {error.strerror}") from error
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -123,9 +131,9 @@ class Users:
             self._stamp = stamp
 
     def _write_users(self, users: Mapping[str, CredentialsByMechanism]) -> None:
-        """Replace the file by one with ``users``, durably.
+        """Replace the file by one with ``users``, durably; then read it.
 
-        :raises WorldError: the file cannot be written.
+        :raises WorldError: the file cannot be written or read.
         """
         text = json.dumps(
             {"version": 1, "users": {name: _encode_credentials(user) for name, user in sorted(users.items())}}, indent=1

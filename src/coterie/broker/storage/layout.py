@@ -137,8 +137,8 @@ def check_is_broker_log(database: sqlite3.Connection, path: Path) -> None:
 
 def create_or_upgrade_layout(database: sqlite3.Connection, path: Path) -> None:
     """Create the tables in an empty ``database``, the file ``path``, or upgrade an older layout to `LAYOUT_VERSION`.
-    After a kill the file has either the old layout or the new one. A file that cannot shrink is rewritten, if there is
-    enough disk space.
+    After a kill the file has either the old layout or the new one. A file of an old version that SQLite cannot shrink
+    is rewritten as a whole, if there is enough disk space.
 
     :raises WorldError: the file has a newer layout.
     :raises sqlite3.Error: the file cannot be written.

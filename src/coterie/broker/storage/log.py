@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+from coterie.broker.log_rate_limit import LogRateLimit
 from coterie.broker.storage.folder import lock_folder, make_folder
 from coterie.broker.storage.layout import check_is_broker_log, create_log_file
 from coterie.broker.storage.log_file import make_open_error
@@ -52,8 +53,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset (LSO): each transaction that has a visible record before this offset is completed.
-        Compaction, and readers of committed records, stop at this offset."""
+        """The last stable offset (LSO): the first offset of the earliest open transaction, or the end offset if no
+        transaction is open; never before the start offset. Compaction, and readers of committed records, stop here."""
         if self.first_unstable_offset is None:
             return self.end_offset
         # The start offset may be beyond the first record of an open transaction: the LSO is never before the start.
@@ -115,9 +116,10 @@ class BrokerLog:
         self.configs_lock = asyncio.Lock()
         """Held while the configs of a topic or group are read, changed and written back."""
         self._writer = LogWriter(store, loop)
-        self._read_errors: set[str] = set()
+        self._read_error_rate_limit = LogRateLimit()
         self.deletion_wanted = asyncio.Event()
-        """Set when there are hidden rows or rows of deleted topics; `maintenance.loop` deletes them."""
+        """Set when there are rows to delete: those of batches before a start offset, and those of deleted topics;
+        `maintenance.loop` deletes them and clears the event."""
 
     @property
     def partition_count(self) -> int:
@@ -140,8 +142,8 @@ class BrokerLog:
     def run_write(
         self, operation: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
     ) -> "asyncio.Future[T]":
-        """Queue the write ``operation``. The writer thread runs the operations in the order of these calls, each in one
-        SQLite transaction with other writes. An operation may raise a `CoterieError` only before it changes anything.
+        """Queue the write ``operation``. The writer thread runs the operations in the order of these calls, several of
+        them in one SQLite transaction. An operation may raise a `CoterieError` only before it changes anything.
 
         The future gets the operation's result once it is durable; before that ``when_durable`` is called with the
         result on the event loop. If the write fails, the future gets the `CoterieError`, or a `WorldError` if the log
@@ -157,8 +159,8 @@ class BrokerLog:
         requires_open_transaction: bool = False,
     ) -> "asyncio.Future[int]":
         """Queue the checked ``batches``, at least one: either all become durable and readable, or none. Appends are
-        written in the order of these calls. With ``requires_open_transaction``, the batches are written only if their
-        producer has an open transaction in the partition.
+        written in the order of these calls. With ``requires_open_transaction``, the batches, which must be of one
+        producer, are written only if this producer has an open transaction in the partition.
 
         The future gets the first batch's base offset once the batches are durable, or a `WorldError`: `TopicGoneError`
         if the topic was deleted before the write, `DiskFullError` if the disk is nearly full; or a `KafkaRefusal` if
@@ -226,8 +228,9 @@ class BrokerLog:
         await self.run_write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Hide the records before ``offset``; an offset beyond the end hides all records. Returns the partition's start
-        offset, which is higher than ``offset`` if earlier calls have hidden more. The rows are deleted later.
+        """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
+        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if the start offset was
+        higher before. The rows are deleted later.
 
         :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
@@ -254,9 +257,10 @@ class BrokerLog:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, partition: Partition, offset: int, size_max: int, *, end_offset: int | None = None) -> bytes:
-        """Consecutive whole batches from the batch that contains ``offset``. All end before ``end_offset`` (None: the
-        partition's end offset). They have at most ``size_max`` bytes, but the first batch is returned even if it is
-        longer (KIP-74). Empty if there is no such batch.
+        """Consecutive whole batches from the batch that contains ``offset``, or from the next batch if compaction
+        removed that offset. All have their last offset before ``end_offset`` (None: the partition's end offset). They
+        have at most ``size_max`` bytes together, but the first batch is returned even if it is longer (KIP-74). Empty
+        if there is no such batch.
 
         :raises WorldError: the log cannot be read.
         """
@@ -292,30 +296,29 @@ class BrokerLog:
             lambda reader: read_aborted_transactions(reader.database, partition.row_id, offset, end_offset)
         )
 
-    async def first_batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
-        """The bytes of the first visible batch with a record of ``timestamp_ms`` or later; None if there is none.
+    async def first_batch_since(self, partition: Partition, timestamp_ms: int, offset: int) -> bytes | None:
+        """The bytes of the first batch with a record of ``timestamp_ms`` or later, among those that do not end before
+        ``offset``; None if there is none.
 
         :raises WorldError: the log cannot be read.
         """
-        start_offset, end_offset = partition.start_offset, partition.end_offset
+        end_offset = partition.end_offset
         return await self.run_read(
-            lambda reader: reader.first_batch_since(partition.row_id, timestamp_ms, start_offset, end_offset)
+            lambda reader: reader.first_batch_since(partition.row_id, timestamp_ms, offset, end_offset)
         )
 
-    async def max_timestamp_batch(self, partition: Partition) -> bytes | None:
-        """The bytes of the visible batch with the greatest timestamp, the first of several; None if the partition is
-        empty.
+    async def max_timestamp_batch(self, partition: Partition, offset: int) -> bytes | None:
+        """The bytes of the batch with the greatest timestamp, the first of several, among those that do not end before
+        ``offset``; None if there is none.
 
         :raises WorldError: the log cannot be read.
         """
-        start_offset, end_offset = partition.start_offset, partition.end_offset
-        return await self.run_read(
-            lambda reader: reader.max_timestamp_batch(partition.row_id, start_offset, end_offset)
-        )
+        end_offset = partition.end_offset
+        return await self.run_read(lambda reader: reader.max_timestamp_batch(partition.row_id, offset, end_offset))
 
     async def partition_sizes_by_row_id(self) -> Mapping[int, int]:
-        """The size in bytes of each partition that has rows, by the partition's row id. Hidden rows that are not
-        deleted yet are included, and partitions of deleted topics.
+        """The size in bytes of each partition that has batches, by the partition's row id. Included are batches before
+        the start offset whose rows are not deleted yet, and partitions of deleted topics.
 
         :raises WorldError: the log cannot be read.
         """
@@ -330,10 +333,17 @@ class BrokerLog:
         try:
             return await self._loop.run_in_executor(self._read_thread, query, self._reader)
         except sqlite3.Error as error:
-            if str(error) not in self._read_errors:
-                # Log each error once, although clients retry.
-                logger.error("Parts of the broker's log cannot be read: %s; `coterie broker check` lists them", error)
-                self._read_errors.add(str(error))
+            # Clients retry: without a limit, each retry would log the error again.
+            suppressed = self._read_error_rate_limit.take_suppressed_count_if_allowed(
+                str(error), now_s=self._loop.time()
+            )
+            if suppressed is not None:
+                logger.error(
+                    "The broker's log cannot be read: %s; requests whose reads fail get an error. If the log is"
+                    " corrupt, `coterie broker check` lists the corruption%s",
+                    error,
+                    f"; {suppressed} more reads failed since the last such message" if suppressed else "",
+                )
             raise WorldError(f"the broker's log cannot be read: {error}") from error
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -352,7 +362,8 @@ class BrokerLog:
         self.topics_by_id[topic.topic_id] = topic
 
     def _drop_topic(self, topic: Topic) -> None:
-        """Remove a deleted topic from memory, and notify the readers of its partitions."""
+        """Remove a deleted topic from the topics in memory, notify the readers that wait for its partitions, and
+        request the deletion of its rows."""
         del self.topics[topic.name]
         del self.topics_by_id[topic.topic_id]
         for partition in topic.partitions:
@@ -375,7 +386,8 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
     """
     lock = lock_folder(
         lock_path,
-        error_message=f"another broker uses the data directory {path.parent}; stop it, or choose another directory",
+        error_message=f"another broker or a backup uses the data directory {path.parent}; stop it, or choose another"
+        " directory",
     )
     with ExitStack() as held:
         try:

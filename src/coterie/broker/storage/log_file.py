@@ -34,14 +34,14 @@ def make_open_error(path: Path, error: sqlite3.Error) -> WorldError:
     if is_corruption_error(error):
         advice = f"`coterie broker check {path.parent}` lists the corruption; restore a backup"
     else:
-        advice = f"make sure that the broker may read and write {path.parent} and the files in it"
+        advice = f"check the disk, and that the broker may read and write {path.parent} and the files in it"
     return WorldError(f"the broker's log {path} cannot be opened: {error}; {advice}")
 
 
 def make_read_error(path: Path, error: sqlite3.Error) -> WorldError:
-    """Build the error for a log that a command (backup or check) cannot read because of ``error``, although it is not
-    known to be corrupt, with advice."""
+    """Build the error for a log that a command (backup or check) cannot read because of ``error``, which is no error of
+    corruption (:func:`is_corruption_error`), with advice."""
     return WorldError(
-        f"the log {path} cannot be read here: {error}; the log of a killed broker (with a -wal file) can only be read"
-        " in a writable directory: copy the whole data directory to one"
+        f"the log {path} cannot be read here: {error}; if a -wal file is beside the log, because the broker was killed,"
+        " the log can only be read in a writable directory: copy the whole data directory to one"
     )

@@ -38,8 +38,8 @@ class ProducerState:
 
 
 def find_duplicate(producer: ProducerState | None, head: BatchHeader) -> ProducerBatch | None:
-    """The batch that was written when the producer sent ``head``'s batch before: it has the same epoch and sequence
-    numbers. None if it is not among the last `BATCHES_TO_RETAIN` batches of the epoch."""
+    """The batch that was written when the producer sent the batch with the header ``head`` before: the one with the
+    same epoch and sequence numbers among the last `BATCHES_TO_RETAIN` batches of the epoch. None if there is none."""
     if producer is None or producer.epoch != head.producer_epoch:
         return None
     first, last = head.base_sequence, last_sequence(head)
@@ -51,8 +51,8 @@ def check_batch(producer: ProducerState | None, head: BatchHeader, *, starts_at_
     partition. ``starts_at_zero`` applies to a producer without state: if True, its first sequence number must be 0;
     else any number is allowed, because its state may have expired.
 
-    :raises KafkaRefusal: the sequence number is not the next one, the epoch is older than the producer's last, or the
-        producer has an open transaction and the batch is not transactional.
+    :raises KafkaRefusal: the first sequence number is not the next one (0 for a new epoch), the epoch is lower than the
+        producer's last, or the producer has an open transaction and the batch is not transactional.
     """
     if producer is None:
         if starts_at_zero and head.base_sequence:
@@ -68,8 +68,8 @@ def check_batch(producer: ProducerState | None, head: BatchHeader, *, starts_at_
 
 
 def state_after_batch(producer: ProducerState | None, head: BatchHeader, base_offset: int) -> ProducerState:
-    """The producer's state after the batch with the header ``head`` was written at ``base_offset``. ``producer`` is its
-    state before, None if it had none."""
+    """The producer's state after the batch with the header ``head`` was written at ``base_offset``. ``producer`` is the
+    producer's state before the write; None if it had none."""
     is_known = producer is not None and producer.epoch == head.producer_epoch
     batches = producer.batches if producer is not None and is_known else ()
     first_offset = producer.current_transaction_first_offset if producer is not None else None
@@ -84,9 +84,9 @@ def state_after_batch(producer: ProducerState | None, head: BatchHeader, base_of
 
 
 def state_after_marker(producer: ProducerState | None, epoch: int) -> ProducerState:
-    """The producer's state after a marker of ``epoch`` ended its transaction in this partition. ``producer`` is its
-    state before, None if it had none. If it already had this epoch, its sequence numbers continue; else they begin at
-    0."""
+    """The producer's state after a marker of ``epoch`` ended its transaction in this partition. ``producer`` is the
+    producer's state before the marker; None if it had none. If the producer already had this epoch, its sequence
+    numbers continue; else they begin at 0."""
     is_known = producer is not None and producer.epoch == epoch
     return ProducerState(epoch=epoch, batches=producer.batches if producer is not None and is_known else ())
 

@@ -10,7 +10,7 @@ class ReadableSize(NamedTuple):
     """The size of the whole batches that a read of one partition may return."""
 
     size: int
-    """The bytes of these batches, including ``counted_bytes`` of the call."""
+    """The size of these batches in bytes, plus the ``counted_bytes`` of the call."""
     end_offset: int
     """The offset after the last of these batches; the offset at which the read begins if there are none."""
     is_full: bool
@@ -18,8 +18,8 @@ class ReadableSize(NamedTuple):
 
 
 class StoreReader:
-    """Runs the queries of `BrokerLog`. All calls block. Offsets must satisfy ``start_offset <= offset < end_offset`` of
-    the partition."""
+    """Runs the queries of `BrokerLog` on a read-only connection to the log file. All calls block. The offsets in calls
+    must satisfy ``start_offset <= offset < end_offset`` of the partition."""
 
     def __init__(self, path: Path) -> None:
         self.database = open_database(path)
@@ -77,30 +77,28 @@ class StoreReader:
         return ReadableSize(size=size, end_offset=counted_to, is_full=is_full)
 
     def partition_sizes_by_row_id(self) -> dict[int, int]:
-        """The size in bytes of each partition that has rows, by the partition's row id. It includes hidden rows that
-        are not deleted yet, and rows of deleted topics."""
+        """The size in bytes of each partition that has batches, by the partition's row id. Included are batches before
+        the start offset whose rows are not deleted yet, and partitions of deleted topics."""
         # The index contains all columns of this query: no batch is read.
         return dict(self.database.execute("SELECT partition, SUM(size_bytes) FROM batches GROUP BY partition"))
 
-    def first_batch_since(
-        self, partition_row_id: int, timestamp_ms: int, start_offset: int, end_offset: int
-    ) -> bytes | None:
+    def first_batch_since(self, partition_row_id: int, timestamp_ms: int, offset: int, end_offset: int) -> bytes | None:
         """The bytes of the first batch, by offset, that has a record of ``timestamp_ms`` or later and whose last offset
-        is at least ``start_offset`` and below ``end_offset``; None if there is none. The batch may begin before
-        ``start_offset``."""
+        is at least ``offset`` and below ``end_offset``; None if there is none. The batch may begin before
+        ``offset``."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1",
-            (partition_row_id, start_offset, end_offset, timestamp_ms),
+            (partition_row_id, offset, end_offset, timestamp_ms),
         ).fetchone()
         return row[0] if row else None
 
-    def max_timestamp_batch(self, partition_row_id: int, start_offset: int, end_offset: int) -> bytes | None:
-        """The bytes of the batch with the greatest timestamp between the two offsets, the first of several; None if
-        there is none."""
+    def max_timestamp_batch(self, partition_row_id: int, offset: int, end_offset: int) -> bytes | None:
+        """The bytes of the batch with the greatest timestamp, the first of several, among those whose last offset is at
+        least ``offset`` and below ``end_offset``; None if there is none."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE id = (SELECT id FROM batches WHERE partition = ? AND last_offset >= ?"
             " AND last_offset < ? ORDER BY max_timestamp_ms DESC, last_offset LIMIT 1)",
-            (partition_row_id, start_offset, end_offset),
+            (partition_row_id, offset, end_offset),
         ).fetchone()
         return row[0] if row else None

@@ -26,10 +26,13 @@ _GROUP_CONFIGS = "group configs"
 
 
 class TooManyPartitionsError(KafkaRefusal):
-    """The requested partitions would exceed the broker's limit."""
+    """The requested partitions would exceed the broker's limit for the partitions of all topics together."""
 
     def __init__(self, partitions_max: int) -> None:
-        super().__init__(ErrorCode.policy_violation, f"This broker may have at most {partitions_max} partitions.")
+        super().__init__(
+            ErrorCode.policy_violation,
+            f"All topics of this broker may have at most {partitions_max} partitions together.",
+        )
 
 
 class DiskFullError(WorldError):
@@ -38,7 +41,8 @@ class DiskFullError(WorldError):
 
 
 class DamagedLogError(WorldError):
-    """This write read a corrupt page of the file and was rolled back; other parts of the file may be intact."""
+    """The write that failed with this error read a corrupt page of the file and was rolled back. Other parts of the
+    file may be intact."""
 
 
 class TopicGoneError(WorldError):
@@ -56,7 +60,8 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTopic:
-    """One topic; ``configs`` are those that were set, ``partitions`` is indexed by partition number."""
+    """One topic. ``configs`` are those that were set, without defaults; ``partitions`` is indexed by partition
+    number."""
 
     name: str
     topic_id: UUID
@@ -200,8 +205,9 @@ class Store:
         return self._end_offsets[partition_row_id]
 
     def increment_start_offset(self, partition_row_id: int, offset: int) -> int:
-        """Hide the records before ``offset``; an offset beyond the end hides all records. Returns the partition's start
-        offset, which is higher than ``offset`` if earlier calls have hidden more.
+        """Raise the partition's start offset to ``offset``, or to the end offset if that is lower: the records before
+        it cannot be read any more. Returns the start offset, which is higher than ``offset`` if the start offset was
+        higher before.
 
         :raises TopicGoneError: before anything is written, if the topic was deleted.
         """
@@ -375,9 +381,9 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def open_database_read_only(path: Path) -> sqlite3.Connection:
-    """Open a connection that does not change the file, also if a broker uses the file, or was stopped or killed.
+    """Open a connection that does not change the file. The file may be in use by a broker.
 
-    :raises sqlite3.Error: there is no such file.
+    :raises sqlite3.Error: the file does not exist or cannot be opened.
     """
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 

@@ -88,8 +88,8 @@ def write_transaction(database: sqlite3.Connection, transactional_id: str, writt
 
 
 def delete_expired_transactions(database: sqlite3.Connection, last_write_before_ms: int) -> None:
-    """Delete the transactional ids that have no ongoing transaction and were last written before
-    ``last_write_before_ms``."""
+    """Delete the transactional ids that have no ongoing transaction and whose state was last written before
+    ``last_write_before_ms``, in ms since 1970."""
     database.execute(
         "DELETE FROM transactions WHERE state <> ? AND written_at_ms < ?",
         (TransactionState.ONGOING, last_write_before_ms),
@@ -127,7 +127,7 @@ def read_producer(database: sqlite3.Connection, partition_row_id: int, producer_
 def check_transaction_is_open(database: sqlite3.Connection, partition_row_id: int, head: BatchHeader) -> None:
     """Check that the producer of a batch with the header ``head`` has an open transaction in the partition.
 
-    :raises KafkaRefusal: INVALID_TXN_STATE, when it has none in its epoch.
+    :raises KafkaRefusal: INVALID_TXN_STATE, when it has none, or one of another epoch than the batch's.
     """
     producer = read_producer(database, partition_row_id, head.producer_id)
     if producer is None or producer.current_transaction_first_offset is None or producer.epoch != head.producer_epoch:
@@ -168,8 +168,8 @@ def write_producer(
 
 
 def delete_expired_producers(database: sqlite3.Connection, last_write_before_ms: int) -> None:
-    """Delete, in all partitions, the state of producers that have no open transaction in the partition and last wrote
-    to it before ``last_write_before_ms``."""
+    """Delete from each partition the states of those producers that have no open transaction in this partition and last
+    wrote to it before ``last_write_before_ms``."""
     database.execute("DELETE FROM producers WHERE open_offset IS NULL AND written_at_ms < ?", (last_write_before_ms,))
 
 

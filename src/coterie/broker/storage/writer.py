@@ -145,13 +145,15 @@ class LogWriter:
         except sqlite3.Error as error:
             # The next SQLite transaction will fail to begin and report that; this thread must continue to run it.
             logger.error(
-                "A failed write to the broker's log could not be undone; all writes fail until it is undone: %s", error
+                "A failed write to the broker's log could not be undone; all writes fail until that succeeds, and the "
+                "broker tries it again after each failed write: %s",
+                error,
             )
             return False
         return True
 
     def _log_failure_once(self, error: Exception) -> None:
-        """Log an error when writes begin to fail, and nothing until a write succeeds: on a full disk, every producer's
+        """Log ``error`` unless a failure was logged since the last successful writes: on a full disk, every producer's
         writes fail."""
         if not self._is_failing:
             logger.error(

@@ -8,7 +8,8 @@ from coterie.broker.topics.configs import int_config, list_config, text_config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupSettings:
-    """Retention and compaction settings. With ``cleanup.policy=compact`` alone there is no retention."""
+    """Retention and compaction settings of a topic. If its ``cleanup.policy`` does not contain delete, the two
+    retention limits are None."""
 
     is_compacted: bool
     """Whether the topic's cleanup policies include compact."""

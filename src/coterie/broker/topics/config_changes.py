@@ -29,11 +29,12 @@ class ConfigChange:
 
 
 def apply_changes(definition: ConfigDef, own: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
-    """Return ``own``, the configs that are set on the resource, with the changes applied. A key that ``definition``
-    does not have is accepted.
+    """Return a copy of ``own``, the configs that are set on the resource, with the changes applied. A key that
+    ``definition`` does not have may be set and deleted. APPEND and SUBTRACT on a key that is not set begin with its
+    default.
 
-    :raises KafkaRefusal: a key occurs twice, a value is missing, an operation is unknown, or items are to be appended
-        to or subtracted from a key that is not a list.
+    :raises KafkaRefusal: a key occurs twice, a value is missing for another operation than DELETE, an operation is
+        unknown, or items are to be appended to or subtracted from a key that is not a list.
     """
     check_unique_names(change.name for change in changes)
     types = {key.name: key.type for key in definition.keys}

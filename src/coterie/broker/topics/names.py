@@ -8,8 +8,8 @@ from coterie.wire.errors import ErrorCode
 NAME_SIZE_MAX = 249
 """The maximum number of characters in a topic name."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__worker_offsets"})
-"""The internal topics: Kafka's, and that of connect groups. Clients may read them, but not write to them or change
-them."""
+"""The names of the internal topics: Kafka's, and that of connect groups. Clients may read these topics, but not write
+to them, change or delete them."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 

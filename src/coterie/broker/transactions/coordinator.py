@@ -190,8 +190,8 @@ class Transactions:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort transactions after their timeout, and delete expired producers, until this is cancelled. Errors of the
-        log are logged and do not end it."""
+        """Abort transactions after their timeout, and delete expired producers, until this call is cancelled. Errors of
+        the log are logged and do not end the call."""
         sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
         while True:
             await self.abort_overdue()
@@ -215,7 +215,7 @@ class Transactions:
 
     async def delete_expired(self) -> None:
         """Delete expired producers and transactional ids, and the entries of aborted transactions that end before their
-        partition's start offset. A failure is logged."""
+        partition's start offset. If the log cannot be written, a warning is logged and no error is raised."""
         now_ms = self.now_ms()
 
         def delete(store: Store) -> None:
@@ -226,7 +226,11 @@ class Transactions:
         try:
             await self._log.run_write(delete)
         except WorldError as error:
-            logger.warning("Expired producers and transactional ids could not be deleted, will retry: %s", error)
+            logger.warning(
+                "Expired producers and transactional ids could not be deleted, will retry in %d s: %s",
+                _SWEEP_INTERVAL_MS // 1000,
+                error,
+            )
 
     async def _abort_timed_out(self, transactional_id: str) -> None:
         """Abort one transaction whose timeout has passed. A failure is logged; if the log cannot be written, the abort
@@ -252,7 +256,8 @@ class Transactions:
     def _step_coordinator(
         self, transactional_id: str, make_event: Callable[[int], Event]
     ) -> "asyncio.Future[WriteResult]":
-        """Queue one step of the coordinator of ``transactional_id`` for the log's writer thread."""
+        """Queue one step of the coordinator of ``transactional_id`` for the log's writer thread. The future gets the
+        result once the step is durable, or a `WorldError` if the log cannot be written."""
         now_ms = self.now_ms()
         return self._log.run_write(
             lambda store: step_coordinator(store, transactional_id, make_event, now_ms=now_ms),

@@ -57,7 +57,8 @@ class TransactionSupport(Enum):
     DEFAULT_ERROR = ErrorCode.invalid_txn_state
     """Produce v10 and before, TxnOffsetCommit v3 and before: the client must add the partition first."""
     GENERIC_ERROR_SUPPORTED = ErrorCode.transaction_abortable
-    """Produce v11, TxnOffsetCommit v4: the client must add the partition first; it supports this error code."""
+    """Produce v11, TxnOffsetCommit v4: the client must add the partition first; the client supports
+    TRANSACTION_ABORTABLE."""
     ADD_PARTITION = ErrorCode.none
     """Later versions: the batch itself adds its partition."""
 
@@ -92,13 +93,13 @@ class WriteResult:
     """The result of a write, to be applied on the event loop once it is durable."""
 
     base_offset: int = -1
-    """Base offset of the batch, or of its earlier copy if it is a duplicate; -1 for a step of the coordinator."""
+    """Base offset of the batch, or of its earlier copy if it is a duplicate; -1 for a write without a batch."""
     partition_offsets: Sequence[PartitionOffsets] = ()
     """The partitions to which something was written; none for a duplicate batch."""
     effects: Sequence[Effect] = ()
     """The effects of the step of the transaction's coordinator, if there was one."""
     markers: Sequence[MarkersWritten] = ()
-    """The markers that were written."""
+    """For each transaction that the step has ended: its markers, in all partitions that the transaction contains."""
 
 
 class KeylessRecordsError(KafkaRefusal):
@@ -120,8 +121,8 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> WriteResult:
     to its producer's transaction if necessary. A duplicate is not written again.
 
     :raises KafkaRefusal: before anything is written, if a record without a key must have one
-        (:class:`KeylessRecordsError`), or if the batch may not follow its producer's earlier batches or is not part of
-        an open transaction.
+        (:class:`KeylessRecordsError`), if the batch may not follow its producer's earlier batches, or if the batch is
+        transactional, its partition is not part of its producer's transaction, and cannot be added.
     :raises TopicGoneError: before anything is written, if the topic was deleted.
     :raises DiskFullError: before anything is written, if the disk is nearly full.
     :raises WireError: before anything is written, if records that need keys cannot be read.
@@ -203,13 +204,13 @@ def begin_transaction_in_partition(
     now_ms: int,
 ) -> WriteResult:
     """Begin the producer's transaction in a partition to which the broker itself will append the batches of the
-    transaction (`BrokerLog.append`): the group coordinator's partition, for TxnOffsetCommit. The partition is first
-    added to the transaction, or must have been added, as ``support`` says. Until the transaction ends, the partition's
-    last stable offset does not pass the present end offset. If the transaction ends before its batches are appended,
-    that append is refused.
+    transaction (`BrokerLog.append`): the group coordinator's partition, for TxnOffsetCommit. With
+    ``support`` ADD_PARTITION the partition is first added to the transaction if necessary; else it must have been added
+    before. Until the transaction ends, the partition's last stable offset does not pass the present end offset. If the
+    transaction ends before its batches are appended, that append is refused.
 
-    :raises KafkaRefusal: before anything is written, if the transactional id has another producer id or epoch, or the
-        partition was not added before.
+    :raises KafkaRefusal: before anything is written, if the partition had to be added before and was not, or the
+        transactional id's state does not allow the transaction (for example another producer id or epoch).
     """
     database = store.database
     records, effects = _check_or_add_partition(
@@ -239,10 +240,11 @@ def _check_or_add_partition(
     *,
     now_ms: int,
 ) -> tuple[Sequence[Record], Sequence[Effect]]:
-    """The records and effects of the coordinator's step that adds the partition to the producer's transaction, or that
-    checks that the partition was added before. Nothing is written yet.
+    """The records and effects of the coordinator's step that adds the partition to the producer's transaction
+    (``support`` ADD_PARTITION), or that checks that the partition was added before. Nothing is written yet.
 
-    :raises KafkaRefusal: the transactional id has another producer id or epoch, or the partition was not added before.
+    :raises KafkaRefusal: the partition had to be added before and was not, or the transactional id's state does not
+        allow the transaction (for example another producer id or epoch).
     """
     transaction = TransactionalIdState(read_transaction(database, transactional_id))
     event = AddPartitions if support is TransactionSupport.ADD_PARTITION else VerifyPartitions
@@ -278,8 +280,8 @@ def _write_coordinator_records(
 
 
 def _write_marker(store: Store, partition_row_id: int, record: MarkersWritten, *, now_ms: int) -> None:
-    """Write a marker, and end the producer's transaction in the partition. If the transaction was aborted, also add it
-    to the aborted transactions of the partition, which Fetch responses contain."""
+    """Write a marker, and end the producer's transaction in the partition. A transaction that is aborted and was open
+    in the partition is also added to the aborted transactions of the partition, which Fetch responses contain."""
     producer_id, epoch = record.producer
     producer = read_producer(store.database, partition_row_id, producer_id)
     data = encode_transaction_marker(

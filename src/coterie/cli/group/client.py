@@ -1,5 +1,7 @@
 """A client of a group's REST API, which sends each request to its workers in turn until a worker responds."""
 
+import errno
+import socket
 import sys
 import time
 from collections.abc import Callable, Set
@@ -14,7 +16,13 @@ from coterie.cli.group.descriptions import (
     parse_order_response,
     parse_paused_or_stopped,
 )
-from coterie.cli.rest_request import error_message, open_http_client, unreachable_message
+from coterie.cli.rest_request import (
+    connection_error,
+    error_message,
+    open_http_client,
+    tls_failure_message,
+    unreachable_message,
+)
 from coterie.nouns.errors import WorldError
 
 _POLL_INTERVAL_S = 0.2
@@ -22,6 +30,8 @@ WAIT_MESSAGE_AFTER_S = 1.0
 """Time from a request after which the client prints why it waits: a worker is starting up, or there is no leader."""
 _LEADER_TIMEOUT_S = 30.0
 """How long a group may be without a leader that responds: a session timeout and a rebalance."""
+_NO_LISTENER_ERRNOS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""The errors of a TCP connection to an address at which no process listens, or to which there is no route."""
 
 
 class GroupClient:
@@ -117,16 +127,26 @@ class GroupClient:
         return parse_paused_or_stopped(response.content, source=f"The response of {response.url}")
 
     def refuses_connections(self, url: str) -> bool:
-        """Whether no connection to ``url`` can be opened, in most cases because no process listens there.
+        """Whether no process listens at ``url``: the connection is refused, or there is no route to the host, or its
+        name has no address.
 
         False if the connection is opened, also if the response is an error or does not come in time.
+
+        :raises WorldError: when the TLS connection fails, for example because the certificate is not trusted.
         """
         try:
             self._http_client.get(f"{url.rstrip('/')}/health")
-        except httpx.ConnectError:
-            return True
-        except httpx.HTTPError:
-            return False
+        except httpx.HTTPError as error:
+            if (message := tls_failure_message(url, error)) is not None:
+                raise WorldError(f"Whether a process still listens at {url} is not known: {message}") from error
+            match connection_error(error):
+                case socket.gaierror(errno=code):
+                    # A host that has ended may have lost its name, too, as a pod of Kubernetes does.
+                    return code == socket.EAI_NONAME
+                case OSError(errno=code):
+                    return code in _NO_LISTENER_ERRNOS
+                case None:
+                    return False
         return False
 
     def _request_from_workers(self, method: str, path: str) -> tuple[httpx.Response | None, str]:

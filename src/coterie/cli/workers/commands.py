@@ -104,7 +104,8 @@ def drain_worker(url: str, worker: str) -> None:
     """Order ``worker`` to drain, and print the drain's progress until the worker's process has ended.
 
     :raises WorldError: when the worker refuses the drain, is not a member yet, or ends before all its jobs have moved;
-        when the drain is cancelled or the process restarted; or when the group cannot be read.
+        when the drain is cancelled or the process restarted; or when the group cannot be read, or TLS to the worker
+        fails.
     """
     with GroupClient(url) as group:
         description_before = group.describe_group()
@@ -285,7 +286,7 @@ def _wait_until_restarted(
     ``member`` is its state before the restart, and ``began_at_s`` the time of the order (``time.monotonic``).
 
     :raises WorldError: when the member has not restarted and started its tasks within ``timeout_s`` of this call, or
-        has ended.
+        has ended, or TLS to it fails.
     """
     rejoined_member: MemberDescription | None = None
     has_lost_membership = False

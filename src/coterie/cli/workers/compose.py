@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from coterie.cli.listeners import ListenerThread, check_listeners_installed, loa
 from coterie.cli.workers import relaunch
 from coterie.cli.workers.memberships import MembershipFactory, MembershipSpec, group_membership
 from coterie.config.reloaded_files import ReloadedFiles
+from coterie.config.rest import RestListener
 from coterie.config.tls import reloaded_client_context
 from coterie.config.worker import WorkerSettings
 from coterie.herder.messages import Exit
@@ -174,19 +176,27 @@ def run_worker(
 def check_rest_listeners(settings: WorkerSettings, *, running: WorkerSettings) -> None:
     """Check that a worker that listens as in ``running`` could listen as in ``settings`` after a restart.
 
-    Of a port that both have, only the host is checked: the port is in use until the process ends.
+    Of an address that both have, only the host is checked: its port is in use until the process ends.
 
     :raises WorldError: when another process uses a port, a host is not an address of this machine, or a certificate
         cannot be read.
     """
-    own_ports = {listener.port for listener in (*running.rest_listeners, *running.rest_admin_listeners)}
-    # Port 0: the ports of this process are free after it ends.
+    own_listeners = [*map(_resolve_host, (*running.rest_listeners, *running.rest_admin_listeners))]
+    # Port 0: the addresses of this process are free after it ends.
     listeners = [
-        listener._replace(port=0) if listener.port in own_ports else listener
+        listener._replace(port=0) if any(map(_resolve_host(listener).overlaps, own_listeners)) else listener
         for listener in (*settings.rest_listeners, *settings.rest_admin_listeners)
     ]
     with open_listeners(listeners, settings.rest_tls):
         pass
+
+
+def _resolve_host(listener: RestListener) -> RestListener:
+    """``listener`` with its host's IPv4 address instead of the name; unchanged without such an address."""
+    try:
+        return listener._replace(host=socket.gethostbyname(listener.host))
+    except OSError:
+        return listener
 
 
 def check_plugins(settings: WorkerSettings) -> None:

@@ -237,12 +237,17 @@ def metadata_from_join(turn: Turn, request: Heartbeat) -> MemberMetadata:
         name=request.name or "",
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=group.settings.session_timeout_ms,
-        connection_grace_ms=max(0, request.connection_grace_ms or 0),
+        connection_grace_ms=new_connection_grace_ms(request) or 0,
         server_assignor=request.server_assignor,
         client_assignors=assignors_without_reasons(request.client_assignors or ()),
         claims=None if request.claims is None else request.claims.jobs,
         draining=bool(request.draining),
     )
+
+
+def new_connection_grace_ms(request: Heartbeat) -> int | None:
+    """The connection grace in ``request``, in ms, at least 0; None if it has not changed."""
+    return None if request.connection_grace_ms is None else max(0, request.connection_grace_ms)
 
 
 # -- changes of metadata -----------------------------------------------------------------------------------------------
@@ -263,7 +268,7 @@ def update_member_metadata(turn: Turn, request: Heartbeat) -> None:
             ("rebalance_timeout_ms", request.rebalance_timeout_ms),
             ("url", request.url),
             ("name", request.name),
-            ("connection_grace_ms", request.connection_grace_ms),
+            ("connection_grace_ms", new_connection_grace_ms(request)),
             ("draining", request.draining),
         )
         if value is not None

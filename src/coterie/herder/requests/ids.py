@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
 RequestId = NewType("RequestId", int)
-"""Identifies a request, and its response. The shell counts the requests."""
+"""Identifies a request, and its response. A number that the worker's shell counts up within one process."""
 
 ClientRequestId = NewType("ClientRequestId", str)
 """Identifies a client's request on all workers that it reaches, and in the config log: a random text."""

@@ -11,7 +11,7 @@ from coterie.nouns.logger_levels import LoggerLevel
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainWorker:
     """Move the worker's jobs to other workers; jobs that wait to move still run on the worker. When it has no job left,
-    it leaves the group permanently. Answered with :class:`Done` when the drain has begun."""
+    it leaves the group permanently and its process ends. Answered with :class:`Done` when the drain has begun."""
 
     worker: str
     """The worker's name, ``host:port`` or instance id."""

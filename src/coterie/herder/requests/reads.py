@@ -71,9 +71,9 @@ class ConnectorInfo:
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
-    """Exactly the config that the client sent: no value is added, hidden or resolved."""
+    """The config as the config topic contains it: no value is added, hidden or resolved."""
     tasks: tuple[ConnectorTaskId, ...]
-    """The committed tasks, by number."""
+    """The tasks whose configs are committed in the config log, by number."""
     config_version: int | None
     """The version of the config: the offset of the line that contains it, so all workers have the same version. None in
     the response to a write after which another write has replaced the config already."""
@@ -86,7 +86,7 @@ class ConnectorStatus:
     connector: ConnectorName
     status: Status
     tasks: tuple[tuple[ConnectorTaskId, Status], ...]
-    """The committed tasks that have a status, by number."""
+    """The tasks whose configs are committed and that have a status, by number."""
     config: Mapping[str, str] = field(repr=False)
     """The connector's config, from which the REST API derives the connector's type."""
 

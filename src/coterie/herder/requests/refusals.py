@@ -10,8 +10,9 @@ from coterie.nouns.jobs import ConnectorName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Success without content. A write was appended, and this worker has read it back; or this worker has accepted an
-    order: a drain or a restart has begun, an uncordon has taken effect."""
+    """Success without content. A write was appended and this worker has read it back; a change of offsets, a reset of
+    topics or an uncordon has taken effect; the level of a logger is durable; or this worker has begun a drain or a
+    restart, or ordered the restart of a task."""
 
 
 class Problem(StrEnum):
@@ -30,7 +31,7 @@ class Problem(StrEnum):
     NOT_LEADER = auto()
     """Only the leader can serve the request; it is another worker."""
     NOT_THIS_WORKER = auto()
-    """The order names another worker, or a task that is assigned to another worker."""
+    """The order names another worker, or a task that is assigned to another worker; that worker can serve it."""
     NOT_POSSIBLE = auto()
     """The state of the worker, of its settings or of its group does not allow the order."""
     UNASSIGNED = auto()
@@ -48,12 +49,13 @@ class Problem(StrEnum):
     """The request was not complete in time. If the append of a write, or a change of offsets, had started, it may still
     take effect."""
     LOG_FAILED = auto()
-    """The config log could not be written."""
+    """The config log could not be written, or the worker ends before a write that has begun is complete: the write may
+    still take effect."""
     OUTCOME_UNKNOWN = auto()
     """The connection to the leader broke after the write was sent to it, and the config log does not tell whether the
     write has taken effect."""
     PLUGIN_FAILED = auto()
-    """A plug-in that was asked for its definition has raised an exception."""
+    """The plug-ins could not be listed or described: an exception was raised, normally by a plug-in."""
     OFFSETS_FAILED = auto()
     """The connector's offsets could not be read or changed, for example because a server cannot be reached, or a batch
     that was begun fails. A change may take effect later."""
@@ -63,8 +65,8 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused:
-    """A refused request. A write was not appended, except perhaps with TIMED_OUT, LOG_FAILED and
-    OUTCOME_UNKNOWN."""
+    """A refused request. A write was not appended, except perhaps with TIMED_OUT, LOG_FAILED and OUTCOME_UNKNOWN; a
+    change of offsets may also take effect after OFFSETS_FAILED."""
 
     problem: Problem
     message: str = field(repr=False)

@@ -26,8 +26,9 @@ class TaskView:
 
     task: ConnectorTaskId
     phase: str
-    """``starting`` (also while the next start is awaited after a failed one), ``started`` (no batch reported yet),
-    ``running``, ``stopping``, ``stopped``, ``failed``, ``taken`` (another worker took the checkpoint over, or the task
+    """``starting`` (also while the next start is awaited after a failed one), ``started`` (the query was started, and
+    no batch is reported yet), ``running`` (a batch was reported; both also while a failed query awaits its restart),
+    ``stopping``, ``stopped`` (not started), ``failed``, ``taken`` (another worker took the checkpoint over, or the task
     was halted because the event loop was blocked), ``closed`` (its checkpoint generation is closed)."""
     batch_id: int | None
     """The last batch that was reported as committed; None before the first."""
@@ -47,6 +48,8 @@ class WorkerView:
     name: str
     url: WorkerUrl
     state: MemberState
+    """How far this worker is in the current round or rebalance; without one, STABLE for a member and UNJOINED for a
+    worker that is no member."""
     draining: bool
     """Whether the worker is being drained."""
     drain_wait_reason: str | None
@@ -59,12 +62,15 @@ class WorkerView:
     first round."""
     member_id: MemberId
     generation: GenerationId
-    """The generation of the last assignment."""
+    """The generation of the last round, also of a failed one; in a connect group, the member epoch. -1 before the first
+    assignment."""
     settled: bool
-    """Whether the last round has ended with an assignment. False while a round is running."""
+    """Whether the last round has ended with an assignment; False while a round is running. In a connect group, whether
+    this worker has an assignment."""
     leader: MemberId
     """The member id of the group's leader; empty when it is not known."""
     leader_url: WorkerUrl
+    """The URL of the leader's REST API; empty when no leader is known."""
     config_offset: ConfigOffset
     """How far this worker has read the config log."""
     assigned: Jobs
@@ -72,7 +78,8 @@ class WorkerView:
     tasks: tuple[TaskView, ...]
     """The tasks that are assigned to this worker or still run here, by id."""
     deferred_until_ms: int | None
-    """End of the scheduled rebalance delay on this worker's monotonic clock; None when no delay runs."""
+    """When the scheduled rebalance delay that this worker received ends, in ms on its monotonic clock; None when no
+    delay runs, and in a connect group."""
     completed_rebalances: int | None
     """The number of rebalances that have ended here with an assignment since this worker's process started. None in a
     connect group: it has no rounds."""
@@ -125,8 +132,8 @@ class DeferredJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """The state of the group: in a classic group the data from which its leader would compute the next round, in a
-    connect group the coordinator's description."""
+    """The state of the group: in a classic group the last round that its leader has computed, with the jobs that are
+    configured now; in a connect group the coordinator's description."""
 
     generation: GenerationId
     """The generation of the last round that this leader has computed; in a connect group, the group epoch."""
@@ -135,6 +142,7 @@ class GroupView:
     assignor: str | None
     """The name of the assignor that a connect group uses; None for a classic group."""
     leader: MemberId
+    """The member id of the leader."""
     config_offset: ConfigOffset
     """The highest config offset that a member has reported; in a connect group, that of the leader when it last
     reported the configured jobs."""
@@ -147,6 +155,8 @@ class GroupView:
     unassigned: tuple[tuple[Job, str], ...]
     """Each job that is assigned to no worker and is not deferred, with the reason as text."""
     policy: RebalancePolicy
+    """The settings of this worker for assignments; in a connect group with the scheduled rebalance delay of the group,
+    if it has its own."""
     next_round_ms: int | None
     """In a classic group the time until the next round that a timer of the leader starts: when the scheduled rebalance
     delay ends, or when postponed moves of jobs continue. None when no such timer is set; a member that releases jobs

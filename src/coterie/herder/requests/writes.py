@@ -136,7 +136,7 @@ class WrittenConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedConnector:
-    """The response to a deletion."""
+    """The response to the deletion of a connector."""
 
     replaced_config: Mapping[str, str] | None = field(repr=False)
     """The config that the connector had; None when it is not known any more."""

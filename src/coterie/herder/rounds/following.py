@@ -31,8 +31,8 @@ def on_stop_all_before_join(turn: Turn) -> None:
 
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
-    """A round has ended: apply its result, and store for which reasons another round must follow. A failed round
-    changes no assignment. The leader also writes the statuses of unassigned and deleted jobs."""
+    """A round has ended: apply its result, log it, and store for which reasons another round must follow. A failed
+    round changes no assignment. The leader also writes the statuses of unassigned and deleted jobs."""
     herder, result = turn.herder, RoundResult.checked_token(event.protocol_details)
     is_repeated_answer = not herder.place.is_lost and event.epoch == herder.place.epoch
     has_failed = result.error is not AssignmentErrorCode.NO_ERROR
@@ -90,7 +90,8 @@ def on_runtime_opened(turn: Turn) -> None:
 def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     """The membership is lost: drop all jobs, so that all tasks stop, and forget the results of earlier rounds. The
     member rejoins, with no owned jobs, when all tasks have stopped."""
-    turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
+    text = f"The group membership is lost; this worker stops all its tasks, and rejoins unless it ends: {event.reason}"
+    turn.emit(WriteLogMessage(text=text))
     place.forget_membership(turn)
     rejoin.clear_rejoin_request(turn)
     rejoin.drop_reasons(turn, AfterConfigLogRead, AfterJobsReleased)

@@ -55,7 +55,8 @@ def compute_assignment_if_ready(turn: Turn) -> None:
 def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
     """Store the log's end offset for the pending assignment; ``end_offset`` None (the log could not be reached) is
     ignored. Members that have reported a higher offset read another config log. If they are more than half of the
-    members, this worker resigns as the leader."""
+    members, this worker leaves the group and rejoins, so that another worker leads it. Otherwise the assignment is
+    computed, if this leader has read the log far enough."""
     pending = turn.herder.leader_state.pending_assignment
     if pending is None or lookup_id != pending.lookup_id or end_offset is None:
         return
@@ -152,8 +153,8 @@ def take_moves_deadline(turn: Turn) -> bool:
 
 
 def _compute_and_send_assignments(turn: Turn, pending: PendingAssignment) -> None:
-    """Compute the assignments of a round and send them to the members. A member with another config log is assigned no
-    job, and a warning is logged."""
+    """Compute the assignments of a round, store the round for the view of the group, and order the member to send the
+    assignments. A member with another config log is assigned no job, and a warning is logged."""
     herder, request, foreign_members = turn.herder, pending.request, _members_with_foreign_config_log(pending)
     herder.leader_state.pending_assignment = None
     token = RoundToken.checked_token(request.token)
@@ -240,8 +241,9 @@ def _assign_eagerly(
     if not all_stopped:
         turn.emit(
             WriteLogMessage(
-                text="The group's protocol changed to eager: this rebalance assigns no jobs, so that all workers stop "
-                "their tasks; the next rebalance assigns all jobs"
+                text="Rebalance with protocol eager: workers may still run jobs, because the last rebalance used "
+                "another protocol or this leader does not know its result. This rebalance assigns no jobs, so that all "
+                "workers stop their tasks; the next rebalance assigns all jobs"
             )
         )
     assigned_jobs = eager.assign(configured, eligible_members)

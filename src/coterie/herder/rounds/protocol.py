@@ -38,7 +38,7 @@ def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
         case MembershipLost():
             following.on_membership_lost(turn, event)
         case _:
-            raise AssertionError(f"{type(event).__name__} is no event of a classic group")
+            raise AssertionError(f"{type(event).__name__} is no event of a classic group: this is a bug in Coterie")
 
 
 def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
@@ -54,7 +54,9 @@ def on_timer(turn: Turn, timer: GroupTimer) -> None:
         case "changed jobs":
             pass  # `report_configured_jobs`, which follows, checks the deadline.
         case "configured end":
-            raise AssertionError("the timer `configured end` belongs to connect groups; this is a classic group")
+            raise AssertionError(
+                "the timer `configured end` of connect groups has fired in a classic group: this is a bug in Coterie"
+            )
 
 
 def compute_assignment_if_due(turn: Turn) -> None:

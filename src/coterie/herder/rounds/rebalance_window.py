@@ -60,7 +60,8 @@ def forget_jobs_of_computed_round(turn: Turn) -> None:
 
 
 def close_window(turn: Turn) -> None:
-    """Close the window, if it is open: a round has ended or was requested, or no change is left."""
+    """Close the window, if it is open, and cancel its timer, because a round has ended or was requested, or no change
+    is left. Requests no round."""
     if turn.herder.rounds.window_ends_ms is not None:
         turn.herder.rounds.window_ends_ms = None
         turn.emit(CancelTimer(timer="changed jobs"))

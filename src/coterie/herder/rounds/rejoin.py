@@ -21,8 +21,8 @@ def request_rejoin(turn: Turn, reason: str) -> None:
 
 
 def add_reason(turn: Turn, reason: RejoinReason) -> None:
-    """Store ``reason``, in place of a stored reason of the same kind: a round is requested as soon as the reason allows
-    it."""
+    """Store ``reason``, in place of a stored reason of the same kind. A round is requested for it when the condition of
+    its kind is met (:func:`request_rejoin_if_due`, :func:`request_rejoin_for_state_changes`)."""
     drop_reasons(turn, type(reason))
     turn.herder.rounds.rejoin_reasons += (reason,)
 

@@ -59,7 +59,8 @@ class Rounds:
         self.completed_rounds = 0
         """The number of rounds that have ended here with an assignment since this process started."""
         self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
-        """When the scheduled rebalance delay of the last assignment ends; None when no delay runs."""
+        """When the scheduled rebalance delay of the last assignment ends, in ms on the monotonic clock; None when no
+        delay runs."""
         # `rejoin`
         self.rejoin_reasons: tuple[RejoinReason, ...] = ()
         """Why this worker must request a round that it has not requested yet; at most one reason of each kind."""
@@ -72,8 +73,8 @@ class Rounds:
         """The configured jobs for which the last round was computed; None while this worker does not have this set,
         because another leader computed the round."""
         self.window_ends_ms: int | None = None
-        """When the window ends in which changes of the set of jobs are collected for one round; None when no window is
-        open."""
+        """When the window in which changes of the set of jobs are collected for one round ends, in ms on the monotonic
+        clock; None when no window is open."""
         self.compared_config_offset = UNREAD
         """The config offset at which the configured jobs were last compared with ``assigned_for``."""
 
@@ -103,7 +104,7 @@ class LeaderState:
         self.assignor_state = AssignorState()
         """The assignor's state after the last round that was computed here."""
         self.moves_at_ms: int | None = None
-        """When the leader requests the next round, because the last round had to postpone moves of jobs; None when it
-        has not."""
+        """When this leader requests the next round, in ms on the monotonic clock, because the last round had to
+        postpone moves of jobs; None when it postponed none."""
         self.last_round: RoundSnapshot | None = None
         """The last round that was computed here, for the group API and for the reasons of unassigned jobs."""

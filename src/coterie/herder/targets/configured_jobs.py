@@ -26,7 +26,7 @@ def start_reporting_if_new_leader(turn: Turn, leader_epoch: LeaderEpoch) -> None
 
 
 def stop_reporting(turn: Turn) -> None:
-    """This worker is not the leader: it reports nothing."""
+    """Report no configured jobs any more, because this worker is not the leader."""
     turn.herder.targets.jobs_report = NotReportingJobs()
 
 

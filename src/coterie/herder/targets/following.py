@@ -30,7 +30,8 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
 def on_membership_lost(turn: Turn, event: MembershipLost) -> None:
     """The membership is lost: drop all jobs, so that all tasks stop. The member rejoins, with no owned jobs, when all
     tasks have stopped."""
-    turn.emit(WriteLogMessage(text=f"The group membership is lost; this worker stops all its tasks: {event.reason}"))
+    text = f"The group membership is lost; this worker stops all its tasks, and rejoins unless it ends: {event.reason}"
+    turn.emit(WriteLogMessage(text=text))
     place.forget_membership(turn)
     turn.herder.targets.details = None
     listening.on_membership_lost(turn, event)

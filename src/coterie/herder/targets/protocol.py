@@ -39,7 +39,7 @@ def on_membership_event(turn: Turn, event: MembershipEvent) -> None:
         case MembershipLost():
             following.on_membership_lost(turn, event)
         case _:
-            raise AssertionError(f"{type(event).__name__} is no event of a connect group")
+            raise AssertionError(f"{type(event).__name__} is no event of a connect group: this is a bug in Coterie")
 
 
 def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | None) -> None:
@@ -47,7 +47,9 @@ def on_config_end_found(turn: Turn, lookup_id: int, end_offset: LogPosition | No
 
 
 def on_timer(turn: Turn, timer: GroupTimer) -> None:
-    assert timer == "configured end", f"{timer} is a timer of classic groups"
+    assert timer == "configured end", (
+        f"the timer `{timer}` of classic groups has fired in a connect group: this is a bug in Coterie"
+    )
     configured_jobs.on_lookup_retry(turn)
 
 
@@ -115,7 +117,7 @@ def group_view(turn: Turn) -> GroupView | RequestRefused:
     herder = turn.herder
     if herder.targets.description is None:
         why = herder.targets.description_error or "it was not requested yet"
-        message = f"The coordinator has sent no description of the group: {why}"
+        message = f"The coordinator has sent no description of the group: {why}; retry the request"
         return RequestRefused(problem=Problem.NO_LEADER, message=message)
     return targets_view.build_group_view(
         herder.targets.description, configured=herder.config.jobs(), policy=herder.settings.rebalance_policy

@@ -21,7 +21,9 @@ class FindingLogEnd:
     """This worker is the leader, and looks up the config log's end offset, or repeats the lookup after a pause."""
 
     leader_epoch: LeaderEpoch
+    """The number of this worker's appointment as the leader."""
     lookup_id: int
+    """The number of the lookup; the result of an older lookup is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class ReadingToLogEnd:
     of the log would make the workers stop all jobs that are missing in that part."""
 
     leader_epoch: LeaderEpoch
+    """The number of this worker's appointment as the leader."""
     end_offset: LogPosition
 
 
@@ -38,6 +41,7 @@ class ReportingJobs:
     """This leader has reported ``reported_jobs``, and reports each change of them."""
 
     leader_epoch: LeaderEpoch
+    """The number of this worker's appointment as the leader."""
     reported_jobs: Jobs
     compared_config_offset: ConfigOffset
     """The config offset at which ``reported_jobs`` were last compared with the configured jobs."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coterie import __version__
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.rest.endpoints import JSON, Endpoint, Operation
 from coterie.rest.json_response import JSONResponse
@@ -41,15 +40,9 @@ class ServerResource:
         }
 
     async def describe_server(self, _: Request) -> Response:
-        """The versions of Connect's API and of Coterie, and the cluster's id."""
-        return JSONResponse(
-            {
-                "version": CONNECT_VERSION,
-                "commit": "unknown",
-                "kafka_cluster_id": self._cluster_id,
-                "coterie_version": __version__,
-            }
-        )
+        """The version of Connect's API and the cluster's id, in Connect's fields only: some clients refuse an object
+        with further fields. ``GET /coterie/worker`` contains Coterie's version."""
+        return JSONResponse({"version": CONNECT_VERSION, "commit": "unknown", "kafka_cluster_id": self._cluster_id})
 
     async def describe_api(self, _: Request) -> Response:
         """The OpenAPI document of this API. It is made on a thread, because that takes longer than the event loop may

@@ -148,11 +148,14 @@ def tasks_still_running(generation_path: Path, manifest: Manifest) -> frozenset[
     """The numbers of the tasks that were started in the generation, and whose stop no runtime has recorded by
     :func:`record_task_stopped`."""
     try:
-        stopped_tasks = {int(name) for name in os.listdir(generation_path / STOPPED_FOLDER)}
+        stopped_tasks = set(os.listdir(generation_path / STOPPED_FOLDER))
     except (FileNotFoundError, NotADirectoryError):
         stopped_tasks = set()
-    tasks = frozenset(range(len(manifest.split.partitions_by_task))) - stopped_tasks
-    return frozenset(task for task in tasks if was_task_started(generation_path / str(task)))
+    return frozenset(
+        task
+        for task in range(len(manifest.split.partitions_by_task))
+        if str(task) not in stopped_tasks and was_task_started(generation_path / str(task))
+    )
 
 
 def last_liveness_ns(generation_path: Path) -> int | None:

@@ -47,7 +47,7 @@ from pathlib import Path
 
 from coterie.config.durable_files import fsync_folder
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import safe_file_name
+from coterie.spark.checkpoint import last_batch_id_in_log, safe_file_name
 from coterie.spark.fence import FencedError
 from coterie.spark.generations.durable import (
     REPLACED_PREFIX,
@@ -485,11 +485,8 @@ def _lineage_prefix(lineage: TaskLineage) -> str:
 def _last_batch_folder(committed_folder: Path) -> Path | None:
     """The folder of the newest committed batch in ``committed_folder``, a lineage's folder of committed batches; None
     when it contains no batch or does not exist."""
-    try:
-        batch_ids = [int(name) for name in os.listdir(committed_folder)]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return committed_folder / str(max(batch_ids)) if batch_ids else None
+    last_batch_id = last_batch_id_in_log(committed_folder)
+    return None if last_batch_id is None else committed_folder / str(last_batch_id)
 
 
 def _iter_files(folder: Path) -> Iterator[Path]:

@@ -103,8 +103,7 @@ class KafkaSink:
 
     @property
     def used_topics(self) -> frozenset[str]:
-        """The topic of the config; empty when a column contains the topics of the rows. The ledger topic and the topic
-        of bad records are not included."""
+        """The topic of the config; empty when a column contains the topics of the rows."""
         return frozenset({self._target.topic} if self._target.topic else ())
 
     def take_over(self, lineage: TaskLineage, start_number: int) -> None:
@@ -164,24 +163,27 @@ class KafkaSink:
             :meth:`KafkaWriter.stage`.
         :raises WorldError: when the columns cannot form a record, or as :meth:`KafkaWriter.stage`.
         """
-        target, separator, topic = self._target, batch.bad_row_separator, self._target.topic
-        if separator is None or target.dead_letter_topic is None:
-            records = target.to_records(batch.rows)
-        else:
-            records, topic = (
-                target.to_records_and_dead_letters(
-                    separator.with_bad_row_metrics(), target.dead_letter_topic, batch.task_lineage.task
-                ),
-                None,
-            )
+        target, separator = self._target, batch.bad_row_separator
+
+        def make_records() -> tuple[DataFrame, str | None]:
+            """The records, and the topic of all of them; None when the column ``topic`` contains it."""
+            if separator is None or target.dead_letter_topic is None:
+                return target.to_records(batch.rows), target.topic
+            rows = separator.with_bad_row_metrics()
+            return target.to_records_and_dead_letters(rows, target.dead_letter_topic, batch.task_lineage.task), None
+
         if target.guarantee is DeliveryGuarantee.AT_LEAST_ONCE:
-            return DirectKafkaWrite(target, records, topic, separator)
+            return DirectKafkaWrite(target, *make_records(), separator)
         if self._writer is None:
             raise FencedError
         writer = self._writer
+        evaluated_records: list[DataFrame] = []
         with ExitStack() as stored_rows:
 
             def make_send() -> SendFunction | None:
+                # A plan that runs a second time would add to the metrics of its first run.
+                records, topic = make_records()
+                evaluated_records.append(records)
                 if batch.has_bounded_partitions:
                     return make_send_function(records, topic, is_small=batch.is_small)
                 return make_send_function_of_stored_rows(
@@ -189,8 +191,8 @@ class KafkaSink:
                 )
 
             staged = writer.stage(batch.batch_id, make_send)
-        if separator is not None:
-            separator.read_bad_row_metrics(records)
+        if separator is not None and evaluated_records:
+            separator.read_bad_row_metrics(evaluated_records[-1])
         return staged
 
     def close(self) -> None:

@@ -8,6 +8,12 @@ and whose value is the lineage and the batch::
     for each batch that is not in the ledger:
         beginTransaction; records; ledger record; commitTransaction
 
+The broker removes a transactional id that was not used for ``transactional.id.expiration.ms``, a week by default. The
+next batch then fails with InvalidPidMappingException, and this start initializes its producer again as Kafka Streams
+does (KIP-360): abortTransaction sends InitProducerId with the old producer id, which the broker rejects if another
+start has used the transactional id since. Then the ledger is read again, since the id of that start may have expired
+too. Only if the task's record is unchanged, the batch is sent a second time.
+
 The ledger is read after ``initTransactions``, so that no earlier start can add to it. Only the producer of this start
 writes a batch: when anything fails, the producer is closed, and only the next start, which reads the ledger again,
 retries the batch. So it does not matter whether a commit without a response took place.
@@ -22,6 +28,7 @@ complete by then, and a start that runs one of them late was fenced by the first
 """
 
 import json
+import logging
 import threading
 import time
 import uuid
@@ -58,6 +65,8 @@ from coterie.spark.sources.kafka_client import (
 )
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 
+log = logging.getLogger(__name__)
+
 LEDGER_READ_TIMEOUT_S = 45
 """How long the read of the ledger at a start may take, in seconds. The time includes a wait for the end of another
 task's commit. Less than the default of ``plugin.call.timeout.ms``, so that the task is retried and does not fail."""
@@ -74,7 +83,10 @@ read covers ten times as many offsets before them."""
 
 BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 """Serializer of a producer for the keys and values that Spark's record writer passes to it: they are bytes."""
-_FENCING_EXCEPTIONS = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
+_EXPIRED_ID_EXCEPTION = "InvalidPidMappingException"
+"""Kafka's exception for a producer whose producer id is not that of the transactional id: because the transactional id
+has expired, or another producer has used it since it expired."""
+_FENCING_EXCEPTIONS = ("ProducerFencedException", "InvalidProducerEpochException", _EXPIRED_ID_EXCEPTION)
 """Kafka's exceptions for a producer whose transactional id another producer has taken, or whose transaction has timed
 out."""
 RECORD_TOO_LARGE_EXCEPTION = "RecordTooLargeException"
@@ -113,6 +125,9 @@ class KafkaWriter:
         """Spark's CachedKafkaProducer; None before the take-over, and after it was closed."""
         self._producer_properties: Any = None
         self._ledger_partition: TopicIdPartition | None = None
+        self._last_ledger_value: str | None = None
+        """The value of the task's last record in the ledger, as this writer has read or written it; None when there is
+        none."""
         self._last_batch_id = -1
         """The id of the lineage's last batch that the ledger contains; -1 when the ledger contains none."""
 
@@ -137,17 +152,28 @@ class KafkaWriter:
             except Py4JJavaError as error:
                 raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
-            end_offset = admin.list_offsets([ledger_partition], OffsetBoundary.LATEST)[str(ledger_partition)]
-            begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
+            last_value = self._read_ledger(admin, ledger_partition)
+        self._ledger_partition, self._last_ledger_value = ledger_partition, last_value
+        self._last_batch_id = -1 if last_value is None else self._batch_id_in_ledger_record(last_value)
+
+    def _read_ledger(self, admin: KafkaAdmin, ledger_partition: TopicIdPartition) -> str | None:
+        """The value of the task's last record in the ledger, read to the end that the ledger has now; None when there
+        is none.
+
+        :raises FencedError: when this writer is closed.
+        :raises UnreachableError: when the cluster, or the end of the ledger, cannot be reached in time.
+        :raises WorldError: when a right is missing.
+        :raises Py4JJavaError: when Kafka's client reports another error.
+        """
+        end_offset = admin.list_offsets([ledger_partition], OffsetBoundary.LATEST)[str(ledger_partition)]
+        begin_offset = admin.list_offsets([ledger_partition], OffsetBoundary.EARLIEST)[str(ledger_partition)]
         try:
             with plugin_stage("the read of the ledger topic"):
-                last_value = LedgerReader(self._java, self._target, ledger_partition).last_value_of_key(
+                return LedgerReader(self._java, self._target, ledger_partition).last_value_of_key(
                     self._ledger_key, begin_offset, end_offset
                 )
         except Py4JJavaError as error:
             raise self._make_task_error(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
-        self._ledger_partition = ledger_partition
-        self._last_batch_id = -1 if last_value is None else self._batch_id_in_ledger_record(last_value)
 
     def _batch_id_in_ledger_record(self, value: str) -> int:
         """The last batch of this lineage according to ``value``, the value of the task's record in the ledger; -1 when
@@ -197,7 +223,8 @@ class KafkaWriter:
     def stage(self, batch_id: int, make_send: Callable[[], SendFunction | None]) -> "StagedTransaction":
         """Send the batch in a transaction and leave the transaction open. ``make_send`` is called unless the ledger has
         the batch; it returns the function that sends the records, or None when the batch has no row: then no
-        transaction begins.
+        transaction begins. If the transactional id has expired, the producer is initialized again, and ``make_send`` is
+        called a second time.
 
         :raises FencedError: when another start has taken over, this writer was closed, or its producer was closed after
             an error of an earlier batch.
@@ -210,10 +237,29 @@ class KafkaWriter:
             pooled_producer = self._pooled_producer
         if pooled_producer is None:
             raise FencedError
+        try:
+            return self._send_batch(pooled_producer.producer(), batch_id, make_send)
+        except _TransactionalIdExpiredError:
+            self._initialize_producer_again(pooled_producer.producer())
+        try:
+            return self._send_batch(pooled_producer.producer(), batch_id, make_send)
+        except _TransactionalIdExpiredError as error:
+            self._close_producer()
+            raise self._make_task_error(
+                error.java_error, f"batch {batch_id} of task {self._lineage.task}", None
+            ) from error
+
+    def _send_batch(
+        self, producer: Any, batch_id: int, make_send: Callable[[], SendFunction | None]
+    ) -> "StagedTransaction":
+        """Try once to send the batch by ``producer``: one attempt of :meth:`stage`, with its errors.
+
+        :raises _TransactionalIdExpiredError: when the producer id is not that of the transactional id. The producer is
+            not closed.
+        """
         if self._has_batch(batch_id) or (send := make_send()) is None:
             return StagedTransaction(self, batch_id, None, 0.0)
         transaction_began_at_s = time.monotonic()
-        producer = pooled_producer.producer()
         try:
             producer.beginTransaction()
             send(producer, self._producer_properties)
@@ -221,6 +267,8 @@ class KafkaWriter:
             failure = self._make_task_error(
                 error, f"batch {batch_id} of task {self._lineage.task}", transaction_began_at_s
             )
+            if isinstance(failure, FencedError) and _EXPIRED_ID_EXCEPTION in message_with_causes(error.java_exception):
+                raise _TransactionalIdExpiredError(error) from error
             if not isinstance(failure, (FencedError, UnreachableError)):
                 # The cluster can be reached. Abort, so that readers need not wait until the transaction times out.
                 self.abort_transaction(producer)
@@ -232,6 +280,40 @@ class KafkaWriter:
             self.abort_transaction(producer)
             raise
         return StagedTransaction(self, batch_id, producer, transaction_began_at_s)
+
+    def _initialize_producer_again(self, producer: Any) -> None:
+        """Give ``producer``, whose transactional id has expired, a new producer id, and check that no other start has
+        taken over since this start's last batch. After an error the producer is closed.
+
+        :raises FencedError: when another start has taken over, or this writer was closed.
+        :raises UnreachableError: when the cluster, or the end of the ledger, cannot be reached in time.
+        :raises WorldError: when a right is missing.
+        :raises Py4JJavaError: when Kafka's client reports another error.
+        """
+        assert self._ledger_partition is not None, "a batch is staged after the take-over"
+        try:
+            # Sends InitProducerId with the old producer id: rejected if another start has used the transactional id.
+            producer.abortTransaction()
+            with kafka_admin(self._target.producer_properties, self._java) as admin:
+                last_value = self._read_ledger(admin, self._ledger_partition)
+        except Py4JJavaError as error:
+            self._close_producer()
+            raise self._make_task_error(error, f"a new producer id for {self._transactional_id}", None) from error
+        except BaseException:
+            self._close_producer()
+            raise
+        if last_value != self._last_ledger_value:
+            self._close_producer()
+            raise FencedError(
+                f"Another start of task {self._lineage.task} has written to ledger topic {self._target.ledger_topic}: "
+                f"{last_value!r}; this start has written or read {self._last_ledger_value!r}"
+            )
+        log.info(
+            "Task %s: its transactional id %s had expired, because the task wrote no batch for the broker's "
+            "transactional.id.expiration.ms; its producer has a new producer id, and the batch is sent again",
+            self._lineage.task,
+            self._transactional_id,
+        )
 
     def _has_batch(self, batch_id: int) -> bool:
         """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
@@ -248,12 +330,14 @@ class KafkaWriter:
         :raises Py4JJavaError: when Kafka's client reports another error.
         """
         assert self._ledger_partition is not None, "a batch is staged after the take-over"
-        value = json.dumps({"lineage": self._lineage.lineage_id, "batch": batch_id}).encode()
+        value = json.dumps({"lineage": self._lineage.lineage_id, "batch": batch_id})
         producer_record = self._java.org.apache.kafka.clients.producer.ProducerRecord
         partition_number = self._java.java.lang.Integer(self._ledger_partition.partition)
         try:
             producer.send(
-                producer_record(self._ledger_partition.topic, partition_number, self._ledger_key.encode(), value)
+                producer_record(
+                    self._ledger_partition.topic, partition_number, self._ledger_key.encode(), value.encode()
+                )
             )
             producer.commitTransaction()
         except Py4JJavaError as error:
@@ -264,7 +348,7 @@ class KafkaWriter:
         except BaseException:
             self._close_producer()
             raise
-        self._last_batch_id = batch_id
+        self._last_batch_id, self._last_ledger_value = batch_id, value
 
     def abort_transaction(self, producer: Any) -> None:
         """Abort the open transaction of ``producer``, so that readers need not wait until it times out. If this fails,
@@ -315,10 +399,7 @@ class KafkaWriter:
                     f"{PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT}: raise "
                     "this limit, or have the source read less in one batch"
                 )
-            return FencedError(
-                f"Another producer uses the transactional id {self._transactional_id}, or the id has expired: "
-                f"{java_message}"
-            )
+            return FencedError(f"Another producer uses the transactional id {self._transactional_id}: {java_message}")
         if "InvalidTxnTimeoutException" in java_message or "transaction timeout is larger" in java_message:
             return WorldError(
                 f"{message}. Set {PRODUCER_OVERRIDE_PREFIX}{TRANSACTION_TIMEOUT} to at most the broker's "
@@ -333,6 +414,15 @@ class KafkaWriter:
                 f"{self._target.ledger_topic}"
             )
         return UnreachableError(message) if is_retriable(error.java_exception) else error
+
+
+class _TransactionalIdExpiredError(WorldError):
+    """The producer id of a producer is not that of its transactional id; ``java_error`` is the exception of Kafka's
+    client."""
+
+    def __init__(self, java_error: Py4JJavaError) -> None:
+        super().__init__(_EXPIRED_ID_EXCEPTION)
+        self.java_error = java_error
 
 
 class StagedTransaction:

@@ -1,10 +1,11 @@
 """Validates a config of the PostgreSQL sink against the server."""
 
+from collections.abc import Set
 from dataclasses import replace
 
 import psycopg
 
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.keys import DEAD_LETTER_TABLE_KEY, DeadLetterTable
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.sinks.postgres_tables import quote_name
@@ -46,8 +47,10 @@ def find_first_server_error(config: PrefixedConfig) -> dict[str, list[str]]:
     try:
         with connect(short_timeout_target, "coterie validate") as session:
             return _find_first_error(session, target, config)
-    except WorldError as error:
+    except UnreachableError as error:
         return config.error_by_key("connection.url", str(error))
+    except WorldError as error:  # The search path is empty: the name of the table can contain the schema.
+        return config.error_by_key("table.name.format", str(error))
     except psycopg.Error as error:
         return config.error_by_key(
             "connection.url", f"{target.server_description} failed: {postgres_error_message(error)}"
@@ -56,7 +59,10 @@ def find_first_server_error(config: PrefixedConfig) -> dict[str, list[str]]:
 
 def _find_first_error(session: PostgresSession, target: PostgresTarget, config: PrefixedConfig) -> dict[str, list[str]]:
     """The first error found, as a message by the user's key: about the server's version, the schema, the tables, the
-    user's rights or the key columns. Empty when none was found. Types of columns are not checked."""
+    user's rights or the key columns. Empty when none was found. Types of columns are not checked.
+
+    :raises WorldError: when the user's search path has no schema.
+    """
     version = session.info.server_version // 10_000
     if version < POSTGRES_VERSION_MIN:
         message = (
@@ -69,11 +75,27 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
         return config.error_by_key(
             "table.name.format", f"{target.server_description} has no schema {schema}; create it"
         )
+    if errors := _find_ledger_errors(session, target, config):
+        return errors
+    if target.dead_letter_table is not None and (
+        errors := _find_dead_letter_table_errors(session, target, target.dead_letter_table)
+    ):
+        return errors
+    return _find_table_errors(session, target, config)
+
+
+def _find_ledger_errors(
+    session: PostgresSession, target: PostgresTarget, config: PrefixedConfig
+) -> dict[str, list[str]]:
+    """The first right that the user lacks for the ledger table, or for the creation of a missing table, as a message by
+    the user's key. Empty when none is missing.
+
+    :raises WorldError: when the user's search path has no schema.
+    """
     quoted_schema = find_database_schema(session, target)
-    has_all_tables = all(
-        read_columns(session, name)
-        for name in (f"{quoted_schema}.{LEDGER_TABLE}", f"{quoted_schema}.{quote_name(target.table)}")
-    )
+    ledger = f"{quoted_schema}.{LEDGER_TABLE}"
+    has_ledger = bool(read_columns(session, ledger))
+    has_all_tables = has_ledger and read_columns(session, f"{quoted_schema}.{quote_name(target.table)}")
     if not has_all_tables and not _query_is_true(
         session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", quoted_schema
     ):
@@ -82,11 +104,21 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
             f"The user has no right to create tables in schema {quoted_schema}, and the sink needs the table "
             f"{LEDGER_TABLE} there; run: GRANT CREATE ON SCHEMA {quoted_schema} TO …",
         )
-    if target.dead_letter_table is not None and (
-        errors := _find_dead_letter_table_errors(session, target, target.dead_letter_table)
-    ):
-        return errors
-    table = quote_name(schema, target.table)
+    for right in ("SELECT", "INSERT", "UPDATE") if has_ledger else ():
+        if not _query_is_true(session, "SELECT has_table_privilege(to_regclass(%s), %s)", ledger, right):
+            return config.error_by_key(
+                "table.name.format",
+                f"The sink needs the right {right} on its ledger table; run: GRANT {right} ON {ledger} TO …",
+            )
+    return {}
+
+
+def _find_table_errors(
+    session: PostgresSession, target: PostgresTarget, config: PrefixedConfig
+) -> dict[str, list[str]]:
+    """The first error found about the table, the user's rights to it or its key columns, as a message by the user's
+    key. Empty when none was found, or the sink creates the missing table."""
+    table = quote_name(target.schema, target.table)
     columns = {column.name for column in read_columns(session, table)}
     if not columns:
         if target.creates_missing_table:
@@ -104,6 +136,8 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
         return config.error_by_key(
             "delete.enabled", f"The user has no right to delete; run: GRANT DELETE ON {table} TO …"
         )
+    if target.is_upsert and (errors := _find_upsert_right_errors(session, target, config, columns)):
+        return errors
     for name in target.key_columns:
         if name not in columns:
             return config.error_by_key(
@@ -112,6 +146,27 @@ def _find_first_error(session: PostgresSession, target: PostgresTarget, config: 
     if target.is_upsert and not _query_is_true(session, _HAS_UNIQUE_INDEX_QUERY, table, sorted(target.key_columns)):
         return config.error_by_key(
             "pk.fields", f"Table {table} has no primary key or unique constraint on these columns"
+        )
+    return {}
+
+
+def _find_upsert_right_errors(
+    session: PostgresSession, target: PostgresTarget, config: PrefixedConfig, columns: Set[str]
+) -> dict[str, list[str]]:
+    """The first right that the user lacks for an upsert into the table, which has the columns ``columns``, as a message
+    by the user's key: SELECT, UPDATE unless all columns are keys, or TEMPORARY on the database. Empty when none is
+    missing. SELECT and UPDATE on some columns suffice: which columns the rows have is not known."""
+    table = quote_name(target.schema, target.table)
+    for right in ("SELECT", "UPDATE") if columns - set(target.key_columns) else ("SELECT",):
+        if not _query_is_true(session, "SELECT has_any_column_privilege(to_regclass(%s), %s)", table, right):
+            return config.error_by_key(
+                "insert.mode", f"An upsert needs the right {right} on the table; run: GRANT {right} ON {table} TO …"
+            )
+    if not _query_is_true(session, "SELECT has_database_privilege(current_database(), 'TEMPORARY')"):
+        return config.error_by_key(
+            "insert.mode",
+            "An upsert needs the right to create a temporary table; run: GRANT TEMPORARY ON DATABASE "
+            f"{quote_name(target.database)} TO …",
         )
     return {}
 

@@ -213,10 +213,18 @@ class FileSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: PrefixedConfig) -> dict[str, list[str]]:
-        """Errors, by the user's key: when both limits of a batch are set, Spark lacks the jar for Avro, Spark cannot
-        parse the columns, or an option is one that the user cannot set or that Spark does not have. If the jar is
-        missing, neither columns nor options are checked. Columns that still have to be inferred are not checked."""
+        """Errors, by the user's key: when Spark would read other folders than the existing one that the config names,
+        both limits of a batch are set, Spark lacks the jar for Avro, Spark cannot parse the columns, or an option is
+        one that the user cannot set or that Spark does not have. If the jar is missing, neither columns nor options are
+        checked. Columns that still have to be inferred are not checked."""
         errors: dict[str, list[str]] = {}
+        folder = str(path_of_config_value(config.required_value(DEFINITION, "path", str)))
+        if paths_with_glob_characters([folder]) and os.path.isdir(folder):
+            message = (
+                f"Spark takes {folder} as a pattern, because it contains one of {{ }} [ ] * ? \\, and reads the "
+                "folders that match the pattern, but not the folder of this name: rename the folder"
+            )
+            errors |= config.error_by_key("path", message)
         if all(config.user_key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
             message = (
                 "Spark limits a batch by files or by bytes, not by both: remove "
@@ -538,13 +546,12 @@ def infer_columns_ddl(spark: SparkSession, config: PrefixedConfig) -> str:
 def list_sample_files(folder: str) -> list[str]:
     """The paths of the first files that Spark would read in ``folder`` and its subfolders, sorted by name within each
     folder. At most :data:`SAMPLED_FILES_MAX` files, and :data:`SAMPLED_BYTES_MAX` bytes together, but at least one file
-    if there is one. Files with a character of a glob pattern in their names are left out."""
+    if there is one. Files and folders with a character of a glob pattern in their names are left out."""
     paths: list[str] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        skipped_names = {name for name in names if name.startswith((".", "_"))} | set(paths_with_glob_characters(names))
-        for name in sorted(set(names) - skipped_names):
+        folders[:], names = _sorted_names_that_spark_reads(folders), _sorted_names_that_spark_reads(names)
+        for name in names:
             path = os.path.join(parent, name)
             try:
                 size_bytes += os.stat(path).st_size
@@ -554,6 +561,13 @@ def list_sample_files(folder: str) -> list[str]:
                 return paths
             paths.append(path)
     return paths
+
+
+def _sorted_names_that_spark_reads(names: Sequence[str]) -> list[str]:
+    """Those of ``names``, of files or folders in one folder, that do not hide the file or folder from Spark, and have
+    no character of a glob pattern; sorted."""
+    hidden_names = {name for name in names if name.startswith((".", "_"))}
+    return sorted(set(names) - hidden_names - set(paths_with_glob_characters(names)))
 
 
 def _size_in_gzip_trailer(path: str) -> int:

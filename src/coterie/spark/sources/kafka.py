@@ -773,8 +773,9 @@ class KafkaSource:
 
     def _skip_deleted_records(self, admin: KafkaAdmin, checkpoint: Path) -> None:
         """If records were deleted before they were read, commit a batch without rows that skips them, and log their
-        number. If a batch is in flight, only set ``is_batch_in_flight_incomplete`` to True: Spark reads the records of
-        this batch that still exist. In all other cases set it to False.
+        number. With ``auto.offset.reset`` ``latest`` the batch skips the existing records of these partitions too, and
+        their number is logged. If a batch is in flight, only set ``is_batch_in_flight_incomplete`` to True: Spark reads
+        the records of this batch that still exist. In all other cases set it to False.
 
         :raises WorldError: when records were deleted and ``auto.offset.reset`` is ``none``.
         """
@@ -784,23 +785,44 @@ class KafkaSource:
         self.is_batch_in_flight_incomplete = bool(deleted_counts) and in_flight is not None
         if not deleted_counts:
             return
+        reset_key = CONSUMER_OVERRIDE_PREFIX + AUTO_OFFSET_RESET
+        if in_flight is not None:
+            if self.auto_offset_reset != "none":
+                return  # Spark reads the existing records of the batch; check_before_read logs how many were deleted.
+            raise WorldError(
+                f"Task {self._task_name} cannot continue: {_deleted_records_text(deleted_counts)}. With "
+                f"{reset_key}=earliest or latest the task reads the other records of batch {in_flight}, and continues"
+            )
+        first_offsets = {name: positions[name] + count for name, count in deleted_counts.items()}
+        end_offsets = admin.list_offsets(
+            [TopicIdPartition.parse(name) for name in deleted_counts], OffsetBoundary.LATEST
+        )
+        existing_counts = {
+            name: end_offsets[name] - offset for name, offset in first_offsets.items() if end_offsets[name] > offset
+        }
+        existing_text = (
+            f", and the records that still exist are skipped too: {_counts_text(existing_counts)}"
+            if existing_counts
+            else ""
+        )
         if self.auto_offset_reset == "none":
             raise WorldError(
                 f"Task {self._task_name} cannot continue: {_deleted_records_text(deleted_counts)}. With "
-                f"{CONSUMER_OVERRIDE_PREFIX}{AUTO_OFFSET_RESET}=earliest the task "
-                "continues with the oldest existing record, with latest at the end"
+                f"{reset_key}=earliest the task continues with the oldest existing record, with latest at the "
+                f"end{existing_text}"
             )
-        if in_flight is not None:
-            return  # Spark reads the existing records of the batch; check_before_read logs how many were deleted.
-        partitions = [TopicIdPartition.parse(name) for name in deleted_counts]
-        commit_skip_to_positions(
-            checkpoint, {**positions, **admin.list_offsets(partitions, OffsetBoundary(self.auto_offset_reset))}
-        )
+        if self.auto_offset_reset == "earliest":
+            next_offsets, skipped_text = first_offsets, ""
+        else:
+            next_offsets = {name: offset + existing_counts.get(name, 0) for name, offset in first_offsets.items()}
+            skipped_text = f". {reset_key} is latest{existing_text}" if existing_text else ""
+        commit_skip_to_positions(checkpoint, {**positions, **next_offsets})
         log.warning(
-            "Task %s continues at the %s offset of the partitions in which records are missing, because %s",
+            "Task %s continues at the %s offset of the partitions in which records are missing, because %s%s",
             self._task_name,
             self.auto_offset_reset,
             _deleted_records_text(deleted_counts),
+            skipped_text,
         )
 
 
@@ -925,11 +947,14 @@ def _deleted_offset_counts(admin: KafkaAdmin, positions: Positions) -> dict[str,
 def _deleted_records_text(deleted_counts: Mapping[str, int]) -> str:
     """A text for messages: the number of deleted records in each partition. ``deleted_counts`` is a result of
     :func:`_deleted_offset_counts`."""
-    counts_text = ", ".join(
-        f"{count} in {TopicIdPartition.parse(name).topic_partition_text}"
-        for name, count in sorted(deleted_counts.items())
+    return f"records were deleted before they were read: {_counts_text(deleted_counts)}"
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    """``counts``, numbers of records by the partition's text, as text for a message, sorted by partition."""
+    return ", ".join(
+        f"{count} in {TopicIdPartition.parse(name).topic_partition_text}" for name, count in sorted(counts.items())
     )
-    return f"records were deleted before they were read: {counts_text}"
 
 
 def _partitions_text(partitions: set[tuple[str, int]] | frozenset[tuple[str, int]]) -> str:

@@ -4,7 +4,7 @@ JVM of Spark. Spark needs the same jar to read from Kafka. Every request has a t
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
@@ -244,12 +244,26 @@ class KafkaAdmin:
         """Make ``positions``, by partition the offset of the next record to read, the only offsets of the consumer
         group ``group_id``. The cluster rejects this when the group has members.
 
-        Not atomic: the group is deleted and then created again with ``positions``. After an error in between, the group
-        has no offsets.
+        Not atomic: ``positions`` are committed, then the offsets in other partitions are deleted (KIP-496). After an
+        error in between, the group also has its earlier offsets in other partitions. Offsets in deleted topics stay
+        until the cluster removes them.
         """
-        self._delete_group(group_id)
-        if positions:
-            self.alter_group_offsets(group_id, positions)
+        if not positions:
+            self._delete_group(group_id)
+            return
+        self.alter_group_offsets(group_id, positions)
+        committed = self._await_result(self._client.listConsumerGroupOffsets(group_id).partitionsToOffsetAndMetadata())
+        new_partitions = {(partition.topic, partition.partition) for partition in positions}
+        other_partitions = self._java.java.util.HashSet()
+        for java_partition in committed.keySet():
+            if (java_partition.topic(), java_partition.partition()) not in new_partitions:
+                other_partitions.add(java_partition)
+        if not other_partitions:
+            return
+        deletion = self._client.deleteConsumerGroupOffsets(group_id, other_partitions)
+        for java_partition in other_partitions:
+            with suppress(_UnknownTopicError):
+                self._await_result(deletion.partitionResult(java_partition))
 
     def _delete_group(self, group_id: str) -> None:
         """Delete the consumer group ``group_id`` with its offsets, unless there is none."""

@@ -50,7 +50,7 @@ class TopicIdPartition:
         """
         topic_and_partition, _, topic_id = text.partition("@")
         topic, colon, partition = topic_and_partition.partition(":")
-        if not (topic and colon and partition.isascii() and partition.isdigit()):
+        if not (topic and colon and partition.isascii() and partition.isdigit() and topic_id):
             raise ValueError(f"{text!r} is not <topic>:<partition>@<topic id>")
         return cls(topic=topic, partition=int(partition), topic_id=topic_id)
 

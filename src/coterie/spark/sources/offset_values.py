@@ -1,6 +1,7 @@
 """Checks of the partitions and offsets that clients send for a connector, in the form of Connect's REST API."""
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from coterie.nouns.connector_offsets import ConnectorOffset, JsonMap, OffsetsRefusedError
 
@@ -33,13 +34,18 @@ def whole_number_offset(offset: ConnectorOffset, name: str, *, maximum: int) -> 
         raise OffsetsRefusedError(f"Offset objects should either be null or contain the key '{name}'")
     _refuse_other_fields("offset", offset.offset, (name,))
     value = offset.offset[name]
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_whole_number(value):
         raise OffsetsRefusedError(f"The value for the '{name}' key in the offset is expected to be a Long value")
     if value < 0:
         raise OffsetsRefusedError(f"The value for the '{name}' key in the offset should be a non-negative value")
     if value > maximum:
         raise OffsetsRefusedError(f"The value for the '{name}' key in the offset should be at most {maximum}")
     return value
+
+
+def is_whole_number(value: object) -> TypeGuard[int]:
+    """Whether ``value``, from JSON, is a number without a fraction. ``true``, ``1.0`` and ``"1"`` are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _refuse_other_fields(kind: str, fields: JsonMap, names: Sequence[str]) -> None:

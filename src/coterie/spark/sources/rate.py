@@ -29,7 +29,7 @@ from coterie.spark.positions import (
 from coterie.spark.prefixed_config import OPTION_PREFIX, PrefixedConfig, unsupported_option_errors
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS_MAX, TaskInput
-from coterie.spark.sources.offset_values import checked_partition, whole_number_offset
+from coterie.spark.sources.offset_values import checked_partition, is_whole_number, whole_number_offset
 
 DEFINITION = ConfigDef(
     (
@@ -140,7 +140,12 @@ class RateSource:
         changes: dict[str, int | None] = {}
         for offset in offsets:
             partition = checked_partition(offset, "task", "task_count")
-            if partition["task"] not in range(task_count) or partition["task_count"] != task_count:
+            # True and 1.0 equal 1, but their texts are not those of a task number.
+            if (
+                not all(map(is_whole_number, partition.values()))
+                or partition["task"] not in range(task_count)
+                or partition["task_count"] != task_count
+            ):
                 raise OffsetsRefusedError(
                     f"The connector has {task_count} task(s): a partition is "
                     f'{{"task": 0 to {task_count - 1}, "task_count": {task_count}}}'

@@ -15,7 +15,7 @@ from coterie.nouns.target_assignments import ComputedTarget, DeferredJobs, Targe
 from coterie.wire.connect_group_jobs import InvalidFieldError, jobs_in_arrays, listed_jobs
 
 NO_REPLY = ReplyTo(0)
-"""The ``reply_to`` of an event that is converted before the coordinator gives it one."""
+"""The ``reply_to`` of an event that was converted from a request before the coordinator has assigned a reply id."""
 _UNCHANGED = -1
 """In a request: a number that has not changed, or a duration that is not given."""
 _UNCHANGED_CONFIG_OFFSET = -2
@@ -161,15 +161,16 @@ def _none_if_unchanged(field: str, value: int) -> int | None:
     """``value``, the value of the request's field ``field``; None for -1, which means that the value has not changed
     since the last request or, for NextInMs, that no value is given.
 
-    :raises InvalidFieldError: when it is below -1.
+    :raises InvalidFieldError: when ``value`` is below -1.
     """
     return None if value == _UNCHANGED else _check_at_least(_UNCHANGED, field, value)
 
 
 def _to_config_offset(value: int) -> ConfigOffset | None:
-    """The config offset of a heartbeat; None if it has not changed.
+    """The config offset in a heartbeat's field, whose value is ``value``; None for -2, which means that it has not
+    changed. -1 is the config offset of a worker before its first read.
 
-    :raises InvalidFieldError: when it is below -2.
+    :raises InvalidFieldError: when ``value`` is below -2.
     """
     if value == _UNCHANGED_CONFIG_OFFSET:
         return None
@@ -177,7 +178,7 @@ def _to_config_offset(value: int) -> ConfigOffset | None:
 
 
 def _to_draining(value: int) -> bool | None:
-    """Whether the worker is being drained; None if that has not changed.
+    """Whether the worker is being drained: True for 1, False for 0; None for -1, which means that this has not changed.
 
     :raises InvalidFieldError: when the value is neither -1, 0 nor 1.
     """
@@ -189,7 +190,7 @@ def _to_draining(value: int) -> bool | None:
 def _check_at_least(lowest: int, field: str, value: int) -> int:
     """Check that ``value``, the value of the request's field ``field``, is at least ``lowest``, and return it.
 
-    :raises InvalidFieldError: when it is less.
+    :raises InvalidFieldError: when ``value`` is less.
     """
     if value < lowest:
         raise InvalidFieldError(f"the field {field} is {value}; the lowest allowed value is {lowest}")

@@ -6,14 +6,16 @@ from coterie.nouns.ids import GroupId
 
 
 def connect_groups_of(broker: BrokerContext) -> ConnectGroups:
-    """The connect groups of the broker. Their APIs exist only on a broker that serves connect groups."""
+    """The connect groups of the broker, which must serve connect groups; only then do the APIs of connect groups
+    exist."""
     assert broker.connect_groups is not None
     return broker.connect_groups
 
 
 def classic_group_error(broker: BrokerContext, group_id: GroupId) -> str | None:
-    """The error message for a request of connect groups whose group id belongs to a classic group; the request is
-    refused with GROUP_ID_NOT_FOUND, as in Kafka. None if the id belongs to a connect group, or to no group."""
+    """The error message for a request of connect groups whose group id belongs to a classic group; the caller must
+    refuse the request with GROUP_ID_NOT_FOUND, as in Kafka. None if the id belongs to a connect group, or to no
+    group."""
     if not broker.groups.owns_id(group_id) or connect_groups_of(broker).owns_id(group_id):
         return None
     return (

@@ -90,12 +90,13 @@ async def _await_response_values(request: ApiRequest, answer: Awaitable[Response
 
 
 async def _values_as_awaitable(values: Values) -> Values:
-    """Returns ``values`` when it is awaited, so that the response is encoded on a thread if it has many elements."""
+    """Return ``values``. As a coroutine, because the connection encodes awaited values on a thread if they have many
+    elements."""
     return values
 
 
 def _is_small_response(response: Response) -> bool:
-    """Whether the response has so few jobs that it may be encoded on the event loop."""
+    """Whether the response has no assignment, or one of so few jobs that it may be encoded on the event loop."""
     assert isinstance(response, HeartbeatResponse)
     return response.assignment is None or len(response.assignment.jobs) <= ELEMENTS_WITHOUT_YIELD_MAX // 2
 
