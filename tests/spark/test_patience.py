@@ -204,11 +204,11 @@ async def test_finishing_a_batch_fails_at_its_time_limit_or_a_shut_fence_with_th
     with pytest.raises(UnreachableError, match="the server cannot be reached"):
         await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     monkeypatch.setattr(FileSink, "take_over", later)
-    with pytest.raises(TakenOverInSinkError, match="a later start of the task has taken over in the sink"):
+    with pytest.raises(TakenOverInSinkError, match="A later start of the task has taken over in the sink"):
         await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     monkeypatch.setattr(FileSink, "take_over", take_over)
     monkeypatch.setattr(FileSink, "stage", later)
-    with pytest.raises(TakenOverInSinkError, match="a later start of the task has taken over in the sink"):
+    with pytest.raises(TakenOverInSinkError, match="A later start of the task has taken over in the sink"):
         await asyncio.to_thread(query(Fence(), 0).run_batch_in_flight)
     assert rows_of(tmp_path / "out") == []
 

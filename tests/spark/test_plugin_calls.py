@@ -15,6 +15,7 @@ from coterie.spark import call_ledger
 from coterie.spark.call_ledger import CallQueue
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.plugin_calls import (
+    AbandonedCallError,
     NoThreadError,
     PluginCalls,
     PluginTimeoutError,
@@ -100,8 +101,8 @@ async def test_a_call_that_hangs_is_abandoned_and_its_message_names_the_stage_an
             late_error.append(error)
             raise
 
-    def shut_fence(message: str) -> None:
-        messages.append(message)
+    def shut_fence(error: AbandonedCallError) -> None:
+        messages.append(str(error))
         counts_before_error.extend(lost.counts)
         fence.close_nowait()
 
@@ -300,6 +301,56 @@ def test_a_stage_outside_of_a_call_has_no_effect() -> None:
     pytest.fail("the stage was refused")
 
 
+async def test_calls_fail_until_the_system_starts_the_thread_that_watches_their_time_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = PluginCalls(SHORT_MS)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "coterie-call-limits":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(WorldError, match="this worker did not begin: the system starts no further thread"):
+        await calls.call(ONE_AT_ONCE, "this worker", lambda: 1)
+    monkeypatch.undo()
+    go_on = threading.Event()
+    with pytest.raises(PluginTimeoutError):
+        await calls.call(ONE_AT_ONCE, "this worker", go_on.wait, stage="start")
+    go_on.set()
+    closed(calls)
+
+
+async def test_a_function_finds_its_call_abandoned_only_after_on_abandon_was_called() -> None:
+    """Otherwise it would find its own fence open, and report that a later start has fenced it in a sink."""
+    is_lost, has_tried_stage = threading.Event(), threading.Event()
+    fence, was_fence_closed = Fence(), []
+
+    def report_count(_: int) -> None:
+        is_lost.set()
+        has_tried_stage.wait(0.5)
+
+    def function() -> None:
+        assert is_lost.wait(30)
+        try:
+            with plugin_stage("start"):
+                pytest.fail("the stage was not refused")
+        except FencedError:
+            was_fence_closed.append(fence.is_closed)
+            has_tried_stage.set()
+
+    calls = PluginCalls(LONG_MS, report_count)
+    call = calls.submit(ONE_AT_ONCE, "task c-0", function, on_abandon=lambda _: fence.close_nowait())
+    call.abandon_after(0)
+    with pytest.raises(PluginTimeoutError):
+        await result_of(call)
+    assert await asyncio.to_thread(has_tried_stage.wait, 30)
+    assert was_fence_closed == [True]
+    closed(calls)
+
+
 async def test_a_call_for_which_the_system_starts_no_thread_is_abandoned_and_later_calls_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -311,9 +362,9 @@ async def test_a_call_for_which_the_system_starts_no_thread_is_abandoned_and_lat
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    def on_abandon(message: str) -> None:
+    def on_abandon(error: AbandonedCallError) -> None:
         with lock:  # the caller of `submit` may hold a lock that this function needs
-            messages.append(message)
+            messages.append(str(error))
 
     messages: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", refuse)

@@ -24,12 +24,13 @@ from coterie.spark.checkpoint import (
     take_over_checkpoint,
 )
 from coterie.spark.events import EventQueue
-from coterie.spark.fence import Fence
+from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import SparkDriver
+from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.file_log import to_spark_file_uri
 from coterie.spark.sources.files import DEFINITION, FileSource
 from coterie.spark.splitting import Splitter
@@ -172,8 +173,11 @@ async def test_a_batch_in_flight_is_finished_once_in_its_former_sink(
 
 
 async def test_a_batch_that_cannot_be_finished_blocks_the_re_split_until_a_config_fixes_it(
-    rig: Rig, tmp_path: Path
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def reject(*_: object) -> None:
+        raise FencedError
+
     tasks = Tasks(rig, "held-up")
     bad = {
         "transforms": "kept",
@@ -190,6 +194,10 @@ async def test_a_batch_that_cannot_be_finished_blocks_the_re_split_until_a_confi
         await tasks.split({**config, **bad, "tasks.max": "2"})
     with pytest.raises(WorldError, match="batch 0 of task 0 must be finished first, and this batch fails"):
         await tasks.split({**config, **bad, "tasks.max": "2"})
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSink, "stage", reject)
+        with pytest.raises(SplitEndedError, match="finished first, and the sink rejects it: A later start of the task"):
+            await tasks.split({**config, "tasks.max": "2"})
     await tasks.split({**config, "tasks.max": "2"})
     assert rows_of(tmp_path / "out") == [0, 1, 2]
     assert [config["generation"].split("-")[0] for config in tasks.configs] == ["2", "2"]
@@ -399,6 +407,22 @@ class Watched:
         event = await asyncio.wait_for(self.events.get(), 30)
         assert isinstance(event, SourcePartsChanged)
         return event.connector
+
+
+async def test_a_split_that_never_began_leaves_no_fence_behind(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "coterie connector no-thread":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(WorldError, match="the system starts no further thread"):
+        await rig.runtime.split(ConnectorName("no-thread"), INCARNATION, rig.config(tmp_path), ())
+    assert not rig.spark_runtime._splitter._connector_by_fence
 
 
 async def test_a_source_with_new_parts_is_reported_until_it_is_split_again(

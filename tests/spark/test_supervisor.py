@@ -1,15 +1,19 @@
 """The supervisor's threads: a task that hangs in a sink does not delay other tasks."""
 
 import asyncio
+import errno
+import logging
+import os
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskRetrying
+from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark import supervisor
+from coterie.spark import query, supervisor
 from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
@@ -40,8 +44,9 @@ def hold_commits(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, thre
 
 
 async def test_a_task_taken_during_a_commit_is_reported_at_once_and_other_tasks_are_still_supervised(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "coterie.spark.query")
     neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "watched")
     in_effect, go_on = hold_commits(monkeypatch)
     write_file(tmp_path / "long" / "in", "a.csv", [(1, 1.0, 1)])
@@ -63,6 +68,8 @@ async def test_a_task_taken_during_a_commit_is_reported_at_once_and_other_tasks_
         assert rows_of(tmp_path / "long" / "out") == [], "the effect has ended too early"
     finally:
         go_on.set()
+    stopped = f"Task {long.task}: stopped without its checkpoint, which another start has taken over"
+    await rig.wait_until(lambda: any(message.startswith(stopped) for message in caplog.messages))
     await rig.runtime.stop(neighbour.task, grace_ms=10_000)
 
 
@@ -153,18 +160,26 @@ async def test_a_start_that_a_sink_fences_is_reported_with_this_cause(
     assert rig.spark_runtime.held_checkpoint(failed.task) is None
 
 
-async def test_a_batch_that_a_sink_fences_is_not_reported_as_a_failure_of_a_users_function(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("message", ["", "Another producer uses the transactional id c-0, or the id has expired"])
+async def test_a_batch_that_a_sink_fences_ends_its_run_as_taken_over(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def reject(*_: object) -> None:
-        raise FencedError
+        raise FencedError(message)
 
     monkeypatch.setattr(FileSink, "stage", reject)
     write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
-    start = await rig.start(rig.config(tmp_path), "fenced-batch")
-    died = await rig.end_of(start.task)
-    assert died.trace.startswith("Batch 0 was not committed: a later start of the task has taken over in the sink\n\n")
-    await rig.runtime.stop(start.task, grace_ms=0)
+    start = await rig.start(rig.config(tmp_path, errors__restart__max="0"), "fenced-batch")
+    assert await rig.end_of(start.task) == TaskDied(
+        task=start.task,
+        trace=message or "A later start of the task has taken over in the sink",
+        holds_checkpoint=False,
+    )
+    assert rig.spark_runtime.held_checkpoint(start.task) is None
+    monkeypatch.undo()
+    await rig.runtime.start(start)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
 async def test_a_start_that_fails_because_its_task_was_halted_is_reported_as_halted(
@@ -265,6 +280,106 @@ async def test_without_a_thread_to_read_the_cause_a_failed_query_is_reported_and
     await rig.runtime.stop(start.task, grace_ms=10_000)
 
 
+async def test_without_a_thread_for_it_a_restart_fails_and_can_be_ordered_later(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = await start_waiting_task(rig, tmp_path, monkeypatch, "no-restart")
+    refuse_threads(monkeypatch, start.task)
+    died = await rig.end_of(start.task)
+    assert died.trace.startswith(f"The call for task {start.task} did not begin: the system starts no further thread")
+    assert (died.holds_checkpoint, died.can_restart) == (True, True)
+    monkeypatch.undo()
+    write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
+    await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+async def start_waiting_task(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **config: str
+) -> TaskSpec:
+    """Start a task whose server cannot be reached, until ``monkeypatch.undo`` is called."""
+    monkeypatch.setattr(FileSink, "take_over", raise_unreachable)
+    start = await rig.start(rig.config(folder, errors__retry__timeout="-1", **config), name)
+    async with asyncio.timeout(60):
+        while not isinstance(await rig.runtime.next_event(), TaskRetrying):
+            pass
+    return start
+
+
+async def test_a_waiting_run_that_cannot_be_polled_fails_with_the_cause(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = await start_waiting_task(rig, tmp_path, monkeypatch, "unpolled")
+
+    def fail(*_: object) -> bool:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(query, "is_checkpoint_taken_over", fail)
+    died = await rig.end_of(start.task)
+    assert died.trace.startswith("ValueError: a bug\n\nTraceback")
+    assert (died.holds_checkpoint, died.can_restart) == (True, False)
+    assert len([message for message in caplog.messages if "polling the query failed" in message]) == 1
+    monkeypatch.undo()
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+async def test_a_restart_in_which_a_plug_in_exits_is_reported_as_failed(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = await start_waiting_task(rig, tmp_path, monkeypatch, "exits")
+    monkeypatch.setattr(FileSink, "take_over", exit_process)
+    died = await rig.end_of(start.task)
+    assert died.trace.startswith("The query did not start: SystemExit: 3")
+    assert (died.holds_checkpoint, died.can_restart) == (True, True)
+    monkeypatch.undo()
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+async def test_a_failed_restart_is_reported_also_when_the_checkpoint_cannot_be_read(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = await start_waiting_task(rig, tmp_path, monkeypatch, "folder-away-in-restart")
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(query, "is_checkpoint_taken_over", raise_os_error)
+        raise WorldError("the sink is broken")
+
+    monkeypatch.setattr(FileSink, "take_over", fail)
+    died = await rig.end_of(start.task)
+    assert died.trace == "The query did not start: the sink is broken"
+    assert died.holds_checkpoint
+    monkeypatch.undo()
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [(query, "is_checkpoint_taken_over"), (supervisor, "is_generation_closed")]
+)
+async def test_a_failed_query_is_reported_with_its_cause_also_when_the_checkpoints_cannot_be_read(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str
+) -> None:
+    start = await rig.start(rig.config(tmp_path), "folder-away")
+    monkeypatch.setattr(module, function, raise_os_error)
+    monkeypatch.setattr(FileSink, "stage", raise_world_error)
+    write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
+    died = await rig.end_of(start.task)
+    assert died.trace == "the sink is broken"
+    assert died.holds_checkpoint
+    monkeypatch.undo()
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+async def test_a_sink_that_fails_to_close_does_not_keep_its_query_running(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = await rig.start(rig.config(tmp_path), "unclosed")
+    [task_query] = [query for query in rig.spark_runtime._supervisor.running_queries() if query.task == start.task]
+    monkeypatch.setattr(FileSink, "close", raise_world_error)
+    await rig.runtime.stop(start.task, grace_ms=0)
+    assert not task_query.is_active()
+
+
 async def test_a_stop_without_a_thread_for_it_returns_and_closes_the_fence(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,3 +396,15 @@ async def test_a_stop_without_a_thread_for_it_returns_and_closes_the_fence(
 
 def raise_world_error(*_: object) -> None:
     raise WorldError("the sink is broken")
+
+
+def raise_unreachable(*_: object) -> None:
+    raise UnreachableError("the server cannot be reached")
+
+
+def raise_os_error(*_: object) -> bool:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def exit_process(*_: object) -> None:
+    raise SystemExit(3)

@@ -12,9 +12,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.call_ledger import CallId, CallLedger, CallQueue, CallStage, ExpiredCall
@@ -43,11 +44,15 @@ class NoThreadError(AbandonedCallError):
     """A call could not begin, because the system starts no further thread, and was abandoned."""
 
 
+OnAbandon: TypeAlias = Callable[[AbandonedCallError], None]
+"""Called with the error when a call is abandoned."""
+
+
 class PluginCall:
     """One call of a function that runs code of a plug-in, on a separate thread. Its methods are safe on any thread."""
 
     def __init__(
-        self, calls: "PluginCalls", subject: str, function: Callable[[], Any], on_abandon: Callable[[str], None] | None
+        self, calls: "PluginCalls", subject: str, function: Callable[[], Any], on_abandon: OnAbandon | None
     ) -> None:
         self.subject = subject
         """The object of the call in messages, such as ``connector flights``."""
@@ -55,7 +60,7 @@ class PluginCall:
         """The result of the call, or its exception."""
         self.call_id: CallId | None = None
         """The id of the call in the ledger; None if the calls were closed (:meth:`PluginCalls.close`) before this call
-        was submitted."""
+        was submitted, or their time limits could not be watched."""
         self.thread: threading.Thread | None = None
         """The thread that runs the call; None while the call waits."""
         self.function = function
@@ -104,8 +109,8 @@ class PluginCalls:
         self._reported_lost_count = 0
         self._is_closed = False
         self._timer_thread: threading.Thread | None = None
-        self._unstarted: list[tuple[PluginCall, str]] = []
-        """Calls for which the system has started no thread, each with its error message. They are abandoned by the
+        self._unstarted: list[tuple[PluginCall, NoThreadError]] = []
+        """Calls for which the system has started no thread, each with its error. They are abandoned by the
         thread that watches the time limits: the caller of a method may hold locks that ``on_abandon`` needs."""
 
     async def call(
@@ -115,13 +120,14 @@ class PluginCalls:
         function: Callable[[], T],
         *,
         stage: str | None = None,
-        on_abandon: Callable[[str], None] | None = None,
+        on_abandon: OnAbandon | None = None,
     ) -> T:
         """Run ``function`` on a thread (:meth:`submit`), and return its result or raise its exception. If the caller is
         cancelled while the call waits, ``function`` is not run.
 
         :raises AbandonedCallError: when the call was abandoned.
-        :raises WorldError: when the calls were closed before ``function`` was run.
+        :raises WorldError: when the calls were closed before ``function`` was run, or for the first call no thread can
+            be started that watches the time limits.
         """
         call = self.submit(queue, subject, function, stage=stage, on_abandon=on_abandon)
         result: T = await result_of(call)
@@ -135,7 +141,7 @@ class PluginCalls:
         *,
         stage: str | None = None,
         timeout_s: float | None = None,
-        on_abandon: Callable[[str], None] | None = None,
+        on_abandon: OnAbandon | None = None,
     ) -> PluginCall:
         """Run ``function`` on a new daemon thread as soon as ``queue`` permits, and return the call at once.
 
@@ -143,7 +149,7 @@ class PluginCalls:
         :param stage: the stage of the whole call (:func:`plugin_stage`); None when ``function`` begins stages itself.
         :param timeout_s: the time limit of the whole call from now on, in place of that of ``stage``; None: only the
             stages have time limits.
-        :param on_abandon: called with the error message on another thread when the call is abandoned, also because the
+        :param on_abandon: called with the error on another thread when the call is abandoned, also because the
             system starts no further thread, and before the call's caller gets the exception. It must not wait, and
             raise no exception.
         """
@@ -152,19 +158,32 @@ class PluginCalls:
         call = PluginCall(self, subject, function, on_abandon)
         ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if not self._is_closed:
+            failure = self._start_timer_thread(subject)
+            if failure is None:
                 call.call_id = self._ledger.add(queue, ends_at_s=ends_at_s)
                 self._call_by_id[call.call_id] = call
                 self._start_calls()
-                if self._timer_thread is None:
-                    self._timer_thread = threading.Thread(
-                        target=self._expire_calls, name="coterie-call-limits", daemon=True
-                    )
-                    self._timer_thread.start()
                 self._changed.notify_all()
                 return call
-        call.future.set_exception(WorldError(CLOSED_MESSAGE))
+        call.future.set_exception(WorldError(failure))
         return call
+
+    def _start_timer_thread(self, subject: str) -> str | None:
+        """Start the thread that watches the time limits, unless it runs. The caller holds the lock.
+
+        Returns why a call of ``subject`` cannot begin: the calls are closed, or the system starts no further thread;
+        None if it can begin.
+        """
+        if self._is_closed:
+            return CLOSED_MESSAGE
+        if self._timer_thread is None:
+            timer_thread = threading.Thread(target=self._expire_calls, name="coterie-call-limits", daemon=True)
+            try:
+                timer_thread.start()
+            except RuntimeError as error:
+                return _no_thread_text(subject, error)
+            self._timer_thread = timer_thread
+        return None
 
     @property
     def lost_thread_count(self) -> int:
@@ -214,16 +233,19 @@ class PluginCalls:
     def begin_stage(self, call: PluginCall, name: str, *, has_time_limit: bool) -> None:
         """Begin a stage of ``call``, which runs on the present thread.
 
-        :raises FencedError: when the call was abandoned.
+        :raises FencedError: when the call was abandoned; ``on_abandon`` has returned then.
         """
         assert call.call_id is not None
         with self._changed:
             now_s = time.monotonic()
             ends_at_s = now_s + self.timeout_ms / 1000 if has_time_limit else None
             stage = CallStage(name=name, began_at_s=now_s, deadline_s=ends_at_s)
-            if not self._ledger.begin_stage(call.call_id, stage):
-                raise FencedError
-            self._changed.notify_all()
+            if self._ledger.begin_stage(call.call_id, stage):
+                self._changed.notify_all()
+                return
+        # Before `on_abandon` has closed the fence of the caller, this error would look like one of a sink.
+        futures.wait([call.future])
+        raise FencedError
 
     def end_stage(self, call: PluginCall) -> None:
         """End the innermost stage of ``call``, which runs on the present thread."""
@@ -249,12 +271,8 @@ class PluginCalls:
             except RuntimeError as error:
                 self._ledger.remove_call(call_id)
                 del self._call_by_id[call_id]
-                message = (
-                    f"The call for {call.subject} did not begin: the system starts no further thread ({error}). "
-                    "Raise the worker's limit of threads"
-                )
                 call.thread = None
-                self._unstarted.append((call, message))
+                self._unstarted.append((call, NoThreadError(_no_thread_text(call.subject, error))))
                 self._changed.notify_all()
 
     def _run_call(self, call: PluginCall) -> None:
@@ -309,11 +327,11 @@ class PluginCalls:
             finally:
                 for call, expired in abandoned_calls:
                     self._abandon_call(call, expired)
-                for call, message in unstarted:
-                    log.error("%s", message)
+                for call, error in unstarted:
+                    log.error("%s", error)
                     if call.on_abandon is not None:
-                        call.on_abandon(message)
-                    call.future.set_exception(NoThreadError(message))
+                        call.on_abandon(error)
+                    call.future.set_exception(error)
 
     def _abandon_call(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
@@ -325,10 +343,11 @@ class PluginCalls:
             if expired.has_stage_expired:
                 message += ". Repair the plug-in, or raise plugin.call.timeout.ms of the workers"
             log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of_thread(call.thread))
+        error = PluginTimeoutError(message)
         if call.on_abandon is not None:
-            call.on_abandon(message)
+            call.on_abandon(error)
         if call.thread is not None or call.future.set_running_or_notify_cancel():
-            call.future.set_exception(PluginTimeoutError(message))
+            call.future.set_exception(error)
 
     def _report_lost_count(self) -> None:
         """Call ``on_lost_count`` if the number of lost threads has changed since the last call."""
@@ -395,6 +414,14 @@ def as_exception(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _no_thread_text(subject: str, error: RuntimeError) -> str:
+    """The message about a call of ``subject`` for which, because of ``error``, the system starts no thread."""
+    return (
+        f"The call for {subject} did not begin: the system starts no further thread ({error}). Raise the worker's "
+        "limit of threads"
+    )
 
 
 def _timeout_text(subject: str, expired: ExpiredCall) -> str:

@@ -51,9 +51,6 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 1
 """Interval at which a thread that waits for a batch checks whether it must continue to wait."""
 
-_TAKEN_OVER_MESSAGE = "a later start of the task has taken over in the sink"
-"""Why a sink rejects a start or a batch with a FencedError, although the run's own fence is open."""
-
 
 class TakenOverInSinkError(WorldError):
     """The sink rejects a start or a batch of the task because of a later start of the task, while the fence of the run
@@ -79,10 +76,11 @@ class TaskQuery:
         self.is_server_unreachable = False
         """Whether the last start or batch failed because a server could not be reached. After a failure between
         batches :meth:`detect_unreachable_server` sets it."""
+        self.sink_rejection: str | None = None
+        """Why a sink has rejected the last batch with a FencedError although the run's own fence was open; None if it
+        has not."""
         self._needs_restart = False
         """Whether the last batch was ended in order to start the query with another limit (BatchTooLargeError)."""
-        self._has_sink_fenced_batch = False
-        """Whether the sink has rejected the last batch because of a later start of the task."""
         self._running_batch_and_start_s: tuple[int, float] | None = None
         """The number of the running batch, and the monotonic second in which it began; None between batches."""
         self._last_failure: str | None = None
@@ -126,7 +124,8 @@ class TaskQuery:
     def _start_closing_sinks_on_error(self, **trigger: Any) -> StreamingQuery:
         """Start the query. ``trigger``: the keyword argument for Spark's ``DataStreamWriter.trigger``, which determines
         when Spark runs batches. Close the sinks if the start fails. Raises the exceptions of :meth:`start`."""
-        self.is_server_unreachable = self._needs_restart = self._has_sink_fenced_batch = False
+        self.is_server_unreachable = self._needs_restart = False
+        self.sink_rejection = None
         try:
             return self._start_with_trigger(trigger)
         except BaseException as error:
@@ -204,8 +203,9 @@ class TaskQuery:
         except Exception as error:
             if self.fence.is_closed:
                 raise FencedError from error
-            if isinstance(error, FencedError) or self._has_sink_fenced_batch:
-                raise TakenOverInSinkError(_TAKEN_OVER_MESSAGE) from error
+            rejection = sink_rejection_text(error) if isinstance(error, FencedError) else self.sink_rejection
+            if rejection is not None:
+                raise TakenOverInSinkError(rejection) from error
             self.detect_unreachable_server()
             reason = self.end_reason() if self._query is not None else message_with_trace(error)
             raise (UnreachableError if self.is_server_unreachable else WorldError)(reason) from error
@@ -332,9 +332,9 @@ class TaskQuery:
 
     def _stopping_point_text(self) -> str:
         """Where the query has stopped, as the end of the clause "stopped ..."."""
-        if self.is_checkpoint_lost:
-            return "without its checkpoint, which another start has taken over"
         planned, committed = (last_batch_id_in_log(self.held_checkpoint.path / name) for name in ("offsets", "commits"))
+        if self.is_checkpoint_lost:  # Then neither log could be read; checked afterwards, because it may be lost now.
+            return "without its checkpoint, which another start has taken over"
         return "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
 
     def _must_interrupt(self, deadline_s: float) -> bool:
@@ -353,11 +353,19 @@ class TaskQuery:
             log.warning("Task %s: stopping the query failed; its further commits are rejected: %s", self.task, error)
 
     def _close_sinks(self) -> None:
-        """Close the sink and the dead letter queue."""
+        """Close the sink and the dead letter queue. Exceptions, which neither may raise, are logged."""
         with clean_up_stage("close"):
-            self._pipeline.sink.close()
-            if self._pipeline.dead_letter_queue is not None:
-                self._pipeline.dead_letter_queue.close()
+            for sink in (self._pipeline.sink, self._pipeline.dead_letter_queue):
+                if sink is None:
+                    continue
+                try:
+                    sink.close()
+                except Exception as error:  # noqa: BLE001 - the query must be stopped all the same
+                    log.warning(
+                        "Task %s: %s was not closed, because its close raised an exception, which is a fault of this "
+                        "class: %s",
+                        self.task, type(sink).__name__, error_message(error),
+                    )  # fmt: skip
 
     def _run_last_planned_batch(self, ended_query: StreamingQuery, deadline_s: float) -> None:
         """Run the batch that Spark planned while ``ended_query`` was being stopped, if there is such a batch, and no
@@ -387,7 +395,7 @@ class TaskQuery:
         rows read are the planned ones, and the staged rows are committed unless the fence is closed.
 
         Every exception makes the query fail. Before that, the cause is kept for :meth:`end_reason` and for the
-        supervisor; a FencedError is only logged.
+        supervisor; a FencedError after the run's fence was closed is only logged.
         """
         self._running_batch_and_start_s = (batch_id, time.monotonic())
         self._is_between_batches.clear()
@@ -432,7 +440,7 @@ class TaskQuery:
             self._last_failure = str(error)
             self._needs_restart = True
             raise
-        except FencedError:
+        except FencedError as error:
             log.info(
                 "Task %s: batch %d was not committed: the task was stopped here, or another worker has taken over "
                 "the task",
@@ -440,8 +448,7 @@ class TaskQuery:
                 batch_id,
             )
             if not self.fence.is_closed:
-                self._has_sink_fenced_batch = True
-                self._last_failure = f"Batch {batch_id} was not committed: {_TAKEN_OVER_MESSAGE}"
+                self.sink_rejection = sink_rejection_text(error)
             raise
         except Exception as error:
             self.permanent_failure = message_of_raise_error(error)
@@ -498,6 +505,12 @@ class TaskQuery:
         """Return ``staged_batch``, after registering its :meth:`StagedBatch.clean_up` with ``clean_up_stack``."""
         clean_up_stack.callback(staged_batch.clean_up)
         return staged_batch
+
+
+def sink_rejection_text(error: FencedError) -> str:
+    """Why a sink has rejected a start or a batch with ``error`` although the run's own fence is open: the message of
+    ``error``; if it has none, that a later start has taken over."""
+    return str(error) or "A later start of the task has taken over in the sink"
 
 
 def _stop_at_batch_boundary(query: StreamingQuery, checkpoint: Path, is_grace_over: Callable[[], bool]) -> None:

@@ -213,6 +213,8 @@ class SparkTaskRuntime:
             result: T = await result_of(call)
         finally:
             del self._split_calls[call]
+            if call.has_ended:
+                self._splitter.drop_fence(fence)  # The function, which drops it too, may never have begun.
         return result
 
     async def start(self, spec: TaskSpec) -> None:

@@ -119,6 +119,12 @@ class Splitter:
             self._connector_by_fence[fence] = connector
         return fence
 
+    def drop_fence(self, fence: Fence) -> None:
+        """Forget ``fence``, which :meth:`open_fence` has returned and whose call has ended or will never begin. Does
+        nothing if it is forgotten already."""
+        with self._lock:
+            self._connector_by_fence.pop(fence, None)
+
     def split(
         self,
         fence: Fence,
@@ -389,7 +395,7 @@ class Splitter:
         early, as it does with a split.
 
         :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
-            the split.
+            the split, or in the sink a task whose batch in flight is run.
         :raises WorldError: when Spark is not running on this worker.
         """
         ended_message = (
@@ -405,11 +411,10 @@ class Splitter:
         except FencedError as error:
             self._running_driver()
             raise SplitEndedError(ended_message) from error
-        except SupersededError as error:
+        except (SupersededError, TakenOverInSinkError) as error:
             raise SplitEndedError(f"{error}. {ended_message}") from error
         finally:
-            with self._lock:
-                del self._connector_by_fence[fence]
+            self.drop_fence(fence)
 
     def _make_resplit_finisher(
         self,
@@ -558,7 +563,8 @@ class Splitter:
         that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
         newest config.
 
-        :raises SupersededError: when another worker has taken over, in the checkpoint or in the sink.
+        :raises SupersededError: when another worker has taken over the checkpoint.
+        :raises TakenOverInSinkError: when a later start of the task has taken over in the sink.
         :raises FencedError: when ``fence`` was closed.
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
@@ -601,7 +607,10 @@ class Splitter:
                     "the connector"
                 ) from error
             if isinstance(error, TakenOverInSinkError):
-                raise SupersededError(f"{message_start} finished first, and {error}") from error
+                # Not SupersededError: no checkpoint was taken over, so the updater would run the batch again for ever.
+                raise TakenOverInSinkError(
+                    f"{message_start} finished first, and the sink rejects it: {error}"
+                ) from error
             if isinstance(error, UnreachableError):
                 message = f"{message_start} finished first, and a server cannot be reached: {first_message_line(error)}"
                 raise UnreachableError(message) from error

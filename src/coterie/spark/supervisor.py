@@ -61,8 +61,8 @@ from coterie.spark.generations.checkpoint_take_over import (
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
 from coterie.spark.generations.resplit import record_task_stopped
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.plugin_calls import AbandonedCallError, PluginCall, PluginCalls, result_of
-from coterie.spark.query import TaskQuery
+from coterie.spark.plugin_calls import AbandonedCallError, NoThreadError, PluginCall, PluginCalls, result_of
+from coterie.spark.query import TaskQuery, sink_rejection_text
 from coterie.spark.redaction import redacting_session
 from coterie.spark.session import SparkDriver
 from coterie.spark.settings import SparkConfig
@@ -237,8 +237,7 @@ class Supervisor:
             await result_of(run.start_call)
         except BaseException:
             if run.start_call is None or run.start_call.thread is None:
-                with self._lock:
-                    self._end_run(run)  # The start has not begun, and will not.
+                self._abandon_start(run)  # The start has not begun, and will not.
             raise
 
     async def restart(self, task: ConnectorTaskId) -> None:
@@ -364,7 +363,7 @@ class Supervisor:
         thread. If it takes longer than :data:`INTERRUPTED_STOP_TIMEOUT_MS` after the grace, the call is abandoned: the
         run's fence is closed, and ``end_run`` is called, by default :meth:`_end_run`."""
 
-        def abandon_run(_: str) -> None:
+        def abandon_run(_: AbandonedCallError) -> None:
             run.fence.close_nowait()
             if end_run is not None:
                 end_run()
@@ -397,11 +396,20 @@ class Supervisor:
     def _submit_restart(self, queue: CallQueue, run: QueryRun, restarting: QueryRestarting) -> PluginCall:
         """Restart the query of a run in the state ``restarting`` (:meth:`_restart_query`) on another thread. If that
         exceeds the time limit of a plug-in call, the run's fence is closed, the run becomes QueryFailed, and
-        :class:`TaskDied` is reported: no restart can succeed on this run any more."""
+        :class:`TaskDied` is reported: no restart can succeed on this run any more. If the restart could not begin for
+        lack of a thread, a later restart may succeed."""
 
-        def fail_run(message: str) -> None:
-            run.fence.close_nowait()
-            died_event = TaskDied(task=run.task, trace=message, holds_checkpoint=True, can_restart=False)
+        def fail_run(error: AbandonedCallError) -> None:
+            can_restart = isinstance(error, NoThreadError)
+            if not can_restart:
+                run.fence.close_nowait()
+            died_event = TaskDied(
+                task=run.task,
+                trace=str(error),
+                holds_checkpoint=True,
+                can_restart=can_restart,
+                restart_policy=restarting.query.restart_policy,
+            )
             self._try_change_run_state(run, restarting, QueryFailed(query=restarting.query), died_event)
 
         run.start_call = self._calls.submit(
@@ -460,10 +468,13 @@ class Supervisor:
                 log.warning("Task %s: the start failed: %.500s", run.task, error_message(error))
                 # Without the cause, in whose place an exception without secrets would have the default policy.
                 raise RetriableStartError(message_with_trace(error), pipeline.timeouts.restart_policy) from None
-        except FencedError:
+        except FencedError as error:
             self._running_driver()
             self._report_unless_start_abandoned(
-                run, TaskHalted(task=run.task) if run.fence.is_closed else _fenced_in_sink_event(run)
+                run,
+                TaskHalted(task=run.task)
+                if run.fence.is_closed
+                else _fenced_in_sink_event(run, sink_rejection_text(error)),
             )
         except GenerationClosedError:
             if run.generation_path is not None:
@@ -562,10 +573,10 @@ class Supervisor:
             query.start()
         except FencedError:
             raise
-        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; it is this task's failure
+        except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything; it is this task's failure
             self._running_driver()
             log.warning("Task %s: the query did not start: %.500s", run.task, error_message(error))
-            if query.is_checkpoint_lost:
+            if _is_known_taken_over(query):
                 return _checkpoint_lost_event(run)
             reason = f"The query did not start: {message_with_trace(error)}"
             return TaskDied(
@@ -632,7 +643,8 @@ class Supervisor:
                 try:
                     self._poll_run(run)
                 except (PySparkException, Py4JError, OSError) as error:
-                    # The JVM is ending: the thread that waits for its exit reports that.
+                    # The JVM is ending: the thread that waits for its exit reports that. Or the folder of a waiting
+                    # query cannot be read now: the query waits until it can be.
                     log.debug("Task %s: polling the query failed: %s", run.task, error)
                 except Exception as error:
                     # Continue with the other runs and report this one; its checkpoint is held until the stop.
@@ -655,14 +667,14 @@ class Supervisor:
         if not isinstance(state, QueryRunning | QueryWaiting):
             return
         query = state.query
-        if query.is_checkpoint_lost:
-            # Do not wait for the query to fail: a query without input writes nothing, and would continue without end.
-            self._end_taken_over_run(run, _checkpoint_lost_event(run))
-            return
-        if run.generation_path is not None and is_generation_closed(run.generation_path):
-            if self._try_change_run_state(run, state, QueryStopping(query=query)):
-                self._submit_stop_in_closed_generation(run, query)
-            return
+        try:
+            if self._end_or_stop_superseded_run(run, state):
+                return
+        except OSError as error:
+            if isinstance(state, QueryWaiting):
+                raise
+            # Not known until the folder can be read again. But the query may have failed, also because of this.
+            log.debug("Task %s: the checkpoint's folder cannot be read: %s", run.task, error)
         if isinstance(state, QueryWaiting):
             restarting = QueryRestarting(query=query)
             is_due = time.monotonic() >= state.restarts_at_s and self._has_restart_capacity(run.task.connector)
@@ -694,14 +706,30 @@ class Supervisor:
             if self._try_change_run_state(run, state, failed_state):
                 self._submit_failure_report(run, failed_state)
 
+    def _end_or_stop_superseded_run(self, run: QueryRun, state: QueryRunning | QueryWaiting) -> bool:
+        """End a run in ``state`` if its checkpoint was taken over; stop it if its checkpoint generation is closed.
+        Returns whether either is so.
+
+        :raises OSError: when the folder of the checkpoint or of the generation cannot be read.
+        """
+        if state.query.is_checkpoint_lost:
+            # Do not wait for the query to fail: a query without input writes nothing, and would continue without end.
+            self._end_taken_over_run(run, _checkpoint_lost_event(run))
+            return True
+        if run.generation_path is None or not is_generation_closed(run.generation_path):
+            return False
+        if self._try_change_run_state(run, state, QueryStopping(query=state.query)):
+            self._submit_stop_in_closed_generation(run, state.query)
+        return True
+
     def _submit_failure_report(self, run: QueryRun, failed_state: QueryFailed) -> None:
         """Read the cause of the query's failure, and report or retry it (:meth:`_report_or_retry_failure`), on another
         thread. If that thread cannot be started, :class:`TaskDied` is reported without the cause."""
 
-        def report_without_cause(message: str) -> None:
+        def report_without_cause(error: AbandonedCallError) -> None:
             died_event = TaskDied(
                 task=run.task,
-                trace=f"The query failed, and the cause could not be read: {message}",
+                trace=f"The query failed, and the cause could not be read: {error}",
                 holds_checkpoint=True,
                 restart_policy=failed_state.query.restart_policy,
             )
@@ -723,16 +751,19 @@ class Supervisor:
 
     def _report_or_retry_failure(self, run: QueryRun, failed_state: QueryFailed) -> None:
         """Read the cause of a query's failure, and report or retry it (:meth:`_fail_or_retry_run`). If another start
-        has taken over the checkpoint, end the run."""
+        has taken over, in the checkpoint or in a sink, end the run."""
         query = failed_state.query
         try:
             query.detect_unreachable_server()
             reason = query.end_reason()
-            is_checkpoint_held = not query.is_checkpoint_lost
+            is_checkpoint_held = not _is_known_taken_over(query)
         except Exception as error:  # noqa: BLE001 - no caller reads the exceptions of this thread
             reason, is_checkpoint_held = f"The query failed, and reading the cause failed too: {error}", True
         if not is_checkpoint_held:
             self._end_taken_over_run(run, _checkpoint_lost_event(run))
+            return
+        if query.sink_rejection is not None:
+            self._end_taken_over_run(run, _fenced_in_sink_event(run, query.sink_rejection))
             return
         log.warning("Task %s: the query failed: %.500s", run.task, reason)
         died_event = TaskDied(
@@ -753,11 +784,11 @@ class Supervisor:
         query = restarting_state.query
         try:
             died_event = self._try_start_query(run, query)
-        except FencedError:
+        except FencedError as error:
             if run.fence.is_closed:
                 log.info("Task %s was stopped while its query was restarted", run.task)
             if run.state is restarting_state:
-                self._end_taken_over_run(run, _fenced_in_sink_event(run))
+                self._end_taken_over_run(run, _fenced_in_sink_event(run, sink_rejection_text(error)))
             return
         if died_event is None:
             self._try_change_run_state(run, restarting_state, QueryRunning(query=query, progress=None))
@@ -896,6 +927,15 @@ def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
             )
 
 
+def _is_known_taken_over(query: TaskQuery) -> bool:
+    """Whether another start has taken over the checkpoint of ``query``, as far as this worker can read its folder."""
+    try:
+        return query.is_checkpoint_lost
+    except OSError as error:
+        log.debug("Task %s: the checkpoint's folder cannot be read: %s", query.task, error)
+        return False
+
+
 def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
     """The event which reports that another start of the task, or a re-split, has taken over the checkpoint of
     ``run``."""
@@ -906,7 +946,7 @@ def _checkpoint_lost_event(run: QueryRun) -> TaskDied:
     )
 
 
-def _fenced_in_sink_event(run: QueryRun) -> TaskDied:
-    """The event which reports that a later start of the task has fenced ``run`` in a sink. The run's own fence is
-    open."""
-    return TaskDied(task=run.task, trace="A later start of the task has taken over in the sink", holds_checkpoint=False)
+def _fenced_in_sink_event(run: QueryRun, reason: str) -> TaskDied:
+    """The event which reports that a later start of the task has fenced ``run`` in a sink, for ``reason``. The run's
+    own fence is open."""
+    return TaskDied(task=run.task, trace=reason, holds_checkpoint=False)
