@@ -272,7 +272,7 @@ async def test_a_new_split_that_a_killed_worker_planned_for_another_class_does_n
     close_generation(tasks.folder, plan)
     with pytest.raises(SplitEndedError, match="Another worker has created checkpoint generation 3-planned"):
         await tasks.split(configs[newest])
-    # The re-split is finished with the positions of its own class: they are there if the user puts this class again.
+    # The finished generation has the positions of the former class. They are used if the user puts this class again.
     assert list(await tasks.offsets(configs[former])) == [offset]
     assert list(await tasks.offsets(configs[newest])) == []
     await tasks.split(configs[newest])

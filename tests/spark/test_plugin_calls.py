@@ -23,6 +23,7 @@ from coterie.spark.plugin_calls import (
     plugin_stage,
     result_of,
 )
+from tests.refused_threads import refuse_threads
 
 ONE_AT_ONCE = CallQueue(name="test", concurrent_max=1)
 MANY_AT_ONCE = CallQueue(name="many", concurrent_max=100)
@@ -305,14 +306,7 @@ async def test_calls_fail_until_the_system_starts_the_thread_that_watches_their_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = PluginCalls(SHORT_MS)
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "coterie-call-limits":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch, "coterie-call-limits")
     with pytest.raises(WorldError, match="this worker did not begin: the system starts no further thread"):
         await calls.call(ONE_AT_ONCE, "this worker", lambda: 1)
     monkeypatch.undo()
@@ -354,20 +348,14 @@ async def test_a_function_finds_its_call_abandoned_only_after_on_abandon_was_cal
 async def test_a_call_for_which_the_system_starts_no_thread_is_abandoned_and_later_calls_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = PluginCalls(LONG_MS)
-    start, lock = threading.Thread.start, threading.Lock()
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "coterie connector c":
-            raise RuntimeError("can't start new thread")
-        start(thread)
+    calls, lock = PluginCalls(LONG_MS), threading.Lock()
 
     def on_abandon(error: AbandonedCallError) -> None:
         with lock:  # the caller of `submit` may hold a lock that this function needs
             messages.append(str(error))
 
     messages: list[str] = []
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch, "coterie connector c")
     with lock:
         call = calls.submit(ONE_AT_ONCE, "connector c", lambda: 1, on_abandon=on_abandon)
     with pytest.raises(NoThreadError, match="connector c did not begin: the system starts no further thread"):

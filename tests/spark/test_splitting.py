@@ -34,6 +34,7 @@ from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.file_log import to_spark_file_uri
 from coterie.spark.sources.files import DEFINITION, FileSource
 from coterie.spark.splitting import Splitter
+from tests.refused_threads import refuse_threads
 from tests.sink_files import take_back
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.spark.connector_tasks import INCARNATION, NAMES, Tasks
@@ -412,14 +413,7 @@ class Watched:
 async def test_a_split_that_never_began_leaves_no_fence_behind(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "coterie connector no-thread":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch, "coterie connector no-thread")
     with pytest.raises(WorldError, match="the system starts no further thread"):
         await rig.runtime.split(ConnectorName("no-thread"), INCARNATION, rig.config(tmp_path), ())
     assert not rig.spark_runtime._splitter._connector_by_fence

@@ -24,6 +24,7 @@ from coterie.spark.supervisor import (
     CONCURRENT_RESTARTS_OF_CONNECTOR_MAX,
     CONCURRENT_STARTS_MAX,
 )
+from tests.refused_threads import refuse_threads
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -239,24 +240,12 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
         await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
 
 
-def refuse_threads(monkeypatch: pytest.MonkeyPatch, task: ConnectorTaskId) -> None:
-    """Let the system start no further thread for calls of ``task``."""
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == f"coterie task {task}":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-
-
 async def test_without_a_thread_for_it_a_start_fails_and_leaves_nothing_behind(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = await rig.start(rig.config(tmp_path), "no-thread")
     rig.runtime.halt_all_tasks()
-    refuse_threads(monkeypatch, start.task)
+    refuse_threads(monkeypatch, f"coterie task {start.task}")
     with pytest.raises(WorldError, match="the system starts no further thread"):
         await rig.runtime.start(start)
     caplog.clear()
@@ -268,7 +257,7 @@ async def test_without_a_thread_to_read_the_cause_a_failed_query_is_reported_and
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = await rig.start(rig.config(tmp_path), "no-cause")
-    refuse_threads(monkeypatch, start.task)
+    refuse_threads(monkeypatch, f"coterie task {start.task}")
     monkeypatch.setattr(FileSink, "stage", raise_world_error)
     write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])
     died = await rig.end_of(start.task)
@@ -284,7 +273,7 @@ async def test_without_a_thread_for_it_a_restart_fails_and_can_be_ordered_later(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = await start_waiting_task(rig, tmp_path, monkeypatch, "no-restart")
-    refuse_threads(monkeypatch, start.task)
+    refuse_threads(monkeypatch, f"coterie task {start.task}")
     died = await rig.end_of(start.task)
     assert died.trace.startswith(f"The call for task {start.task} did not begin: the system starts no further thread")
     assert (died.holds_checkpoint, died.can_restart) == (True, True)
@@ -384,7 +373,7 @@ async def test_a_stop_without_a_thread_for_it_returns_and_closes_the_fence(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = await rig.start(rig.config(tmp_path), "no-stop")
-    refuse_threads(monkeypatch, start.task)
+    refuse_threads(monkeypatch, f"coterie task {start.task}")
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rig.spark_runtime.held_checkpoint(start.task) is None
     write_file(tmp_path / "in", "a.csv", [(7, 1.0, 1)])

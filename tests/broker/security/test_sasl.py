@@ -4,7 +4,7 @@ import base64
 import logging
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -237,30 +237,31 @@ def test_an_invalid_users_file_is_named(tmp_path: Path, text: str) -> None:
         Users(path).names()
 
 
-def test_an_invalid_users_file_is_logged_once_and_the_previous_users_stay_in_use(
-    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_text("no users"), "users.json is not a users file; move it away"),
+        (Path.unlink, "users.json is missing; restore it, or add the users again"),
+    ],
+    ids=["invalid", "deleted"],
+)
+def test_an_unusable_users_file_is_logged_once_and_the_previous_users_stay_in_use(
+    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object], message: str
 ) -> None:
-    broker.settings.users_path.write_text("no users")
+    damage(broker.settings.users_path)
     with caplog.at_level(logging.WARNING, logger="coterie.broker"):
         for _ in range(3):
             with raw_client(broker.port) as client:
                 assert log_in(client, "PLAIN").error_code is ErrorCode.none
     (record,) = caplog.records
     assert "the previous users stay in use" in record.message
-    assert "users.json is not a users file; move it away" in record.message
+    assert message in record.message
 
 
-def test_a_deleted_users_file_is_logged_once_and_the_previous_users_stay_in_use(
-    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_users_that_are_added_after_the_users_file_was_deleted_are_the_only_ones(broker: ThreadedBroker) -> None:
     broker.settings.users_path.unlink()
-    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
-        for _ in range(3):
-            with raw_client(broker.port) as client:
-                assert log_in(client, "PLAIN").error_code is ErrorCode.none
-    (record,) = caplog.records
-    assert "the previous users stay in use" in record.message
-    assert "users.json is missing; restore it, or add the users again" in record.message
+    with raw_client(broker.port) as client:
+        assert log_in(client, "PLAIN").error_code is ErrorCode.none, "the previous users stay in use"
     Users(broker.settings.users_path).add("bob", PASSWORD)
     with raw_client(broker.port) as client:
         assert log_in(client, "PLAIN").error_code is ErrorCode.sasl_authentication_failed

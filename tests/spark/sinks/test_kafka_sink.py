@@ -349,17 +349,23 @@ async def test_an_error_at_least_once_is_either_an_unreachable_cluster_or_invali
         assert isinstance(caught.value, expected), caught.value
 
 
-async def test_stored_rows_of_a_batch_are_removed_after_it_is_staged_or_has_failed(rig: Rig, servers: str) -> None:
-    java: Any = rig.session._jvm
-    allocator = getattr(getattr(java.org.apache.spark.sql.util, "ArrowUtils$"), "MODULE$").rootAllocator()
-    create(servers, "from-stored-rows")
+def sink_of_small_requests(servers: str, topic: str) -> KafkaSink:
+    """A sink of the new topic ``topic`` that cannot send records of 5,000 bytes."""
+    create(servers, topic)
     config = {
-        "topic": "from-stored-rows",
+        "topic": topic,
+        "ledger.topic": f"{topic}-ledger",
         "value.converter": "StringConverter",
         "producer.override.bootstrap.servers": servers,
         "producer.override.max.request.size": "5000",
     }
-    sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
+    return KafkaSink.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
+
+
+async def test_stored_rows_of_a_batch_are_removed_after_it_is_staged_or_has_failed(rig: Rig, servers: str) -> None:
+    java: Any = rig.session._jvm
+    allocator = getattr(getattr(java.org.apache.spark.sql.util, "ArrowUtils$"), "MODULE$").rootAllocator()
+    sink = sink_of_small_requests(servers, "from-stored-rows")
     length = F.when(F.col("id") == 3_500, 9_000).otherwise(100)
     lines = rig.session.range(0, 5_000, 1, 2).select("id", F.repeat(F.lit("x"), length).alias("value"))
 
@@ -383,15 +389,7 @@ async def test_stored_rows_of_a_batch_are_removed_after_it_is_staged_or_has_fail
 async def test_after_a_record_that_cannot_be_sent_no_more_stored_rows_are_converted(
     rig: Rig, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(servers, "first-row-too-large")
-    config = {
-        "topic": "first-row-too-large",
-        "ledger.topic": "first-row-too-large-ledger",
-        "value.converter": "StringConverter",
-        "producer.override.bootstrap.servers": servers,
-        "producer.override.max.request.size": "5000",
-    }
-    sink = KafkaSink.of(PrefixedConfig(config=config, prefix=SINK_PREFIX, is_prefix_optional=True))
+    sink = sink_of_small_requests(servers, "first-row-too-large")
     length = F.when(F.col("id") == 0, 9_000).otherwise(100)
     lines = rig.session.range(0, 5_000, 1, 2).select(F.repeat(F.lit("x"), length).alias("value"))
     converted = 0

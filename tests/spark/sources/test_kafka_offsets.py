@@ -194,11 +194,16 @@ async def test_offsets_are_set_for_a_connector_that_was_split_as_one_of_files_an
     assert await shown(tasks, config) == {("was-files", 0): 5}
 
 
-@pytest.mark.parametrize("broker", ["embedded_broker", pytest.param("real_kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["embedded_broker", pytest.param("real_kafka", marks=pytest.mark.kafka)])
+def any_kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Kafka:
+    """The embedded broker, and Kafka."""
+    return Kafka(request.getfixturevalue(request.param).bootstrap_servers, tmp_path)
+
+
 async def test_a_group_whose_offsets_cannot_be_replaced_keeps_its_offsets(
-    rig: Rig, spark_jars: Path, tmp_path: Path, request: pytest.FixtureRequest, broker: str
+    rig: Rig, spark_jars: Path, any_kafka: Kafka
 ) -> None:
-    kafka = Kafka(request.getfixturevalue(broker).bootstrap_servers, tmp_path)
+    kafka = any_kafka
     kafka.create("kept", 3)
     kafka.create("kept-other", 1)
     old = {("kept", 0): 1, ("kept", 1): 2, ("kept-other", 0): 3}
@@ -223,11 +228,10 @@ async def test_a_group_whose_offsets_cannot_be_replaced_keeps_its_offsets(
         assert kafka.group_offsets("kept-group") == {}
 
 
-@pytest.mark.parametrize("broker", ["embedded_broker", pytest.param("real_kafka", marks=pytest.mark.kafka)])
 async def test_the_offsets_of_a_group_with_members_are_not_replaced(
-    rig: Rig, spark_jars: Path, tmp_path: Path, request: pytest.FixtureRequest, broker: str
+    rig: Rig, spark_jars: Path, any_kafka: Kafka
 ) -> None:
-    kafka = Kafka(request.getfixturevalue(broker).bootstrap_servers, tmp_path)
+    kafka = any_kafka
     kafka.create("joined", 2)
     kafka.set_group_offsets("joined-group", {("joined", 0): 1, ("joined", 1): 2})
     consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": "joined-group", "enable.auto.commit": False})

@@ -27,8 +27,8 @@ BATCH_RECORDS_MAX = 10_000
 """The maximum number of records in one batch: a compaction must index all keys of a batch at once, and one step may
 write tombstones for any number of offsets."""
 BATCH_BYTES_MAX = 1024 * 1024
-"""The maximum size of all keys and values of one batch together, in bytes. A single record that is larger has a batch
-of its own."""
+"""The maximum size of all keys and values of one batch together, in bytes. A record that is larger is the only record
+of its batch."""
 _READ_SIZE = 4 * 1024 * 1024
 """The number of bytes of one read of the log."""
 
@@ -266,7 +266,7 @@ def _encode_batch(records: Iterable[NewRecord], producer: ProducerIdAndEpoch | N
 
 def _split_into_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
     """Yield ``records``, at least one, in order, in batches of at most `BATCH_RECORDS_MAX` records and
-    `BATCH_BYTES_MAX` bytes of keys and values. A single larger record is a batch of its own."""
+    `BATCH_BYTES_MAX` bytes of keys and values. A record that is larger is the only record of its batch."""
     batch: list[NewRecord] = []
     size = 0
     for key, value in records:

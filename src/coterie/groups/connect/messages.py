@@ -80,7 +80,8 @@ class Heartbeat:
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
-    """The assignor of the coordinator that the member names instead of assignors of its own."""
+    """The name of an assignor of the coordinator, which must compute the targets. Not set together with
+    ``client_assignors``."""
     client_assignors: tuple[SupportedAssignor, ...] | None = None
     """The member's own assignors, in its order of preference."""
     owned: Jobs | None = None

@@ -37,7 +37,8 @@ class HeartbeatRequest:
     instance_id: InstanceId | None = None
     rebalance_timeout_ms: int | None = None
     server_assignor: str | None = None
-    """The assignor of the coordinator that this worker names instead of assignors of its own."""
+    """The name of an assignor of the coordinator, which must compute the targets. Not set together with
+    ``client_assignors``."""
     client_assignors: tuple[SupportedAssignor, ...] | None = None
     """The worker's own assignors, the preferred one first."""
     owned: Jobs | None = None
