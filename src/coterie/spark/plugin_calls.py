@@ -329,9 +329,7 @@ class PluginCalls:
                     self._abandon_call(call, expired)
                 for call, error in unstarted:
                     log.error("%s", error)
-                    if call.on_abandon is not None:
-                        call.on_abandon(error)
-                    call.future.set_exception(error)
+                    _end_abandoned_call(call, error)
 
     def _abandon_call(self, call: PluginCall, expired: ExpiredCall) -> None:
         """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get a PluginTimeoutError. If the call had
@@ -343,11 +341,7 @@ class PluginCalls:
             if expired.has_stage_expired:
                 message += ". Repair the plug-in, or raise plugin.call.timeout.ms of the workers"
             log.error("%s. The thread is lost until the plug-in returns:\n%s", message, _stack_of_thread(call.thread))
-        error = PluginTimeoutError(message)
-        if call.on_abandon is not None:
-            call.on_abandon(error)
-        if call.thread is not None or call.future.set_running_or_notify_cancel():
-            call.future.set_exception(error)
+        _end_abandoned_call(call, PluginTimeoutError(message))
 
     def _report_lost_count(self) -> None:
         """Call ``on_lost_count`` if the number of lost threads has changed since the last call."""
@@ -355,6 +349,15 @@ class PluginCalls:
             if (lost_thread_count := self.lost_thread_count) != self._reported_lost_count:
                 self._reported_lost_count = lost_thread_count
                 self._on_lost_count(lost_thread_count)
+
+
+def _end_abandoned_call(call: PluginCall, error: AbandonedCallError) -> None:
+    """Call ``on_abandon`` of ``call``, then let the caller of ``call`` get ``error``, unless the caller has cancelled
+    the call before it began."""
+    if call.on_abandon is not None:
+        call.on_abandon(error)
+    if call.future.running() or call.future.set_running_or_notify_cancel():
+        call.future.set_exception(error)
 
 
 class _CurrentCall(threading.local):

@@ -475,7 +475,7 @@ class TaskQuery:
             separator = BadRowSeparator(
                 whole_batch.rows,
                 is_small=whole_batch.is_small,
-                has_bounded_partitions=whole_batch.find_has_bounded_partitions,
+                has_bounded_partitions=lambda: whole_batch.has_bounded_partitions,
             )
             batch = replace(whole_batch, rows=good_rows(whole_batch.rows), bad_row_separator=separator)
             return [self._clean_up_at_end(clean_up_stack, sink.stage(batch))], lambda: separator.bad_row_summary

@@ -102,7 +102,7 @@ class BadRowSeparator:
     Each attempt to write the batch evaluates the rows again.
 
     ``is_small`` and the result of ``has_bounded_partitions`` determine how :meth:`separate` reads the rows to the
-    driver: see :func:`read_arrow_batches`. ``has_bounded_partitions`` is called only if ``is_small`` is False.
+    driver: see :func:`read_arrow_batches`. ``has_bounded_partitions`` is called at each evaluation.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class BadRowSeparator:
             read_arrow_batches(
                 self._classified_rows,
                 is_small=self._is_small,
-                has_bounded_partitions=self._is_small or self._has_bounded_partitions(),
+                has_bounded_partitions=self._has_bounded_partitions(),
             )
         )
         return self._last_separated_rows

@@ -128,8 +128,6 @@ class KafkaWriter:
         self._last_ledger_value: str | None = None
         """The value of the task's last record in the ledger, as this writer has read or written it; None when there is
         none."""
-        self._last_batch_id = -1
-        """The id of the lineage's last batch that the ledger contains; -1 when the ledger contains none."""
 
     # -- the take-over ------------------------------------------------------------------------------------------------
 
@@ -153,8 +151,8 @@ class KafkaWriter:
                 raise self._make_task_error(error, "the start of transactions", None) from error
             # Earlier starts may have committed until now; from now on they cannot.
             last_value = self._read_ledger(admin, ledger_partition)
+        self._batch_id_in_ledger_record(last_value)  # raises an error if another program has written the record
         self._ledger_partition, self._last_ledger_value = ledger_partition, last_value
-        self._last_batch_id = -1 if last_value is None else self._batch_id_in_ledger_record(last_value)
 
     def _read_ledger(self, admin: KafkaAdmin, ledger_partition: TopicIdPartition) -> str | None:
         """The value of the task's last record in the ledger, read to the end that the ledger has now; None when there
@@ -175,12 +173,14 @@ class KafkaWriter:
         except Py4JJavaError as error:
             raise self._make_task_error(error, f"reading ledger topic {self._target.ledger_topic}", None) from error
 
-    def _batch_id_in_ledger_record(self, value: str) -> int:
+    def _batch_id_in_ledger_record(self, value: str | None) -> int:
         """The last batch of this lineage according to ``value``, the value of the task's record in the ledger; -1 when
-        the record is of another lineage.
+        there is no record (None), or the record is of another lineage.
 
         :raises WorldError: when the Kafka sink has not written the record.
         """
+        if value is None:
+            return -1
         try:
             ledger_record = json.loads(value)
             lineage, batch_id = ledger_record["lineage"], int(ledger_record["batch"])
@@ -318,7 +318,7 @@ class KafkaWriter:
     def _has_batch(self, batch_id: int) -> bool:
         """Whether the batch is committed: the ledger topic contained it or a later one when :meth:`take_over` read it,
         or this writer has committed it."""
-        return batch_id <= self._last_batch_id
+        return batch_id <= self._batch_id_in_ledger_record(self._last_ledger_value)
 
     def commit(self, producer: Any, batch_id: int, transaction_began_at_s: float) -> None:
         """Write the number of the batch into the ledger topic, in the transaction, and commit the transaction. After an
@@ -348,7 +348,7 @@ class KafkaWriter:
         except BaseException:
             self._close_producer()
             raise
-        self._last_batch_id, self._last_ledger_value = batch_id, value
+        self._last_ledger_value = value
 
     def abort_transaction(self, producer: Any) -> None:
         """Abort the open transaction of ``producer``, so that readers need not wait until it times out. If this fails,
