@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from coterie.nouns.text import without_lone_surrogates
 from coterie.wire.connect import ConnectProtocol
 from tests import jars
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -79,6 +80,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(
             "This pytest-xdist does not keep groups of tests together with this pytest: see pyproject"
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a test's captured log lines without halves of surrogate pairs: pytest-xdist cannot send such a half to
+    the process that collects the reports, and one would end the whole run."""
+    report = yield
+    report.sections = [(name, without_lone_surrogates(text)) for name, text in report.sections]
+    return report
 
 
 def _is_parallel(config: pytest.Config) -> bool:
