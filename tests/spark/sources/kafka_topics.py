@@ -1,5 +1,6 @@
 """Topics of a broker with numbered rows, and configs of connectors that read them."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,17 @@ class Kafka:
         return {(one.topic, one.partition): one.offset for one in found}
 
     def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set the offsets of ``group``. A broker of Kafka may not know a new topic yet when the controller has created
+        it, and then refuses this topic's offsets: they are sent until the broker accepts them."""
         partitions = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
-        futures = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, partitions)])
-        for future in futures.values():
-            future.result(30)
+        deadline_s = time.monotonic() + 30
+        while refused := self._refused_group_offsets(group, partitions):
+            assert time.monotonic() < deadline_s, refused
+
+    def _refused_group_offsets(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Set the offsets of ``group`` to those of ``partitions``; returns the partitions that the broker refused."""
+        (future,) = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, partitions)]).values()
+        return [answered for answered in future.result(30).topic_partitions if answered.error is not None]
 
     def config(self, topic: str, **keys: str) -> dict[str, str]:
         """The config of a sink connector whose source keys have no prefix, as in Connect."""
