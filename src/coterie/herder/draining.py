@@ -105,11 +105,11 @@ def _drain_refusal(herder: Herder, *, alternative: str) -> RequestRefused | None
 def _set_drain(turn: Turn, drain: Drain | None, *, reason: str) -> None:
     """Set the drain of this worker. If this is a change, log ``reason``; if the worker begins to drain, or is ordered
     to stay, report that to the group."""
-    course = turn.herder.lifecycle
-    if course.drain == drain:
+    herder = turn.herder
+    if herder.lifecycle.drain == drain:
         return
-    was_draining = course.is_draining
-    course.drain = drain
-    if course.is_draining is not was_draining:
-        protocol_of(turn.herder).report_state_change(turn, reason)
+    was_draining = herder.lifecycle.is_draining
+    herder.lifecycle.drain = drain
+    if herder.lifecycle.is_draining is not was_draining:
+        protocol_of(herder).report_state_change(turn, reason)
     turn.emit(WriteLogMessage(text=f"An operator ordered: {reason}"))
