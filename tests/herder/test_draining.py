@@ -1,5 +1,7 @@
 """A worker that drains to leave permanently, and a drain that is cancelled."""
 
+from dataclasses import replace
+
 from coterie.herder.messages import Exit, GroupLeft, ShutdownOrdered, StopTask, WriteLogMessage
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
@@ -137,6 +139,78 @@ def test_a_draining_worker_is_not_restarted() -> None:
     answer = driver.answer(driver.send_request(RestartWorker(worker="here:8083")))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_POSSIBLE
+
+
+MOVES_JOBS_AND_RESTARTS = RestartWorker(worker="here:8083", moves_jobs=True)
+
+
+def move_all_jobs(driver: HerderDriver) -> None:
+    driver.feed(ROUND)
+    driver.assign(revoked=BOTH_TASKS, protocol=STATIC)
+    driver.run_all_chores()
+    driver.feed(ROUND)
+    driver.assign(protocol=STATIC)
+    driver.run_all_chores()
+
+
+def drained_before_its_restart() -> HerderDriver:
+    """A worker that was ordered to move its jobs and to restart, and has no job any more."""
+    driver = working()
+    assert driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS)) == Done()
+    assert driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS)) == Done(), "it has begun already"
+    assert not driver.pop_effects(StopTask), "its jobs run until they move"
+    move_all_jobs(driver)
+    return driver
+
+
+def test_a_worker_that_moves_its_jobs_leaves_and_restarts_as_a_new_member() -> None:
+    driver = drained_before_its_restart()
+    (leave,) = driver.pop_effects(Leave)
+    assert leave.is_permanent, "the group does not wait for it"
+    driver.feed(GroupLeft())
+    (end,) = driver.pop_effects(Exit)
+    assert (end.exit_code, end.relaunches, end.handover) == (0, True, None)
+
+
+def test_sigterm_ends_a_worker_that_has_moved_its_jobs_instead_of_restarting_it() -> None:
+    driver = drained_before_its_restart()
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    driver.feed(GroupLeft())
+    (end,) = driver.pop_effects(Exit)
+    assert (end.exit_code, end.relaunches, end.reason) == (0, False, "SIGTERM")
+
+
+def test_a_restart_that_moves_jobs_can_be_cancelled_or_made_a_drain() -> None:
+    driver = working()
+    driver.send_request(MOVES_JOBS_AND_RESTARTS)
+    refused = driver.answer(driver.send_request(RestartWorker(worker="here:8083")))
+    assert isinstance(refused, RequestRefused)
+    assert "moves its jobs and then restarts" in refused.message
+    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == Done()
+    assert not driver.herder.lifecycle.is_draining
+
+    driver.send_request(MOVES_JOBS_AND_RESTARTS)
+    assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
+    refused = driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS))
+    assert isinstance(refused, RequestRefused)
+    assert "exits when the drain is complete" in refused.message
+    move_all_jobs(driver)
+    driver.feed(GroupLeft())
+    (end,) = driver.pop_effects(Exit)
+    assert not end.relaunches
+
+
+def test_a_restart_that_moves_jobs_is_refused_with_invalid_settings_and_without_a_membership() -> None:
+    driver = working()
+    order = replace(MOVES_JOBS_AND_RESTARTS, settings_error="worker.properties cannot be read")
+    refused = driver.answer(driver.send_request(order))
+    assert isinstance(refused, RequestRefused)
+    assert (refused.problem, driver.herder.lifecycle.is_draining) == (Problem.NOT_POSSIBLE, False)
+    driver = HerderDriver()
+    driver.open_runtime()
+    refused = driver.answer(driver.send_request(MOVES_JOBS_AND_RESTARTS))
+    assert isinstance(refused, RequestRefused)
+    assert refused.problem is Problem.NO_LEADER
 
 
 def test_an_order_for_another_worker_is_redirected_to_the_leader() -> None:

@@ -31,7 +31,8 @@ class Size:
     """Time between two batches of a good connector."""
     lateness_max_s: float
     drains_and_restarts: bool
-    """Whether a worker drains, and another one restarts, after a third one has joined."""
+    """Whether a worker drains, another one restarts with its jobs, and a third one moves its jobs before it restarts,
+    after a third worker has joined."""
 
 
 # The first batches on a worker that has just started take 2 s on a machine on which other tests run too.
@@ -125,12 +126,13 @@ class Fleet:
         assert worker.wait(within_s=180) == 0
         worker.wait_gone()
 
-    def restart(self, worker: WorkerProcess) -> set[str]:
-        """Restart the worker, and wait until the group has settled; returns its good connectors."""
+    def restart(self, worker: WorkerProcess, *, moves_jobs: bool) -> set[str]:
+        """Restart the worker, and wait until the group has settled; returns the good connectors that it had before."""
         view = worker.view()
         assert view is not None
         of_worker = {task["connector"] for task in view["assigned"]["tasks"]} & set(self.good)
-        answer = http.post(f"{worker.url}/coterie/workers/{worker.name}/restart", timeout=60)
+        query = "?moveJobs=true" if moves_jobs else ""
+        answer = http.post(f"{worker.url}/coterie/workers/{worker.name}/restart{query}", timeout=60)
         assert answer.status_code == 202, answer.text
         until(
             lambda: (now := worker.view()) is not None and now["life"] != view["life"],
@@ -178,12 +180,16 @@ def test_plugins_that_block_delay_no_batch_and_no_heartbeat_while_workers_come_a
     if size.drains_and_restarts:
         fleet.drain("w1")
         fleet.wait_three_batches()
-        restarted = fleet.restart(fleet.workers[0])
+        restarted = fleet.restart(fleet.workers[0], moves_jobs=False)
+        fleet.wait_good_run()
+        fleet.wait_three_batches()
+        moved = fleet.restart(fleet.workers[1], moves_jobs=True)
+        assert moved - restarted, "this worker had good connectors"
         fleet.wait_good_run()
         fleet.wait_three_batches()
     fleet.delete_blocking()
     fleet.wait_three_batches()
-    # A connector waits for the return of its worker while that restarts. The others must not.
+    # A connector waits for the return of its worker that restarts with its jobs. The others must not.
     lateness = {name: fleet.lateness_s(name) for name in fleet.good}
     lost = [view["plugin_threads"]["lost"] for worker in fleet.workers if (view := worker.view()) is not None]
     broker.popen.send_signal(signal.SIGTERM)

@@ -284,6 +284,46 @@ async def test_a_rolling_restart_restarts_every_task_once_on_the_same_worker(fle
     assert await _generation(fleet) <= generation + 1, "only the leader's restart requests a rebalance"
 
 
+@CONNECT_TOO
+async def test_a_rolling_restart_that_moves_jobs_runs_them_elsewhere_while_a_worker_restarts(
+    fleet: ProcessFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = await fleet.start("anna", "bert", "cleo")
+    await fleet.create("orders", TASKS)
+    configured = frozenset().union(*(process.running for process in processes))
+    running_during_restarts: list[int] = []
+
+    for process in processes:
+
+        async def wait_for_moved_jobs(restarting: WorkerProcess = process) -> None:
+            """Called between the end of a process and the start of the next one."""
+            others = [other for other in processes if other is not restarting]
+            await until(lambda: sum(len(other.running) for other in others) == len(configured), within_s=60)
+            running_during_restarts.append(len(configured))
+
+        process.before_relaunch = wait_for_moved_jobs
+
+    await asyncio.to_thread(commands.restart_workers_rolling, processes[0].url, timeout_s=60, moves_jobs=True)
+
+    assert running_during_restarts == [len(configured)] * 3, "a job waited for the restart of its worker"
+    assert [len(process.runtimes) for process in processes] == [2, 2, 2]
+    assert [process.handovers for process in processes] == [[None]] * 3, "each returns as a new member"
+    assert max(len(process.running) for process in processes) < len(configured), "the workers have got jobs again"
+    output = capsys.readouterr().out
+    assert "moves its jobs to other workers, then restarts…" in output
+    assert output.endswith("All 3 workers have restarted.\n")
+
+
+@CONNECT_TOO
+async def test_the_only_worker_cannot_move_its_jobs_before_a_restart(fleet: ProcessFleet) -> None:
+    (anna,) = await fleet.start("anna")
+    await fleet.create("orders", TASKS)
+    with pytest.raises(WorldError, match="no other worker than anna, so its jobs cannot move"):
+        await asyncio.to_thread(
+            commands.restart_workers_rolling, anna.url, timeout_s=60, only_workers=("anna",), moves_jobs=True
+        )
+
+
 async def test_a_followers_restart_causes_no_rebalance_in_any_protocol(
     embedded_broker: EmbeddedBroker, protocol: ConnectProtocol
 ) -> None:

@@ -281,6 +281,14 @@ def restart_workers(
             help="How long each worker may take, in seconds, until its tasks run again.",
         ),
     ] = 300,
+    move_jobs: Annotated[
+        bool,
+        typer.Option(
+            "--move-jobs",
+            help="First move each worker's jobs to the other workers: each job stops twice for a moment, instead of "
+            "once for the whole restart.",
+        ),
+    ] = False,
 ) -> None:
     """Restart the processes of all workers, with their present settings files and code.
 
@@ -289,6 +297,10 @@ def restart_workers(
     timeout (session.timeout.ms; connect.session.timeout.ms in a connect group). A worker that takes longer loses its
     membership, and its jobs are treated as those of a lost worker. No worker restarts while another worker is missing.
     The only worker of a group restarts only if its ID is given.
+
+    A worker's tasks do not run while it restarts, for as long as a new JVM takes to start. With --move-jobs they run on
+    the other workers meanwhile, which need the room for them; a worker with jobs that no other worker may run does not
+    restart then. In a classic group --move-jobs needs connect.protocol=static on all workers.
     """
     from coterie.cli.workers import commands
 
@@ -296,7 +308,7 @@ def restart_workers(
         raise typer.BadParameter(
             "Use --rolling to restart one worker after the other; restarting all workers at once is not supported"
         )
-    commands.restart_workers_rolling(url, timeout_s=timeout, only_workers=only or ())
+    commands.restart_workers_rolling(url, timeout_s=timeout, only_workers=only or (), moves_jobs=move_jobs)
 
 
 # -- connectors -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The end of a worker's process: the worker leaves its group, or it relaunches and keeps its membership.
 
 *Shutting down*: all tasks stop, the last statuses are written, the last requests are answered, the worker leaves the
-group, the process exits.
+group, the process exits. After the drain of a restart with moved jobs, it executes itself again instead.
 
 *Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches, the last requests are
 answered and the runtime closes, while heartbeats continue. Then the process executes itself again and continues as the
@@ -15,6 +15,7 @@ accepts no more requests, so that a client turns to another worker, and ends onl
 are answered.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from coterie.herder import active_topics, offsets, place, questions, reads, statuses, writes
@@ -22,7 +23,16 @@ from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRequestIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.state import ClosingRuntime, LeavingGroup, Relaunching, RequestIntakeState, ShuttingDown, Turn
+from coterie.herder.state import (
+    ClosingRuntime,
+    Drain,
+    Herder,
+    LeavingGroup,
+    Relaunching,
+    RequestIntakeState,
+    ShuttingDown,
+    Turn,
+)
 from coterie.nouns.membership import ConnectPlaceHandover, Handover, Leave
 from coterie.nouns.states import JobState
 
@@ -30,16 +40,25 @@ FINAL_STATUSES_TIMEOUT_MS = 1_000
 """The time to write the last statuses and to answer the last requests, in addition to the tasks' grace period."""
 
 
-def begin_shutdown(turn: Turn, reason: str, *, code: int, grace_ms: int, is_permanent: bool = False) -> None:
+def begin_shutdown(
+    turn: Turn, reason: str, *, code: int, grace_ms: int, is_permanent: bool = False, relaunches: bool = False
+) -> None:
     """Start the shutdown: all jobs are dropped, and this worker leaves the group when its tasks have stopped and its
     last requests are answered, after ``grace_ms`` and :data:`FINAL_STATUSES_TIMEOUT_MS` at the latest. ``code`` is the
-    exit code of the process; ``is_permanent``: the worker will not return, so its group does not wait for it. Does
-    nothing if a shutdown has already begun."""
+    exit code of the process; ``is_permanent``: the worker has been drained, so its group does not wait for its return;
+    ``relaunches``: the process executes itself again instead of exiting. If a shutdown has already begun, the only
+    effect is that its process exits instead of executing itself again."""
     lifecycle = turn.herder.lifecycle
-    if lifecycle.is_leaving:
-        return
+    match lifecycle.phase:
+        case ShuttingDown(relaunches=True) | LeavingGroup(relaunches=True) as phase if not relaunches:
+            lifecycle.phase = replace(phase, exit_code=code, reason=reason, relaunches=False)
+            return
+        case ShuttingDown() | LeavingGroup():
+            return
+        case _:
+            pass
     turn.emit(WriteLogMessage(text=f"This worker stops its tasks and leaves the group: {reason}"))
-    lifecycle.phase = ShuttingDown(exit_code=code, reason=reason, is_permanent=is_permanent)
+    lifecycle.phase = ShuttingDown(exit_code=code, reason=reason, is_permanent=is_permanent, relaunches=relaunches)
     place.drop_jobs(turn)
     _set_timers(turn, "shutdown", grace_ms)
 
@@ -48,16 +67,9 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
     """Start the relaunch, and return the response to the request. Refused while this worker drains, and if
     ``settings_error`` says that it could not start again. Only the first call starts a relaunch."""
     herder = turn.herder
-    if herder.lifecycle.is_draining:
-        message = "This worker is draining and exits when the drain is complete. To restart it, uncordon it first"
-        return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
     if not herder.lifecycle.is_relaunching:
-        if settings_error is not None:
-            message = (
-                f"{herder.settings.display_name} was not restarted: it could not start with its current settings. "
-                f"{settings_error}"
-            )
-            return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
+        if (refusal := relaunch_refusal(herder, settings_error)) is not None:
+            return refusal
         turn.emit(
             WriteLogMessage(text="This worker stops its tasks and relaunches itself: an operator ordered a restart")
         )
@@ -66,6 +78,24 @@ def begin_relaunch(turn: Turn, settings_error: str | None) -> Answer:
             statuses.report_status(turn, name, JobState.RESTARTING)
         _set_timers(turn, "relaunch", herder.settings.stop_grace_ms)
     return Done()
+
+
+def relaunch_refusal(herder: Herder, settings_error: str | None) -> RequestRefused | None:
+    """Why this worker refuses to restart: it drains, or ``settings_error`` says that it could not start again. None if
+    it can restart."""
+    match herder.lifecycle.drain:
+        case Drain(relaunches=True):
+            message = "This worker moves its jobs and then restarts. To restart it with its jobs, uncordon it first"
+        case Drain():
+            message = "This worker is draining and exits when the drain is complete. To restart it, uncordon it first"
+        case None if settings_error is not None:
+            message = (
+                f"{herder.settings.display_name} was not restarted: it could not start with its current settings. "
+                f"{settings_error}"
+            )
+        case None:
+            return None
+    return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
 
 
 def _set_timers(turn: Turn, end: Literal["shutdown", "relaunch"], grace_ms: int) -> None:
@@ -125,10 +155,13 @@ def on_time_limit(turn: Turn, timer: Literal["last requests", "shutdown", "relau
 
 
 def on_left(turn: Turn) -> None:
-    """This worker has left its group: end the process."""
+    """This worker has left its group: end the process, or execute it again as a new member."""
     phase = turn.herder.lifecycle.phase
     assert isinstance(phase, LeavingGroup)
-    turn.emit(Exit(exit_code=phase.exit_code, reason=phase.reason))
+    if phase.relaunches:
+        turn.emit(relaunch_order(handover=None))
+    else:
+        turn.emit(Exit(exit_code=phase.exit_code, reason=phase.reason))
 
 
 def on_runtime_closed(turn: Turn) -> None:
@@ -146,14 +179,17 @@ def on_membership_suspended(turn: Turn, handover: ConnectPlaceHandover | None) -
 
 
 def relaunch_order(handover: Handover | None) -> Exit:
-    """The order to execute the process again, with the membership that the next process continues."""
+    """The order to execute the process again, with the membership that the next process continues. With None, the next
+    process joins as a new member."""
     return Exit(exit_code=0, reason="it relaunches itself, as ordered", relaunches=True, handover=handover)
 
 
 def _leave_group(turn: Turn, phase: ShuttingDown) -> None:
     """Order the member to leave the group. Requests that are not answered are refused."""
     _refuse_all_requests(turn, "Worker is shutting down")
-    turn.herder.lifecycle.phase = LeavingGroup(exit_code=phase.exit_code, reason=phase.reason)
+    turn.herder.lifecycle.phase = LeavingGroup(
+        exit_code=phase.exit_code, reason=phase.reason, relaunches=phase.relaunches
+    )
     turn.emit(Leave(reason=phase.reason, is_permanent=phase.is_permanent))
 
 

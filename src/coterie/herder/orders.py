@@ -94,6 +94,8 @@ def _execute(turn: Turn, order: WorkerOrder) -> Answer:
             return draining.start_drain(turn)
         case UncordonWorker():
             return draining.uncordon(turn)
+        case RestartWorker(settings_error=settings_error, moves_jobs=True):
+            return draining.start_drain_before_relaunch(turn, settings_error)
         case RestartWorker(settings_error=settings_error):
             return lifecycle.begin_relaunch(turn, settings_error)
 

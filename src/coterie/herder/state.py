@@ -324,10 +324,12 @@ class ClosingRuntime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuttingDown:
     """All tasks stop; then the last requests are answered, this worker leaves its group, and the process ends with
-    ``exit_code``."""
+    ``exit_code``, or executes itself again."""
 
     exit_code: int
     reason: str
+    relaunches: bool = False
+    """The process executes itself again when it has left the group."""
     is_permanent: bool = False
     """The worker will not return, because it was drained: its group must not wait for it, even if it is a static
     member."""
@@ -335,13 +337,24 @@ class ShuttingDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingGroup:
-    """The member was ordered to leave its group; when it has left, the process ends with ``exit_code``."""
+    """The member was ordered to leave its group; when it has left, the process ends with ``exit_code``, or executes
+    itself again."""
 
     exit_code: int
     reason: str
+    relaunches: bool = False
+    """The process executes itself again."""
 
 
 LifecyclePhase: TypeAlias = Working | Relaunching | ClosingRuntime | ShuttingDown | LeavingGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """This worker hands its jobs over to other workers and must not be assigned new jobs."""
+
+    relaunches: bool
+    """Whether the process executes itself again when the drain is complete; otherwise it ends."""
 
 
 class RequestIntakeState(Enum):
@@ -365,8 +378,8 @@ class Lifecycle:
         self.is_runtime_open = False
         """Whether the runtime is open and both logs are read; before, no job starts."""
         # `draining`
-        self.is_draining = False
-        """Whether this worker hands its jobs over to other workers and must not be assigned new jobs."""
+        self.drain: Drain | None = None
+        """The drain that an operator has ordered; None if this worker does not drain."""
         # `lost_threads`
         self.lost_threads = 0
         """Number of threads that hang in a plug-in: their calls have exceeded their time limits."""
@@ -377,6 +390,11 @@ class Lifecycle:
         self.intake = RequestIntakeState.OPEN
         """Whether this worker accepts requests. It is closed before this worker leaves its group or closes its runtime,
         and the requests that have arrived by then are answered first."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this worker hands its jobs over to other workers and must not be assigned new jobs."""
+        return self.drain is not None
 
     @property
     def is_relaunching(self) -> bool:

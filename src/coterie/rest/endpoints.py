@@ -470,6 +470,7 @@ ENDPOINTS: Sequence[Endpoint] = (
         operation=Operation.RESTART_WORKER,
         role=Role.ADMIN,
         answered_by=AnsweredBy.OWNER,
+        type_by_query_parameter={"moveJobs": str},
         response_body_type=models.OrderedWorker,
         success_statuses=(202,),
     ),

@@ -161,6 +161,36 @@ def test_the_only_worker_of_a_group_restarts_only_if_it_is_named(capsys: pytest.
     assert "one is the only worker of the group: no job runs until it has restarted." in capsys.readouterr().out
 
 
+def test_a_restart_that_moves_jobs_shows_what_it_waits_for_and_ends_when_it_is_cancelled() -> None:
+    class BertMoves(FakeWorkers):
+        is_draining = True
+
+        def restart(self, name: str) -> None:
+            pass
+
+        def answer(self, method: str, path: str) -> tuple[int, bytes]:
+            if method == "POST":
+                assert path.endswith("/restart?moveJobs=true")
+            status, body = super().answer(method, path)
+            description = json.loads(body)
+            for described in description.get("members", ()):
+                described["draining"] = described["name"] == "bert" and bool(self.restarted) and self.is_draining
+            return status, json.dumps(description).encode()
+
+    workers = BertMoves("anna", "bert")
+    with serve_workers(workers) as url:
+        with pytest.raises(WorldError) as raised:
+            commands.restart_workers_rolling(url, timeout_s=1, only_workers=("bert",), moves_jobs=True)
+        assert str(raised.value) == (
+            "bert has not restarted within 1 s: it is moving its jobs, 0 jobs left; to cancel the restart, run "
+            "`coterie worker drain --uncordon bert`. No worker has restarted."
+        )
+        workers.restarted.clear()
+        workers.is_draining = False
+        with pytest.raises(WorldError, match="The restart of bert was cancelled: it stays, and accepts jobs again"):
+            commands.restart_workers_rolling(url, timeout_s=5, only_workers=("bert",), moves_jobs=True)
+
+
 def test_no_worker_restarts_while_another_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     class TwoLeaves(FakeWorkers):
         def restart(self, name: str) -> None:

@@ -81,8 +81,8 @@ class GroupClient:
             time.sleep(_POLL_INTERVAL_S)
 
     def send_order(self, method: str, worker: str, action: str) -> OrderResponse:
-        """Order ``worker`` (a name, host:port or instance id) to do ``action``, ``drain`` or ``restart``; returns the
-        worker's response.
+        """Order ``worker`` (a name, host:port or instance id) to do ``action``: ``drain`` or ``restart``, the latter
+        also with a query. Returns the worker's response.
 
         ``method`` is POST to begin the action, DELETE to cancel a drain.
 

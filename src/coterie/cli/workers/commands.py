@@ -196,16 +196,19 @@ def cancel_drain(url: str, worker: str) -> None:
 # -- rolling restart --------------------------------------------------------------------------------------------------
 
 
-def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequence[str] = ()) -> None:
+def restart_workers_rolling(
+    url: str, *, timeout_s: float, only_workers: Sequence[str] = (), moves_jobs: bool = False
+) -> None:
     """Restart the workers ``only_workers``, or all workers of the group if it is empty: one after the other, the leader
     last.
 
-    ``timeout_s`` is how long each worker may take from the order until it runs its jobs again.
+    ``timeout_s`` is how long each worker may take from the order until it runs jobs again. With ``moves_jobs``, each
+    worker first moves its jobs to the other workers.
 
-    :raises WorldError: when a name in ``only_workers`` does not match exactly one worker, the only worker is not named,
-        or the group is not stable at the beginning. Also when a worker refuses to restart or does not return in time,
-        another worker leaves meanwhile, or the group does not become stable again: then the message names the restarted
-        workers and the command to continue with.
+    :raises WorldError: when a name in ``only_workers`` does not match exactly one worker, the only worker is not named
+        or would have to move its jobs, or the group is not stable at the beginning. Also when a worker refuses to
+        restart or does not return in time, another worker leaves meanwhile, or the group does not become stable again:
+        then the message names the restarted workers and the command to continue with.
     """
     with GroupClient(url) as group:
         description = _wait_until_stable(group)
@@ -218,7 +221,7 @@ def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequenc
         names = ", ".join(escape(member.name) for member in expected_members)
         _console.print(f"The group has {_count_text(len(expected_members), 'worker')}: {names}.")
         if len(expected_members) == 1:
-            _check_only_worker_is_named(expected_members[0], is_named=bool(only_workers))
+            _check_only_worker_may_restart(expected_members[0], is_named=bool(only_workers), moves_jobs=moves_jobs)
         restarted: list[str] = []
         try:
             while members_to_restart:
@@ -233,16 +236,18 @@ def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequenc
                     key=lambda remaining_member: (description.is_led_by(remaining_member), remaining_member.name),
                 )
                 began_at_s = time.monotonic()
-                group.send_order(
-                    "POST", member.worker_id, "restart"
-                )  # A worker that refuses stays in `members_to_restart`.
-                _console.print(f"{escape(member.name)} restarts…")
+                # A worker that refuses stays in `members_to_restart`.
+                group.send_order("POST", member.worker_id, "restart?moveJobs=true" if moves_jobs else "restart")
+                what = "moves its jobs to other workers, then restarts" if moves_jobs else "restarts"
+                _console.print(f"{escape(member.name)} {what}…")
                 members_to_restart = [
                     remaining_member
                     for remaining_member in members_to_restart
                     if not _is_same_worker(remaining_member, member)
                 ]
-                rejoined_member = _wait_until_restarted(group, member, began_at_s=began_at_s, timeout_s=timeout_s)
+                rejoined_member = _wait_until_restarted(
+                    group, member, began_at_s=began_at_s, timeout_s=timeout_s, moves_jobs=moves_jobs
+                )
                 expected_members = [
                     rejoined_member if _is_same_worker(remaining_member, member) else remaining_member
                     for remaining_member in expected_members
@@ -252,8 +257,9 @@ def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequenc
         except WorldError as error:
             restarted_text = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
             remaining_names = " ".join(shlex.quote(remaining_member.name) for remaining_member in members_to_restart)
+            options = "--rolling --move-jobs" if moves_jobs else "--rolling"
             continue_hint = (
-                f". Once the group is stable, run `coterie workers restart --rolling {remaining_names}`"
+                f". Once the group is stable, run `coterie workers restart {options} {remaining_names}`"
                 if members_to_restart
                 else ""
             )
@@ -264,12 +270,17 @@ def restart_workers_rolling(url: str, *, timeout_s: float, only_workers: Sequenc
         _console.print(f"All {len(restarted)} workers have restarted.")
 
 
-def _check_only_worker_is_named(member: MemberDescription, *, is_named: bool) -> None:
+def _check_only_worker_may_restart(member: MemberDescription, *, is_named: bool, moves_jobs: bool) -> None:
     """Print that no job runs until ``member``, the only worker of the group, has restarted.
 
-    :raises WorldError: when ``is_named`` is False, because the command does not name the worker: other workers may be
-        about to join.
+    :raises WorldError: when ``moves_jobs``, because there is no worker to which the jobs could move; or when
+        ``is_named`` is False, because the command does not name the worker: other workers may be about to join.
     """
+    if moves_jobs:
+        raise WorldError(
+            f"The group has no other worker than {member.name}, so its jobs cannot move. To restart it with its jobs: "
+            f"`coterie workers restart --rolling {shlex.quote(member.name)}`"
+        )
     if not is_named:
         raise WorldError(
             f"The group has no other worker than {member.name}, and no job would run until it has restarted. "
@@ -279,14 +290,16 @@ def _check_only_worker_is_named(member: MemberDescription, *, is_named: bool) ->
 
 
 def _wait_until_restarted(
-    group: GroupClient, member: MemberDescription, *, began_at_s: float, timeout_s: float
+    group: GroupClient, member: MemberDescription, *, began_at_s: float, timeout_s: float, moves_jobs: bool
 ) -> MemberDescription:
-    """Wait until ``member`` has restarted and runs its jobs, and print that; returns the new state of the member.
+    """Wait until ``member`` has restarted and runs its jobs, or those that it has got instead, and print that; returns
+    the new state of the member.
 
     ``member`` is its state before the restart, and ``began_at_s`` the time of the order (``time.monotonic``).
+    ``moves_jobs``: it was ordered to move its jobs first, so it returns as a new member.
 
     :raises WorldError: when the member has not restarted and started its tasks within ``timeout_s`` of this call, or
-        has ended, or TLS to it fails.
+        has ended, or TLS to it fails, or a restart with moved jobs was cancelled.
     """
     rejoined_member: MemberDescription | None = None
     has_lost_membership = False
@@ -305,6 +318,8 @@ def _wait_until_restarted(
                 f"{REFUSED_CONNECTIONS_MAX_S:g} s; see its log for the reason"
             )
         if rejoined_member is None:
+            if moves_jobs:
+                return "it has moved its jobs and has not joined again"
             if not has_lost_membership:
                 has_lost_membership = True
                 _console.print(
@@ -315,22 +330,43 @@ def _wait_until_restarted(
         if rejoined_member.life is None:
             return "it does not respond"
         if rejoined_member.life == member.life:
-            return "it is still stopping its tasks"
+            return _moved_jobs_text(rejoined_member) if moves_jobs else "it is still stopping its tasks"
         if instability := _instability_reason(description):
             return instability
         return _tasks_not_started_text(group, member, rejoined_member)
 
     if reason := group.wait_for_group_condition(reason_not_rejoined, timeout_s=timeout_s):
-        raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {reason}")
+        what = "restarted" if moves_jobs else "restarted with all its jobs"
+        raise WorldError(f"{member.name} has not {what} within {timeout_s:g} s: {reason}")
     assert rejoined_member is not None, "the worker has restarted"
-    has_same_jobs = rejoined_member.owned == member.owned
-    jobs_text = f"its {_job_count_text(member.owned)} run again" if has_same_jobs else "its jobs have changed"
-    new_member_text = " and has joined again as a new member" if rejoined_member.member_id != member.member_id else ""
-    _console.print(
-        f"{escape(member.name)} has restarted after {time.monotonic() - began_at_s:.1f} s{new_member_text}; "
-        f"{jobs_text}."
-    )
+    jobs_text = _jobs_after_restart_text(member, rejoined_member, moves_jobs=moves_jobs)
+    _console.print(f"{escape(member.name)} has restarted after {time.monotonic() - began_at_s:.1f} s{jobs_text}.")
     return rejoined_member
+
+
+def _jobs_after_restart_text(member: MemberDescription, rejoined_member: MemberDescription, *, moves_jobs: bool) -> str:
+    """Which jobs ``rejoined_member`` runs, compared with ``member``, the same worker before its restart; and whether it
+    is a new member, unless it had to move its jobs, which makes it one."""
+    if moves_jobs:
+        return f"; it runs {_job_count_text(rejoined_member.owned)}"
+    is_new_member = rejoined_member.member_id != member.member_id
+    has_same_jobs = rejoined_member.owned == member.owned
+    return (" and has joined again as a new member" if is_new_member else "") + (
+        f"; its {_job_count_text(member.owned)} run again" if has_same_jobs else "; its jobs have changed"
+    )
+
+
+def _moved_jobs_text(member: MemberDescription) -> str:
+    """How many jobs ``member``, which moves its jobs before it restarts, still has; and why the move waits, if it does.
+
+    :raises WorldError: when the restart was cancelled.
+    """
+    if not member.draining:
+        raise WorldError(f"The restart of {member.name} was cancelled: it stays, and accepts jobs again")
+    text = f"it is moving its jobs, {_count_text(len(member.owned) + len(member.revoked))} left"
+    if member.drain_waits is not None:
+        text += f" (the move waits: {member.drain_waits})"
+    return f"{text}; to cancel the restart, run `coterie worker drain --uncordon {shlex.quote(member.name)}`"
 
 
 def _tasks_not_started_text(group: GroupClient, member: MemberDescription, rejoined_member: MemberDescription) -> str:

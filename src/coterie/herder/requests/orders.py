@@ -28,11 +28,13 @@ class UncordonWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartWorker:
-    """Stop the worker's tasks and relaunch its process, which keeps its membership. Answered with :class:`Done` when
-    the relaunch has begun."""
+    """Stop the worker's tasks and relaunch its process, which keeps its membership. With ``moves_jobs``, first move the
+    worker's jobs to other workers, as :class:`DrainWorker` does, and leave the group; the relaunched process joins as a
+    new member. Answered with :class:`Done` when the relaunch or the drain has begun."""
 
     worker: str
     """The worker's name, ``host:port`` or instance id."""
+    moves_jobs: bool = False
     settings_error: str | None = field(default=None, repr=False)
     """Why the worker that received the request could not start again with its present settings; None when it could.
     With an error the worker is not restarted."""

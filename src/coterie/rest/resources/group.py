@@ -29,6 +29,7 @@ from coterie.rest.json_response import JSONResponse
 from coterie.rest.leader import forward_to_worker
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.request_context import Caller
+from coterie.rest.request_parameters import boolean_query_value
 from coterie.rest.routing import Handlers
 from coterie.rest.views import Json
 from coterie.worker.inbox import now_ms
@@ -88,11 +89,14 @@ class GroupAndWorkersResource:
         return await self._order_worker(request, UncordonWorker(worker=_worker_in_path(request)))
 
     async def restart_worker(self, request: Request) -> Response:
-        """Restart the process of the worker in the path; the worker keeps its membership. Every worker that receives
-        the request also checks its own settings file: the named worker refuses the request when its file is invalid."""
+        """Restart the process of the worker in the path; the worker keeps its membership. With ``?moveJobs=true`` its
+        jobs first move to other workers, and the new process joins as a new member. Every worker that receives the
+        request also checks its own settings file: the named worker refuses the request when its file is invalid."""
+        moves_jobs = boolean_query_value(request, "moveJobs")
         settings_error = await self._worker.settings_error()
         return await self._order_worker(
-            request, RestartWorker(worker=_worker_in_path(request), settings_error=settings_error)
+            request,
+            RestartWorker(worker=_worker_in_path(request), settings_error=settings_error, moves_jobs=moves_jobs),
         )
 
     # -- helpers ------------------------------------------------------------------------------------------------------
