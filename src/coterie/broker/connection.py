@@ -7,7 +7,6 @@ A request is in flight from when it is read until its response is written.
 import asyncio
 import logging
 import ssl
-import traceback
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import api_versions_values, served_apis
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
+from coterie.broker.log_rate_limit import kind_of_error
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
 from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
 from coterie.broker.security.principals import ANONYMOUS, Principal
@@ -183,11 +183,8 @@ class Connection:
         limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
         may retry in a loop, for instance a client that does not log in."""
         now_s = asyncio.get_running_loop().time()
-        # The text contains values that the peer chooses, such as a size. The line of code that raised the error does
-        # not: it is the kind of the error.
-        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {frame.f_code.co_filename}:{line}", now_s=now_s
+            f"{self.peer_host} {kind_of_error(error)}", now_s=now_s
         )
         if suppressed is None:
             logger.debug("Connection %s closed: %s", self.peer, error)
