@@ -82,7 +82,7 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
-            log_removals_and_errors(group.group_id, event, output.records, before)
+            log_removals_and_errors(group.group_id, event, output, before)
         return Output(
             records=output.records,
             effects=tuple(
