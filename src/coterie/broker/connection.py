@@ -299,18 +299,13 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _take_from_principal_budget(self, principal_budget: Budget, size: int) -> None:
-        """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit; if
-        the peer disconnects meanwhile, take them although they do not fit."""
+    async def _take_from_principal_budget(self, principal_budget: PrincipalBudget, size: int) -> None:
+        """Take ``size`` bytes of the principal's budget. If they do not fit, log this and wait until they fit; if the
+        peer disconnects meanwhile, take them although they do not fit."""
         if principal_budget.has_capacity(size):
             principal_budget.take_unchecked(size)
             return
-        logger.warning(
-            "Connection %s is not read until responses are sent: with its next request, the requests and responses in "
-            "flight of its principal would exceed the maximum; they have %d bytes",
-            self.peer,
-            principal_budget.bytes_in_flight,
-        )
+        principal_budget.log_delayed_request(self.peer)
         while True:
             try:
                 async with asyncio.timeout(_DISCONNECT_CHECK_INTERVAL_S):
