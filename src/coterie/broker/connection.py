@@ -22,7 +22,7 @@ from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudge
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.broker.settings import BrokerSettings
-from coterie.config.tls import distinguished_name
+from coterie.config.certificate_names import peer_distinguished_name
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
@@ -132,13 +132,13 @@ class Connection:
         """Perform the TLS handshake. The connection's principal becomes the subject of the client's certificate;
         `ANONYMOUS` if the client sent no certificate.
 
-        :raises WireError: when the handshake fails.
+        :raises WireError: when the handshake fails, or the certificate is malformed.
         """
         try:
             await self._writer.start_tls(context)
         except ssl.SSLError as error:
             raise WireError(f"the TLS handshake failed: {error.reason or error}") from error
-        name = distinguished_name(self._writer.get_extra_info("peercert"))
+        name = peer_distinguished_name(self._writer.get_extra_info("ssl_object"))
         self._principal = ANONYMOUS if name is None else Principal(name)
 
     async def _authenticate_with_sasl(self) -> bool:
