@@ -195,3 +195,30 @@ async def test_a_bug_that_recurs_after_each_reload_is_slowed_down_and_logged_onc
     assert pauses == [0, 0.5, 1, 2, 2, 2]
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert record.getMessage().startswith("Bug in Coterie: the coordinator of group c failed; its pending requests")
+
+
+async def test_a_group_shows_no_record_that_was_not_written_while_it_pauses(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, goes_on = asyncio.Event(), asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def pause(delay_s: float) -> None:
+        if delay_s:
+            pauses.set()
+            await goes_on.wait()
+        await sleep(0)
+
+    async with counters(log) as groups:
+        await groups.ask(C, add(3))
+        await log.run_write(fill_disk)
+        assert (await groups.ask(C, add(200_000))).error is ErrorCode.not_coordinator
+        assert await groups.ask(C, add(0)) == counted(3)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        assert (await groups.ask(C, add(200_000))).error is ErrorCode.not_coordinator
+        await pauses.wait()
+        assert groups.inspect_group(C, lambda counter: counter.total) == 3
+        await log.run_write(lift_limit)
+        waiting = asyncio.ensure_future(groups.ask(C, add(1)))
+        goes_on.set()
+        assert await waiting == counted(4)

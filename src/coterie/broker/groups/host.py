@@ -203,8 +203,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
-        are possibly not durable yet. While the group is being reloaded after a failure, its state is that from before
-        the failure."""
+        are possibly not durable yet. After a failure, until the group's records are read from the log, its state is
+        that from before the failure."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -465,16 +465,17 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     async def _reload_group(self) -> None:
         """Load the group from the log, and retry until that succeeds. Before each attempt, waits for the appends from
-        before the failure, and for the pause after several close failures."""
+        before the failure. The pause after several close failures follows the load, so that :meth:`inspect_group` sees
+        no records meanwhile that were not written."""
         while self._needs_reload:
             await self._await_appends()
-            await asyncio.sleep(self._recent_failures.take_pause_s())
             try:
                 self._has_missed_notification = False
                 records = await self._log.load(self.group_id)
+                self._group = self._replay_records(records)
+                await asyncio.sleep(self._recent_failures.take_pause_s())
                 if self._has_missed_notification:
                     continue
-                self._group = self._replay_records(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._needs_reload = False
@@ -495,6 +496,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                     self._trace.recent_text(),
                     stack_of=bug,
                 )
+            if self._needs_reload:
+                await asyncio.sleep(self._recent_failures.take_pause_s())
         self._loaded.set()
 
     async def _await_appends(self) -> None:
