@@ -182,15 +182,19 @@ class Connection:
         """Log that the connection is closed because of ``error``, a violation of the protocol or an exceeded time
         limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
         may retry in a loop, for instance a client that does not log in."""
-        now_s = asyncio.get_running_loop().time()
+        self.log_limited(f"Connection {self.peer} closed: {error}", kind=kind_of_error(error))
+
+    def log_limited(self, message: str, *, kind: str) -> None:
+        """Log ``message`` as a warning at most once a minute for each peer address and ``kind``, else at debug
+        level."""
         suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {kind_of_error(error)}", now_s=now_s
+            f"{self.peer_host} {kind}", now_s=asyncio.get_running_loop().time()
         )
         if suppressed is None:
-            logger.debug("Connection %s closed: %s", self.peer, error)
+            logger.debug("%s", message)
             return
         more = f"; {suppressed} more from {self.peer_host} since the last such message" if suppressed else ""
-        logger.warning("Connection %s closed: %s%s", self.peer, error, more)
+        logger.warning("%s%s", message, more)
 
     async def _handle_sasl_frame(
         self, exchange: SaslExchange, frame: bytes, request_budget: RequestBudget
