@@ -138,5 +138,5 @@ async def test_an_assignor_computes_on_a_thread_of_its_own(register: Callable[..
 async def test_an_assignor_that_returns_something_else_has_failed(register: Callable[..., None]) -> None:
     register(("nothing", "ReturnsNothing"))
     loaded = assignors.load_assignors(["nothing"], RebalancePolicy(), key=KEY)
-    with pytest.raises(TypeError, match="NoneType in place of ComputedTarget"):
+    with pytest.raises(TypeError, match="NoneType instead of a ComputedTarget"):
         await assignors.assign_functions_by_name(loaded)["nothing"](EMPTY_GROUP)

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable
 from functools import cache
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from coterie.kafka.topics import Topics
 from tests.broker.conftest import raw_client
@@ -34,16 +33,3 @@ async def topics(bootstrap: str) -> AsyncIterator[Topics]:
     topics = Topics([bootstrap], client_id="tests")
     yield topics
     await topics.close()
-
-
-@pytest.fixture
-async def real_kafka_topics(real_kafka: RealKafka) -> AsyncIterator[Topics]:
-    topics = Topics([real_kafka.bootstrap_servers], client_id="tests")
-    yield topics
-    await topics.close()
-
-
-@pytest.fixture
-def admin(real_kafka: RealKafka) -> AdminClient:
-    """Confluent's own client, for operations that Coterie does not have."""
-    return AdminClient({"bootstrap.servers": real_kafka.bootstrap_servers})

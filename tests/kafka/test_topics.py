@@ -204,13 +204,27 @@ async def test_a_topic_with_too_many_partitions_is_refused_with_advice(topics: T
         await topics.open_log(name, partitions=1, replication_factor=1, setting_key=KEY, is_ordered=True)
 
 
-@pytest.mark.kafka
-async def test_a_topic_that_deletes_lines_is_refused_with_advice(real_kafka_topics: Topics, admin: AdminClient) -> None:
+async def topic_with_policy(bootstrap: str, policy: str) -> str:
     name = fresh_name()
-    created = admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "delete"})])
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    created = client.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": policy})])
     await asyncio.wrap_future(created[name])
-    with pytest.raises(WorldError, match=r"cleanup\.policy=delete.* set it to compact"):
-        await open_log(real_kafka_topics, name)
+    return name
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+async def test_a_topic_that_deletes_lines_is_refused_with_advice(topics: Topics, bootstrap: str, policy: str) -> None:
+    """As in Connect (TopicAdmin.verifyTopicCleanupPolicyOnlyCompact)."""
+    name = await topic_with_policy(bootstrap, policy)
+    with pytest.raises(WorldError, match=rf"cleanup\.policy={policy}.* set it to compact"):
+        await open_log(topics, name)
+
+
+@pytest.mark.parametrize("policy", ["compact,compact", ""])
+async def test_a_topic_that_deletes_no_lines_is_accepted(topics: Topics, bootstrap: str, policy: str) -> None:
+    """As in Connect, which compares the set of the policies, and accepts an empty one."""
+    log = await open_log(topics, await topic_with_policy(bootstrap, policy))
+    assert await log.append([line("a")]) == 1
 
 
 async def test_more_replicas_than_brokers_are_refused_with_advice(topics: Topics) -> None:

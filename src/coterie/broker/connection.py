@@ -7,7 +7,6 @@ A request is in flight from when it is read until its response is written.
 import asyncio
 import logging
 import ssl
-import traceback
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,12 +16,13 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import api_versions_values, served_apis
 from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
+from coterie.broker.log_rate_limit import kind_of_error
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
 from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.broker.settings import BrokerSettings
-from coterie.config.tls import distinguished_name
+from coterie.config.certificate_names import peer_distinguished_name
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.empty_values import response_with_empty_values
 from coterie.wire.errors import ErrorCode
@@ -132,13 +132,13 @@ class Connection:
         """Perform the TLS handshake. The connection's principal becomes the subject of the client's certificate;
         `ANONYMOUS` if the client sent no certificate.
 
-        :raises WireError: when the handshake fails.
+        :raises WireError: when the handshake fails, or the certificate is malformed.
         """
         try:
             await self._writer.start_tls(context)
         except ssl.SSLError as error:
             raise WireError(f"the TLS handshake failed: {error.reason or error}") from error
-        name = distinguished_name(self._writer.get_extra_info("peercert"))
+        name = peer_distinguished_name(self._writer.get_extra_info("ssl_object"))
         self._principal = ANONYMOUS if name is None else Principal(name)
 
     async def _authenticate_with_sasl(self) -> bool:
@@ -182,18 +182,19 @@ class Connection:
         """Log that the connection is closed because of ``error``, a violation of the protocol or an exceeded time
         limit: as a warning at most once a minute for each peer address and kind of error, else at debug level. A client
         may retry in a loop, for instance a client that does not log in."""
-        now_s = asyncio.get_running_loop().time()
-        # The text contains values that the peer chooses, such as a size. The line of code that raised the error does
-        # not: it is the kind of the error.
-        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        self.log_limited(f"Connection {self.peer} closed: {error}", kind=kind_of_error(error))
+
+    def log_limited(self, message: str, *, kind: str) -> None:
+        """Log ``message`` as a warning at most once a minute for each peer address and ``kind``, else at debug
+        level."""
         suppressed = self._broker.security.protocol_error_rate_limit.take_suppressed_count_if_allowed(
-            f"{self.peer_host} {frame.f_code.co_filename}:{line}", now_s=now_s
+            f"{self.peer_host} {kind}", now_s=asyncio.get_running_loop().time()
         )
         if suppressed is None:
-            logger.debug("Connection %s closed: %s", self.peer, error)
+            logger.debug("%s", message)
             return
         more = f"; {suppressed} more from {self.peer_host} since the last such message" if suppressed else ""
-        logger.warning("Connection %s closed: %s%s", self.peer, error, more)
+        logger.warning("%s%s", message, more)
 
     async def _handle_sasl_frame(
         self, exchange: SaslExchange, frame: bytes, request_budget: RequestBudget
@@ -302,18 +303,13 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _take_from_principal_budget(self, principal_budget: Budget, size: int) -> None:
-        """Take ``size`` bytes of the principal's budget. If they do not fit, log a warning and wait until they fit; if
-        the peer disconnects meanwhile, take them although they do not fit."""
+    async def _take_from_principal_budget(self, principal_budget: PrincipalBudget, size: int) -> None:
+        """Take ``size`` bytes of the principal's budget. If they do not fit, log this and wait until they fit; if the
+        peer disconnects meanwhile, take them although they do not fit."""
         if principal_budget.has_capacity(size):
             principal_budget.take_unchecked(size)
             return
-        logger.warning(
-            "Connection %s is not read until responses are sent: with its next request, the requests and responses in "
-            "flight of its principal would exceed the maximum; they have %d bytes",
-            self.peer,
-            principal_budget.bytes_in_flight,
-        )
+        principal_budget.log_delayed_request(self.peer)
         while True:
             try:
                 async with asyncio.timeout(_DISCONNECT_CHECK_INTERVAL_S):

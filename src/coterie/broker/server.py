@@ -203,7 +203,7 @@ class _Connections:
             return
         connection = Connection(self.context, reader, writer)
         if refusal := self._connection_refusal_reason(connection.peer_host):
-            logger.warning("Connection %s refused: %s", connection.peer, refusal)
+            connection.log_limited(f"Connection {connection.peer} refused: {refusal}", kind="refused")
             connection.abort()
             return
         if self.context.security.tls is not None:

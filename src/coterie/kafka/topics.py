@@ -301,10 +301,10 @@ class Topics:
             await asyncio.sleep(0.1)
 
     async def _check_cleanup_policy(self, topic: str, setting_key: str) -> None:
-        """Check that the topic is compacted. Not checked if this worker may not describe configs, or the brokers
-        cannot.
+        """Check that no policy of the topic deletes records, as Connect does (`verifyTopicCleanupPolicyOnlyCompact`).
+        Not checked if this worker may not describe configs, or the brokers cannot.
 
-        :raises WorldError: when the topic has another cleanup.policy, or its configs cannot be described.
+        :raises WorldError: when the topic has another cleanup.policy than compact, or its configs cannot be described.
         """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
@@ -314,8 +314,9 @@ class Topics:
             if error.args[0].code() in (*_AUTHORIZATION_ERRORS, *_UNSUPPORTED_ERRORS):
                 return
             raise self.to_world_error(f"cannot describe the configs of topic {topic}", error) from None
-        policy = entries["cleanup.policy"].value if "cleanup.policy" in entries else "compact"
-        if policy != "compact":
+        policy = (entries["cleanup.policy"].value if "cleanup.policy" in entries else None) or ""
+        # Without any policy, which Kafka allows, the topic keeps all records.
+        if {one.strip() for one in policy.split(",")} - {"", "compact"}:
             raise WorldError(
                 f"topic {topic} has cleanup.policy={policy}, which would delete records that are needed: "
                 f"set it to compact, or name another topic as {setting_key}"

@@ -53,8 +53,8 @@ def client_address(request: Request) -> str:
 
 
 def client_certificate_name(request: Request) -> str | None:
-    """The name in the client certificate of the request's connection (:func:`coterie.config.tls.distinguished_name`);
-    None without a certificate."""
+    """The name in the client certificate of the request's connection
+    (:func:`coterie.config.certificate_names.peer_distinguished_name`); None without a certificate."""
     return getattr(request.state, CLIENT_CERTIFICATE_NAME, None)
 
 

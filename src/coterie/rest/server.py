@@ -18,9 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coterie.config.certificate_names import peer_distinguished_name
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, RestListener, RestScheme, RestTls, format_host_for_url
-from coterie.config.tls import distinguished_name, server_context
+from coterie.config.tls import server_context
 from coterie.nouns.errors import WorldError
 from coterie.rest.problems import RETRY_LATER, error_json_response
 
@@ -175,7 +176,7 @@ async def serve_while_work_runs(
     ``work`` may close ``intake`` before.
 
     Changes of ``reloaded_files`` are noticed meanwhile. New connections use the newest valid certificates. The state of
-    each request contains the name in the client's certificate (:func:`.distinguished_name`) as
+    each request contains the name in the client's certificate (:func:`.peer_distinguished_name`) as
     :data:`CLIENT_CERTIFICATE_NAME`, if the client sent a certificate.
 
     :raises ExceptionGroup: contains the exception of ``work``.
@@ -288,7 +289,7 @@ class _RestConnectionProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.flow = _ObservedFlowControl(transport, on_reading_resumed=self._update_client_wait)
-        name = distinguished_name(transport.get_extra_info("peercert"))
+        name = peer_distinguished_name(transport.get_extra_info("ssl_object"))
         if name is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE_NAME: name}
         self._update_client_wait()

@@ -1,6 +1,7 @@
 """The host of groups, with another machine than the classic one: a counter, in a separate log topic."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,8 @@ from coterie.broker.groups.host import GroupHost
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
 from coterie.broker.storage.log import BrokerLog
+from coterie.engine.output import Output
+from coterie.groups.effects import Effect, SetTimer, TimerFired
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
 from tests.broker.full_disk import fill_disk, lift_limit
@@ -158,3 +161,64 @@ async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again
         assert await host.ask(add(0)) == counted(5)
         running.cancel()
     assert reads == [[3], [5]]
+
+
+async def test_a_bug_that_recurs_after_each_reload_is_slowed_down_and_logged_once(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = CounterMachine(reset_ms=0)
+    sleep = asyncio.sleep
+    pauses: list[float] = []
+    has_recurred = asyncio.Event()
+
+    async def record_pause(delay_s: float) -> None:
+        pauses.append(delay_s)
+        if len(pauses) == 6:
+            has_recurred.set()
+        await sleep(0)
+
+    def fail_at_deadline(counter: Counter, event: object, **_: object) -> Output[Total, Effect[Counted, str]]:
+        if isinstance(event, TimerFired):
+            raise AssertionError("planted")
+        assert event is None
+        return Output(effects=(SetTimer(key="reset", at_ms=0),))
+
+    lines = await GroupLog.open(log, COUNTER_TOPIC)
+    await lines.append(C, [3], now_ms=1)
+    monkeypatch.setattr(machine, "step", fail_at_deadline)
+    host = GroupHost(C, machine, await lines.load(C), lines, lambda: 1)
+    monkeypatch.setattr(asyncio, "sleep", record_pause)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(host.run())
+        await has_recurred.wait()
+        running.cancel()
+    assert pauses == [0, 0.5, 1, 2, 2, 2]
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert record.getMessage().startswith("Bug in Coterie: the coordinator of group c failed; its pending requests")
+
+
+async def test_a_group_shows_no_record_that_was_not_written_while_it_pauses(
+    log: BrokerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, goes_on = asyncio.Event(), asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def pause(delay_s: float) -> None:
+        if delay_s:
+            pauses.set()
+            await goes_on.wait()
+        await sleep(0)
+
+    async with counters(log) as groups:
+        await groups.ask(C, add(3))
+        await log.run_write(fill_disk)
+        assert (await groups.ask(C, add(200_000))).error is ErrorCode.not_coordinator
+        assert await groups.ask(C, add(0)) == counted(3)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        assert (await groups.ask(C, add(200_000))).error is ErrorCode.not_coordinator
+        await pauses.wait()
+        assert groups.inspect_group(C, lambda counter: counter.total) == 3
+        await log.run_write(lift_limit)
+        waiting = asyncio.ensure_future(groups.ask(C, add(1)))
+        goes_on.set()
+        assert await waiting == counted(4)

@@ -3,6 +3,7 @@ target assignments by the assignors that the broker was given."""
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -13,7 +14,6 @@ from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.host import RunChore
 from coterie.broker.groups.log import GroupTopic
 from coterie.broker.groups.registry import Groups
-from coterie.broker.groups.target_shape import target_shape_error
 from coterie.engine.output import Output, StepOutput
 from coterie.groups import effects
 from coterie.groups.connect import machine, state
@@ -34,8 +34,10 @@ from coterie.groups.connect.messages import (
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.summary import summarize_event
+from coterie.groups.connect.target_check import ERROR_LENGTH_MAX
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN
+from coterie.nouns.errors import CoterieError
 from coterie.nouns.ids import GroupId
 from coterie.nouns.target_assignments import Assign, GroupSnapshot
 from coterie.nouns.text import without_lone_surrogates
@@ -53,8 +55,6 @@ _REFUSAL_MESSAGES = {
     ErrorCode.coordinator_load_in_progress: "the group is being loaded from the broker's log; send the request again",
 }
 """The error message of a refused request, by error code."""
-_ERROR_LENGTH_MAX = 1_000
-"""The maximum number of characters of an assignor's error, which is stored with the group."""
 _Effect: TypeAlias = effects.Effect[Response, TimerKey] | RunChore[Notification]
 
 
@@ -82,7 +82,7 @@ class ConnectMachine:
         output = machine.step(group, event, now_ms=now_ms)
         if output.records:
             self.stats.observe_step(group, event, output.records, before, now_ms)
-            log_removals_and_errors(group.group_id, event, output.records, before)
+            log_removals_and_errors(group.group_id, event, output, before)
         return Output(
             records=output.records,
             effects=tuple(
@@ -141,7 +141,7 @@ class ConnectMachine:
         try:
             async with asyncio.timeout(snapshot.time_limit_ms / 1000):
                 target = await assign(snapshot)
-            error = target_shape_error(target) or ""
+            return TargetComputed(group_epoch=snapshot.group_epoch, target=target)
         except TimeoutError:
             error = f"no target was computed within {snapshot.time_limit_ms} ms"
         except asyncio.CancelledError:
@@ -156,9 +156,11 @@ class ConnectMachine:
                 group_id,
                 snapshot.assignor,
             )
-            error = f"{type(failure).__name__}: {failure}"
-        error = without_lone_surrogates(error[:_ERROR_LENGTH_MAX])  # the error is stored with the group
-        return TargetComputed(group_epoch=snapshot.group_epoch, target=None if error else target, assignor_error=error)
+            # str() of a plug-in's exception may itself raise an exception.
+            text = "".join(traceback.format_exception_only(failure)).strip()
+            error = str(failure) if isinstance(failure, CoterieError) else text
+        error = without_lone_surrogates(error[:ERROR_LENGTH_MAX])  # the error is stored with the group
+        return TargetComputed(group_epoch=snapshot.group_epoch, target=None, assignor_error=error)
 
 
 ConnectGroups: TypeAlias = Groups[Group, Request, Notification, Record, Response, TimerKey]

@@ -6,7 +6,8 @@ A response is sent only when the records of its step, and of all earlier steps, 
 request waits until then: the machine continues with the next event, and the outbox holds the effects until the records
 are durable. If a write to the log fails, or the machine raises an exception (a bug in Coterie), every pending request
 is refused with NOT_COORDINATOR, the machine's state is dropped, and the group is reloaded from its log. New requests
-wait for the reload.
+wait for the reload. After the second of several failures that follow one another closely, a growing pause precedes each
+reload: a bug that recurs after each reload must not become a busy loop.
 
 Most requests are heartbeats, which write no record: they get their response without a queue, an asyncio task or a
 future.
@@ -23,6 +24,7 @@ from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
 from coterie.broker.groups.log import GroupLog
+from coterie.broker.groups.recent_failures import RecentFailures
 from coterie.engine.output import Outbox, StepOutput
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
@@ -33,8 +35,6 @@ from coterie.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-_RELOAD_DELAY_S = 0.5
-"""The pause between two attempts to reload a group."""
 _STALL_MS = 200
 """A deadline that is handled later than this after its time shows that this process has stalled: the requests of
 members may have arrived in time without being read."""
@@ -170,6 +170,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         self._numbers = count()
         """Gives each request of this group its reply id."""
         self._pending_requests: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
+        self._recent_failures = RecentFailures()
         self._needs_reload = False
         """Whether the state is invalid after a failure; no event may be handled until the group is reloaded."""
         self._loaded = asyncio.Event()
@@ -202,8 +203,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
-        are possibly not durable yet. While the group is being reloaded after a failure, its state is that from before
-        the failure."""
+        are possibly not durable yet. After a failure, until the group's records are read from the log, its state is
+        that from before the failure."""
         return look(self._group)
 
     async def ask(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT:
@@ -308,12 +309,13 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         refused with NOT_COORDINATOR, and the group is reloaded."""
         try:
             self._step_machine(event)
-        except Exception:
-            logger.exception(
-                "Bug in Coterie: the coordinator of group %s failed; its pending requests are refused, and the group is"
-                " reloaded from the broker's log. Its last events:\n%s",
-                self.group_id,
+        except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the group is reloaded
+            self._log_failure(
+                bug,
+                "Bug in Coterie: the coordinator of group %s failed%s; its pending requests are refused, and the group"
+                " is reloaded from the broker's log. Its last events:\n%s",
                 self._trace.recent_text(),
+                stack_of=bug,
             )
             self._drop_machine()
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
@@ -340,11 +342,11 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             return  # of a machine that was dropped after the append
         error = append.exception()
         if error is not None:
-            logger.error(
-                "The records of group %s could not be written, so its pending requests are refused, and the group is"
-                " reloaded from the broker's log: %s",
-                self.group_id,
+            self._log_failure(
                 error,
+                "The records of group %s could not be written%s, so its pending requests are refused, and the group is"
+                " reloaded from the broker's log: %s",
+                str(error),
             )
             self._drop_machine()
             return
@@ -431,6 +433,18 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
+    def _log_failure(
+        self, error: BaseException, message: str, detail: str, *, stack_of: BaseException | None = None
+    ) -> None:
+        """Count the failure ``error``, which delays the next reload if failures follow one another closely, and log
+        ``message`` unless one of the same kind was logged less than a minute ago. ``message`` has placeholders for the
+        group id, for the number of failures that were not logged, and for ``detail``."""
+        suppressed = self._recent_failures.add(error, now_s=asyncio.get_running_loop().time())
+        if suppressed is None:
+            return
+        more = f" ({suppressed} more times since the last such message)" if suppressed else ""
+        logger.error(message, self.group_id, more, detail, exc_info=stack_of)
+
     def _drop_machine(self) -> None:
         """Make the group's state invalid after a failure, and refuse all pending requests with NOT_COORDINATOR; then
         `run` reloads the group."""
@@ -450,37 +464,40 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._waiting_for_load -= 1
 
     async def _reload_group(self) -> None:
-        """Load the group from the log, and retry after ``_RELOAD_DELAY_S`` until that succeeds. Waits first for the
-        appends from before the failure."""
+        """Load the group from the log, and retry until that succeeds. Before each attempt, waits for the appends from
+        before the failure. The pause after several close failures follows the load, so that :meth:`inspect_group` sees
+        no records meanwhile that were not written."""
         while self._needs_reload:
             await self._await_appends()
             try:
                 self._has_missed_notification = False
                 records = await self._log.load(self.group_id)
+                self._group = self._replay_records(records)
+                await asyncio.sleep(self._recent_failures.take_pause_s())
                 if self._has_missed_notification:
                     continue
-                self._group = self._replay_records(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._needs_reload = False
                 self._notify_loaded(records)
             except WorldError as error:
-                logger.error(
-                    "Group %s could not be reloaded from the broker's log; the broker serves no request of this group "
-                    "until a retry succeeds: %s",
-                    self.group_id,
+                self._log_failure(
                     error,
+                    "Group %s could not be reloaded from the broker's log%s; the broker serves no request of this "
+                    "group until a retry succeeds: %s",
+                    str(error),
                 )
-            except Exception:
+            except Exception as bug:  # noqa: BLE001 a bug in Coterie: it is logged, and the load is tried again
                 self._needs_reload = True
-                logger.exception(
-                    "Bug in Coterie: group %s could not be reloaded; the broker serves no request of this group until "
-                    "a retry succeeds. The group's last events before the reload:\n%s",
-                    self.group_id,
+                self._log_failure(
+                    bug,
+                    "Bug in Coterie: group %s could not be reloaded%s; the broker serves no request of this group "
+                    "until a retry succeeds. The group's last events before the reload:\n%s",
                     self._trace.recent_text(),
+                    stack_of=bug,
                 )
             if self._needs_reload:
-                await asyncio.sleep(_RELOAD_DELAY_S)
+                await asyncio.sleep(self._recent_failures.take_pause_s())
         self._loaded.set()
 
     async def _await_appends(self) -> None:

@@ -94,8 +94,8 @@ class Groups(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, KeyT])
 
     def inspect_group(self, group_id: GroupId, look: Callable[[GroupT], T]) -> T | None:
         """The result of ``look`` for the group's state, which ``look`` must not change; None if there is no such group.
-        The latest changes of the state are possibly not durable yet. While the group is being reloaded after a failure,
-        its state is that from before the failure."""
+        The latest changes of the state are possibly not durable yet. After a failure, until the group's records are
+        read from the log, its state is that from before the failure."""
         host = self._hosts.get(group_id)
         return None if host is None else host.inspect_group(look)
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from coterie.broker.log_rate_limit import LogRateLimit
+
 logger = logging.getLogger(__name__)
 
 
@@ -57,9 +59,11 @@ class PrincipalBudget(Budget):
     reserve bytes (those with records) leave a quarter of it to requests. So a client that reads no responses delays its
     principal's fetches, but no heartbeat."""
 
-    def __init__(self, name: str, size_max: int) -> None:
+    def __init__(self, name: str, size_max: int, log_limit: LogRateLimit | None = None) -> None:
+        """``log_limit`` limits the messages of this budget; None: no other budget shares the limit."""
         super().__init__(size_max)
         self._name = name
+        self._log_limit = LogRateLimit() if log_limit is None else log_limit
         self._responses_size_max = size_max - size_max // 4
         """The bytes in flight, of requests and responses together, above which a response waits, unless no other
         response is in flight."""
@@ -74,11 +78,10 @@ class PrincipalBudget(Budget):
         await self._wait_until(is_next_response)
         if not self._has_capacity_for_response(size):
             if not self._responses_waiting:
-                logger.warning(
-                    "Fetch responses for %s are delayed until its clients have read earlier responses: %d bytes of its "
-                    "requests and responses are in flight",
-                    self._name,
-                    self.bytes_in_flight,
+                self._log_delay(
+                    "response",
+                    f"Fetch responses for {self._name} are delayed until its clients have read earlier responses: "
+                    f"{self.bytes_in_flight} bytes of its requests and responses are in flight",
                 )
             self._responses_waiting += 1
             try:
@@ -92,6 +95,26 @@ class PrincipalBudget(Budget):
         """Return ``size`` bytes that :meth:`take_for_response` has taken."""
         self._response_bytes_in_flight -= size
         self.release(size)
+
+    def log_delayed_request(self, peer: str) -> None:
+        """Log that the connection of ``peer``, an address, is not read, because this budget has no capacity for its
+        next request: as a warning at most once a minute for each principal, else at debug level."""
+        self._log_delay(
+            "request",
+            f"Connection {peer} is not read until responses are sent: with its next request, the requests and "
+            f"responses in flight of {self._name} would exceed the maximum; they have {self.bytes_in_flight} bytes",
+        )
+
+    def _log_delay(self, kind: str, message: str) -> None:
+        """Log ``message`` about a delayed request or response, as :meth:`log_delayed_request` does. A client can cause
+        any number of such delays."""
+        now_s = asyncio.get_running_loop().time()
+        suppressed = self._log_limit.take_suppressed_count_if_allowed(f"{kind} {self._name}", now_s=now_s)
+        if suppressed is None:
+            logger.debug("%s", message)
+            return
+        more = f"; {suppressed} more such delays since the last such message" if suppressed else ""
+        logger.warning("%s%s", message, more)
 
     def _has_capacity_for_response(self, size: int) -> bool:
         """Whether a response of ``size`` bytes may be created now: it leaves a quarter of the budget free, or no other
@@ -152,13 +175,15 @@ class PrincipalBudgets:
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
+        self._log_limit = LogRateLimit()
+        """Outlives the budgets, because a client may connect again and again."""
         self._budgets: dict[str, tuple[PrincipalBudget, int]] = {}
         """By name: the budget, and the number of connections that use it."""
 
     def acquire(self, name: str) -> PrincipalBudget:
         """The budget of ``name``, which is shared by all connections that acquire this name. Each call needs a matching
         :meth:`release`."""
-        budget, members = self._budgets.get(name, (PrincipalBudget(name, self._size_max), 0))
+        budget, members = self._budgets.get(name, (PrincipalBudget(name, self._size_max, self._log_limit), 0))
         self._budgets[name] = (budget, members + 1)
         return budget
 

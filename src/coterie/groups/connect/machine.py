@@ -15,7 +15,6 @@ its jobs *held* until its session would have ended.
 Where the draft is silent or contradicts itself, `docs/protocol/deviations.md` lists what this machine does and why.
 """
 
-from coterie.engine.output import Output
 from coterie.groups.connect.answers import (
     apply_shorter_session_timeout,
     end_step,
@@ -53,10 +52,10 @@ from coterie.groups.connect.messages import (
     ConfigsWritten,
     ConnectionClosed,
     ConnectionGraceTimer,
+    ConnectOutput,
     DeleteGroup,
     DescribeGroup,
     DescribeGroupResponse,
-    Effect,
     Event,
     ExpiryTimer,
     GroupLoaded,
@@ -66,7 +65,6 @@ from coterie.groups.connect.messages import (
     NextComputationTimer,
     PrepareAssignment,
     RebalanceDelayTimer,
-    Record,
     ReleaseHold,
     RemoveMember,
     Request,
@@ -90,7 +88,7 @@ from coterie.nouns.connect_groups import JOIN, HeartbeatResponse, InstallAssignm
 from coterie.nouns.ids import MemberEpoch, MemberId
 
 
-def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
+def step(group: Group, event: Event, *, now_ms: int) -> ConnectOutput:
     """Process one event: change the group's state and return the records and effects. The caller appends the records
     and, once they are durable, performs the effects in order.
 
@@ -117,7 +115,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     if turn.records or isinstance(event, GroupLoaded):
         schedule_expiry(turn)
     check_invariants(group)
-    return Output(records=tuple(turn.records), effects=tuple(turn.effects))
+    return ConnectOutput(records=tuple(turn.records), effects=tuple(turn.effects), removals=tuple(turn.removals))
 
 
 def respond_or_refuse(turn: Turn, request: Request) -> None:

@@ -17,6 +17,7 @@ from coterie.groups.connect.messages import (
     MemberDeparted,
     MemberMetadata,
     MemberRemoved,
+    Removal,
     RemoveMember,
     ResponseHoldTimer,
     RevocationTimer,
@@ -443,21 +444,22 @@ def remove_member(turn: Turn, member_id: MemberId, *, may_run: bool, waits: bool
     if waits:
         # A static member that left for a short time has no jobs: the jobs of its target wait for it.
         jobs = group.targets[member_id].target.jobs if current.member_epoch == LEAVE_BRIEFLY else current.assigned
+    departed = None
     if held or jobs:
-        turn.write(
-            MemberDeparted(
-                member_id=member_id,
-                instance_id=metadata.instance_id,
-                url=metadata.url,
-                jobs=jobs,
-                held=held,
-                held_until_ms=session.ends_at_ms,
-                left_at_ms=turn.now_ms,
-                deadline_ms=None,
-                request_number=session.request_number,
-                reason=reason,
-            )
+        departed = MemberDeparted(
+            member_id=member_id,
+            instance_id=metadata.instance_id,
+            url=metadata.url,
+            jobs=jobs,
+            held=held,
+            held_until_ms=session.ends_at_ms,
+            left_at_ms=turn.now_ms,
+            deadline_ms=None,
+            request_number=session.request_number,
+            reason=reason,
         )
+        turn.write(departed)
+    turn.removals.append(Removal(member_id=member_id, url=metadata.url, reason=reason, departed=departed))
     turn.bump_group_epoch()
     message = f"member {member_id} is not in the group any more: {reason}"
     respond_to_held_heartbeat(

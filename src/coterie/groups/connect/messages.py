@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from coterie.engine.output import Output
 from coterie.groups import effects
 from coterie.groups.effects import TimerFired
 from coterie.nouns.connect_error_codes import ConnectErrorCode
@@ -588,3 +589,22 @@ TimerKey: TypeAlias = (
 
 Event: TypeAlias = Request | TimerFired[TimerKey] | Notification
 Effect: TypeAlias = effects.Effect[Response, TimerKey] | ComputeTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A step has removed a member: what the broker's log says about it."""
+
+    member_id: MemberId
+    url: WorkerUrl
+    reason: str
+    """Why the member has left, or was removed."""
+    departed: MemberDeparted | None
+    """The record of the departed member; None if no job waits for it or may still run on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOutput(Output[Record, Effect]):
+    """The result of one step, with the members that it has removed."""
+
+    removals: tuple[Removal, ...] = ()

@@ -8,6 +8,7 @@ from coterie.groups.connect.messages import (
     Effect,
     GroupMetadata,
     Record,
+    Removal,
     Response,
     TimerKey,
 )
@@ -28,6 +29,7 @@ class Turn:
         self.now_ms = now_ms
         self.records: list[Record] = []
         self.effects: list[Effect] = []
+        self.removals: list[Removal] = []
         self._changes: dict[str, object] = {}
         """The fields of the group record that this step changes."""
 
