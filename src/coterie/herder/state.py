@@ -284,7 +284,7 @@ class PendingRequests:
     """The requests that are not yet answered, and the writes that are not yet complete."""
 
     def __init__(self) -> None:
-        # `orders`
+        # `view_requests`
         self.awaiting_group_view: tuple[tuple[RequestId, GroupRequest], ...] = ()
         """Requests about workers that wait for the view of the group, in the order in which they arrived."""
         # `questions`
@@ -300,6 +300,18 @@ class PendingRequests:
         """Writes by id, in the order in which the requests arrived."""
         self.leader_write_count = 0
         """The number of writes that this worker has submitted itself as the leader, for their ids."""
+
+    @property
+    def are_all_answered(self) -> bool:
+        """Whether no request waits for its response, and all writes are complete, refused or dropped."""
+        return not (
+            self.awaiting_group_view
+            or self.questions
+            or self.offset_reads
+            or self.reads
+            or self.topic_resets
+            or self.writes
+        )
 
 
 # -- the lifecycle of this worker -------------------------------------------------------------------------------------
