@@ -93,6 +93,8 @@ class ConfigLinesRead:
     lines: Sequence[TopicRecord]
     position: LogPosition
     """The position of this worker's reader after these lines."""
+    completes_first_read: bool = False
+    """Whether this worker has now read all lines that existed when it started. True in one event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

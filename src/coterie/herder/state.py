@@ -15,6 +15,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
+from coterie.herder.config_records import LoggerLevelWritten
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.leader_log_state import LeaderLogAccess
 from coterie.herder.messages import Effect
@@ -389,6 +390,11 @@ class Lifecycle:
         # `machine`
         self.is_runtime_open = False
         """Whether the runtime is open and both logs are read; before, no job starts."""
+        self.is_config_log_read = False
+        """Whether the config log is read to the end that it had when this worker started."""
+        # `logger_levels`
+        self.levels_to_set: tuple[LoggerLevelWritten, ...] = ()
+        """The levels of loggers to set when the runtime is open, in the order in which they were written."""
         # `draining`
         self.drain: Drain | None = None
         """The drain that an operator has ordered; None if this worker does not drain."""
