@@ -151,7 +151,7 @@ class TaskProgressed:
     batch_id: int
     """The last committed batch."""
     input_rows: int
-    """Rows read by that batch."""
+    """Rows read by that batch, and by the batches of the progress events that were merged with this one."""
     bad_records: int = 0
     """How many records the task has skipped as bad since it was started."""
     topics: frozenset[str] = frozenset()
@@ -457,8 +457,8 @@ class TaskRuntime(Protocol):
 
     async def next_event(self) -> TaskEvent:
         """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded; of
-        several unread progress reports of one task, older ones may be dropped, and their topics are added to a newer
-        one."""
+        several unread progress reports of one task, older ones may be dropped, and their rows and topics are added to a
+        newer one."""
         ...
 
 
