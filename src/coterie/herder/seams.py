@@ -244,8 +244,8 @@ TaskEvent: TypeAlias = (
 
 
 class SplitEndedError(WorldError):
-    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed, or
-    another worker has taken over the split."""
+    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed,
+    another worker has taken over the split, or Spark's JVM has ended."""
 
 
 class RetriableStartError(WorldError):

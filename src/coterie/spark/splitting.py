@@ -22,7 +22,7 @@ from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over
 from coterie.spark.connector_keys import common_definition
 from coterie.spark.events import EventQueue
-from coterie.spark.failures import error_message
+from coterie.spark.failures import error_message, has_lost_jvm_connection
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest, PositionChange
@@ -60,6 +60,8 @@ the re-split continues, also if some of them still run. The time consists of the
 their workers detect that the generation is closed."""
 POLL_INTERVAL_S = 0.5
 """Interval at which :meth:`Splitter.watch_source_partitions` checks whether a source's partitions have to be listed."""
+JVM_EXIT_TIMEOUT_S = 5
+"""How long an operation that has lost its connection to the JVM waits until the end of the JVM is noticed."""
 PARTITION_CHECK_CALLS = CallQueue(name="partition check", concurrent_max=4)
 """The calls that list the partitions of watched sources."""
 
@@ -395,24 +397,43 @@ class Splitter:
         early, as it does with a split.
 
         :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
-            the split, or in the sink a task whose batch in flight is run.
-        :raises WorldError: when Spark is not running on this worker.
+            the split, or in the sink a task whose batch in flight is run; or when Spark is not running on this worker,
+            or its JVM has ended during the block.
         """
-        ended_message = (
-            f"The split of connector {connector} was ended on this worker; it is tried again"
+        ended_message, without_spark_message = (
+            (
+                f"The split of connector {connector} was ended on this worker; it is tried again",
+                f"The split of connector {connector} is tried again by a worker whose Spark runs: another one, or this "
+                "one after its restart",
+            )
             if is_repeated
-            else f"The change of the offsets of connector {connector} was ended on this worker; request it again"
+            else (
+                f"The change of the offsets of connector {connector} was ended on this worker; request it again",
+                f"The change of the offsets of connector {connector} was not made; request it again from a worker "
+                "whose Spark runs",
+            )
         )
+        driver: SparkDriver | None = None
         try:
-            self._running_driver()
+            driver = self._running_driver()
             if fence.is_closed:
                 raise FencedError
             yield
-        except FencedError as error:
-            self._running_driver()
-            raise SplitEndedError(ended_message) from error
-        except (SupersededError, TakenOverInSinkError) as error:
-            raise SplitEndedError(f"{error}. {ended_message}") from error
+        except Exception as error:
+            if driver is not None and has_lost_jvm_connection(error):
+                driver.wait_for_jvm_exit(timeout_s=JVM_EXIT_TIMEOUT_S)
+            try:
+                self._running_driver()
+            except WorldError as not_running:
+                # This is the cause, whatever exception the block has raised: it does not show an error of the config.
+                raise SplitEndedError(f"{not_running}. {without_spark_message}") from error
+            match error:
+                case FencedError():
+                    raise SplitEndedError(ended_message) from error
+                case SupersededError() | TakenOverInSinkError():
+                    raise SplitEndedError(f"{error}. {ended_message}") from error
+                case _:
+                    raise
         finally:
             self.drop_fence(fence)
 
