@@ -447,14 +447,11 @@ class Splitter:
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
-        newest_store = self._configured_source(config).plugin.position_store
+        self._configured_source(config)
 
         def find_position_store(plan_config: Mapping[str, str]) -> PositionStore:
-            """See :data:`FindPositionStore`: the one of ``config`` if this worker does not know the class."""
-            try:
-                return _time_limited_store(self._source_class(plan_config).position_store)
-            except ConfigError:
-                return _time_limited_store(newest_store)
+            """See :data:`FindPositionStore`."""
+            return _time_limited_store(self._known_source_class(connector, plan_config).position_store)
 
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
@@ -483,6 +480,22 @@ class Splitter:
             return self._source_class(former_config) is not self._source_class(newer_config)
         except ConfigError:
             return False  # The class may have got another name.
+
+    def _known_source_class(self, connector: ConnectorName, generation_config: Mapping[str, str]) -> type[Source]:
+        """The class of source that ``generation_config``, the config of a checkpoint generation of ``connector``,
+        names.
+
+        :raises SplitEndedError: when this worker does not know the class: another class cannot read its positions.
+        """
+        try:
+            return self._source_class(generation_config)
+        except ConfigError as error:
+            names = [generation_config[key] for key in ("source.class", "connector.class") if key in generation_config]
+            raise SplitEndedError(
+                f"A checkpoint generation of connector {connector} was made for the source {' or '.join(names)}, which "
+                "this worker does not have, so it cannot use the positions of that generation; a worker with this "
+                "plug-in finishes the split of the connector: install the plug-in on this worker and restart the worker"
+            ) from error
 
     def _source_class(self, config: Mapping[str, str]) -> type[Source]:
         """The class of source that a connector's config names.
@@ -584,12 +597,14 @@ class Splitter:
         that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
         newest config.
 
+        :raises SplitEndedError: when this worker does not know the generation's class of source.
         :raises SupersededError: when another worker has taken over the checkpoint.
         :raises TakenOverInSinkError: when a later start of the task has taken over in the sink.
         :raises FencedError: when ``fence`` was closed.
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
         """
+        self._known_source_class(connector, manifest.config)
         task_id = ConnectorTaskId(connector, task_number)
         log.info(
             "Task %s: batch %s was planned and not committed in checkpoint generation %s, which a new split of the "
