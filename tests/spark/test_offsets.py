@@ -305,7 +305,9 @@ async def test_a_new_split_that_was_planned_for_a_class_that_this_worker_does_no
     )
     close_generation(tasks.folder, plan)
     for operation in (tasks.split(files), tasks.change_offsets(files, set_offset)):
-        with pytest.raises(SplitEndedError, match=f"planned-unknown was made for the source {other}, which this worker"):
+        with pytest.raises(
+            SplitEndedError, match=f"planned-unknown was made for the source {other}, which this worker"
+        ):
             await operation
     assert not (tasks.folder / "gen-2" / "closing").exists(), "the checkpoints were taken over"
     assert not (tasks.folder / "gen-3").exists()

@@ -86,6 +86,7 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
             PublishTaskConfigs(
                 leader_url=herder.place.leader_url,
                 connector=name,
+                incarnation=connector.incarnation,
                 config_line_offset=connector.config_line_offset,
                 configs=configs,
                 signing_key=signing.signing_key(herder),

@@ -538,6 +538,8 @@ class PublishTaskConfigs:
 
     leader_url: WorkerUrl
     connector: ConnectorName
+    incarnation: Incarnation
+    """The incarnation of the connector that was split."""
     config_line_offset: int
     """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     configs: Sequence[Mapping[str, str]] = field(repr=False)

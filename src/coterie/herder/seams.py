@@ -476,13 +476,16 @@ class LeaderClient(Protocol):
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
-        """Send the task configs to the leader (``POST /connectors/{connector}/tasks``), signed with ``signing_key``, or
-        not signed if that is None. Returns when the leader has written them.
+        """Send the task configs of the connector's ``incarnation`` to the leader (``POST
+        /connectors/{connector}/tasks``), signed with ``signing_key``, or not signed if that is None. Returns when the
+        leader has written them.
 
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
-        :raises WorldError: when the leader cannot be reached or refuses for another reason, which the message contains.
+        :raises WorldError: when the leader cannot be reached, or refuses for another reason, which the message
+            contains: for example because the connector has another incarnation now.
         """
         ...
