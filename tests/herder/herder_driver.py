@@ -217,12 +217,18 @@ class HerderDriver:
             protocol=protocol,
         )
 
-    def write(self, *lines: NewTopicRecord, read: bool = True) -> None:
+    def write(self, *lines: NewTopicRecord, read: bool = True, completes_first_read: bool = False) -> None:
         """Append to the config log; the herder reads the records if ``read``."""
         begin = len(self.config)
         self.config += lines
         if read:
-            self.feed(ConfigLinesRead(lines=_lines(lines, begin), position=LogPosition(begin + len(lines))))
+            self.feed(
+                ConfigLinesRead(
+                    lines=_lines(lines, begin),
+                    position=LogPosition(begin + len(lines)),
+                    completes_first_read=completes_first_read,
+                )
+            )
 
     def send_request(self, request: Request, attempt: WriteAttempt | None = None) -> RequestId:
         id_ = RequestId(self._requests)

@@ -9,6 +9,7 @@ from coterie.herder.messages import (
     CheckpointGenerationFinished,
     ConfigEndFound,
     ConfigLinesAppendFailed,
+    ConnectorSplit,
     FindConfigEnd,
     FinishCheckpointGeneration,
     PublishTaskConfigs,
@@ -110,6 +111,33 @@ def test_a_refusal_of_the_leader_is_logged() -> None:
         "Connector orders: the leader did not accept the task configs that this worker published: HTTP 500. "
     )
     driver.feed(sent)
+    assert not driver.pop_effects(WriteLogMessage)
+
+
+def test_a_refusal_of_task_configs_for_which_no_task_waits_any_more_is_not_logged() -> None:
+    """Another worker has published other ones meanwhile."""
+    driver = herder_with_waiting_tasks()
+    assert fire_finish_check(driver)
+    finish_generation(driver, NEXT)
+    (publish,) = driver.pop_effects(PublishTaskConfigs)
+    driver.write(*config_records.task_config_lines(ORDERS, [{"share": "0/4"}, {"share": "1/4"}], INCARNATION))
+    driver.pop_effects(WriteLogMessage)
+    ended = TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=publish.config_line_offset)
+    driver.feed(replace(ended, refusal="HTTP 500"))
+    assert not driver.pop_effects(WriteLogMessage)
+    assert not fire_finish_check(driver)
+
+
+def test_a_refusal_is_not_logged_by_a_worker_from_which_the_connector_has_moved() -> None:
+    driver = configured_herder()
+    driver.assign(assigned=jobs_of(ORDERS))
+    (split,) = driver.pop_effects(SplitConnector)
+    driver.feed(ConnectorSplit(connector=ORDERS, config_line_offset=split.config_line_offset, task_configs=NEXT))
+    (publish,) = driver.pop_effects(PublishTaskConfigs)
+    driver.assign(revoked=jobs_of(ORDERS))
+    driver.pop_effects(WriteLogMessage)
+    ended = TaskConfigsPublicationEnded(connector=ORDERS, config_line_offset=publish.config_line_offset)
+    driver.feed(replace(ended, refusal="HTTP 500"))
     assert not driver.pop_effects(WriteLogMessage)
 
 

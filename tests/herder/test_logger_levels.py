@@ -46,6 +46,19 @@ def test_a_line_that_is_read_while_the_worker_runs_sets_the_level() -> None:
 
 def test_a_line_that_is_read_as_history_sets_no_level() -> None:
     driver = HerderDriver()
-    driver.write(LINE)
+    driver.write(LINE, completes_first_read=True)
     driver.open_runtime()
     assert not driver.pop_effects(SetLoggerLevel)
+
+
+def test_lines_that_are_written_while_the_runtime_opens_set_the_levels_in_their_order_when_it_is_open() -> None:
+    driver = HerderDriver()
+    driver.write(completes_first_read=True)
+    parent = LoggerLevelWritten(logger="a", level=LoggerLevel.WARN)
+    driver.write(LINE)
+    driver.write(config_records.logger_level_line(parent))
+    assert not driver.pop_effects(SetLoggerLevel), "the loggers of the runtime do not exist"
+    driver.open_runtime()
+    assert driver.pop_effects(SetLoggerLevel) == [
+        SetLoggerLevel(logger=written.logger, level=written.level) for written in (WRITTEN, parent)
+    ]

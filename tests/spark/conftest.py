@@ -109,6 +109,9 @@ class LentDriver:
         self.spark = session.spark
         self.jvm_pid = session.jvm_pid
 
+    def wait_for_jvm_exit(self, *, timeout_s: float) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

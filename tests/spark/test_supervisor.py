@@ -10,12 +10,13 @@ from types import ModuleType
 
 import pytest
 
-from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
+from coterie.herder.seams import TaskCheckpointClosed, TaskDied, TaskHalted, TaskProgressed, TaskRetrying, TaskSpec
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import query, supervisor
 from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import FencedError
+from coterie.spark.generations.layout import CLOSED_FILE, STOPPED_FOLDER
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
@@ -381,6 +382,34 @@ async def test_a_stop_without_a_thread_for_it_returns_and_closes_the_fence(
     await rig.runtime.start(start)
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [7])
     await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+@pytest.mark.parametrize("stops", ["ordered", "generation closed", "start in the closed generation"])
+async def test_a_stop_that_cannot_be_recorded_is_logged_once_with_its_cause(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture, stops: str
+) -> None:
+    start = await rig.start(rig.config(tmp_path), f"unrecorded-{stops.partition(' ')[0]}")
+    held = rig.spark_runtime.held_checkpoint(start.task)
+    assert held is not None
+    generation = held.path.parent.parent
+    record = generation / STOPPED_FOLDER / str(start.task.task)
+    record.parent.mkdir()
+    record.symlink_to(record)  # Each access fails with ELOOP.
+    if stops == "ordered":
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+    else:
+        if stops.startswith("start"):
+            rig.runtime.halt_all_tasks()
+        (generation / CLOSED_FILE).touch()
+        if stops.startswith("start"):
+            await rig.runtime.start(start)
+        async with asyncio.timeout(60):
+            while await rig.runtime.next_event() != TaskCheckpointClosed(task=start.task):
+                pass
+    messages = [message for message in caplog.messages if "this could not be recorded" in message]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"Task {start.task}: ")
+    assert os.strerror(errno.ELOOP) in messages[0]
 
 
 def raise_world_error(*_: object) -> None:

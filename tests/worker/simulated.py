@@ -608,11 +608,12 @@ class LocalLeaderClient:
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
         signature = signing_key.signature(b"as sent") if signing_key is not None else None
-        request = PutTaskConfigs(connector=connector, configs=configs, signature=signature)
+        request = PutTaskConfigs(connector=connector, configs=configs, signature=signature, incarnation=incarnation)
         answer = await self._workers[leader_url].ask(request)
         if isinstance(answer, RequestRefused):
             refused = SignatureRefusedError if answer.problem is Problem.FORBIDDEN else WorldError

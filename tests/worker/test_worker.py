@@ -2,6 +2,7 @@
 
 import asyncio
 
+from coterie.herder.requests.orders import SetGroupLoggerLevel
 from coterie.herder.requests.reads import ConnectorInfo, ConnectorStatus, DescribeConnector, DescribeStatus
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorker, WorkerView
@@ -14,6 +15,7 @@ from coterie.herder.requests.writes import (
 )
 from coterie.herder.seams import RuntimeDied
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.logger_levels import LoggerLevel
 from coterie.nouns.states import TargetState
 from coterie.worker.inbox import now_ms
 from coterie.worker.worker import WorkerPhase
@@ -383,3 +385,20 @@ async def test_every_worker_shows_a_write_as_soon_as_it_is_acknowledged(cluster:
         for running in (one, two):
             seen = await running.worker.ask(DescribeConnector(connector=ConnectorName(f"c{number}")))
             assert isinstance(seen, ConnectorInfo)
+
+
+async def test_a_level_of_a_logger_that_is_written_while_the_runtime_opens_is_set_when_it_is_open(
+    cluster: Cluster,
+) -> None:
+    name = "org.example"
+    one, runtime = await cluster.start(), SimulatedRuntime()
+    one.runtime.loggers = {name: LoggerLevel.WARN}
+    runtime.loggers = {name: LoggerLevel.WARN}
+    runtime.opens.clear()
+    two = await cluster.start(runtime=runtime, wait=False)
+    await until(lambda: two.worker.startup_step == "starting the task runtime")
+    assert await one.worker.ask(SetGroupLoggerLevel(logger=name, level=LoggerLevel.DEBUG)) == Done()
+    await until(lambda: two.worker._herder.config.position == len(cluster.config_log.lines))
+    runtime.opens.set()
+    await until(lambda: runtime.loggers[name] is LoggerLevel.DEBUG)
+    assert one.runtime.loggers[name] is LoggerLevel.DEBUG

@@ -86,6 +86,7 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
             PublishTaskConfigs(
                 leader_url=herder.place.leader_url,
                 connector=name,
+                incarnation=connector.incarnation,
                 config_line_offset=connector.config_line_offset,
                 configs=configs,
                 signing_key=signing.signing_key(herder),
@@ -94,16 +95,18 @@ def on_checkpoint_generation_finished(turn: Turn, event: CheckpointGenerationFin
 
 
 def on_publication_answered(turn: Turn, name: ConnectorName, refusal: str | None) -> None:
-    """The leader has answered the publication of task configs, or could not be reached: log a ``refusal``. If this
-    worker owns the connector and could split it, `connectors` logs the refusal and sends the task configs again."""
-    if refusal is None or _is_split_here(turn, name):
+    """The leader has answered the publication of task configs, or could not be reached: log a ``refusal`` while tasks
+    wait here for these configs. If this worker owns the connector and could split it, `connectors` logs the refusal and
+    sends the task configs again. In all other cases no task of this worker needs them, for example because the
+    connector has moved to another worker, which publishes its task configs."""
+    if refusal is None or _is_split_here(turn, name) or not _has_waiting_task(turn, name):
         return
     turn.emit(
         WriteLogMessage(
             text=(
                 f"Connector {name}: the leader did not accept the task configs that this worker published: "
-                f"{refusal}. While tasks of this worker wait for these configs, this worker checks every "
-                f"{FINISH_CHECK_DELAY_MS} ms whether it must send them again"
+                f"{refusal}. Tasks of this worker wait for these configs, so every {FINISH_CHECK_DELAY_MS} ms this "
+                "worker checks whether another worker has published task configs, and if not sends these again"
             ),
             warns=True,
         )

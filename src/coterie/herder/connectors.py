@@ -241,6 +241,7 @@ def _publish_task_configs(
         PublishTaskConfigs(
             leader_url=herder.place.leader_url,
             connector=name,
+            incarnation=connector.incarnation,
             config_line_offset=connector.config_line_offset,
             configs=state.task_configs,
             signing_key=signing.signing_key(herder),

@@ -18,7 +18,7 @@ are answered.
 from dataclasses import replace
 from typing import Literal
 
-from coterie.herder import active_topics, offsets, place, questions, reads, statuses, writes
+from coterie.herder import active_topics, offsets, place, questions, reads, statuses, view_requests, writes
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.messages import CloseRequestIntake, CloseRuntime, Exit, SetTimer, WriteLogMessage
 from coterie.herder.requests.kinds import Answer
@@ -121,10 +121,10 @@ def leave_or_relaunch_if_ready(turn: Turn) -> None:
 
 
 def _are_requests_answered(turn: Turn) -> bool:
-    """Whether this worker accepts no more requests, and all writes that have reached it are answered. If it still
+    """Whether this worker accepts no more requests, and all requests that have reached it are answered. If it still
     accepts requests, it is first ordered to accept no more."""
     _close_request_intake(turn)
-    return turn.herder.lifecycle.intake is RequestIntakeState.CLOSED and not turn.herder.requests.writes
+    return turn.herder.lifecycle.intake is RequestIntakeState.CLOSED and turn.herder.requests.are_all_answered
 
 
 def _close_request_intake(turn: Turn) -> None:
@@ -201,11 +201,11 @@ def _close_runtime(turn: Turn) -> None:
 
 
 def _refuse_all_requests(turn: Turn, message: str) -> None:
-    """Refuse, with ``message``, all further requests and all pending requests, except those that wait for the view of
-    the group."""
+    """Refuse, with ``message``, all further requests and all pending requests."""
     turn.herder.lifecycle.intake = RequestIntakeState.CLOSED
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     active_topics.refuse_pending_resets(turn, Problem.SHUTTING_DOWN, message)
     questions.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     offsets.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    view_requests.refuse_all(turn, Problem.SHUTTING_DOWN, message)

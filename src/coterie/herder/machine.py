@@ -309,6 +309,8 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> Affected:
                 logger_levels.on_level_written(turn, written)
             case None:
                 pass
+    if event.completes_first_read:
+        herder.lifecycle.is_config_log_read = True
     herder.config.advance_position_to(event.position)
     affected = herder.config.take_affected_connectors()
     return affected if herder.is_caught_up == was_caught_up else None
@@ -344,6 +346,7 @@ def _on_lifecycle_event(
         case RuntimeOpened(wall_clock_ms=wall_ms):
             signing.store_wall_clock_offset(turn, wall_ms)
             turn.herder.lifecycle.is_runtime_open = True
+            logger_levels.set_awaited_levels(turn)
             protocol_of(turn.herder).on_runtime_opened(turn)
         case RuntimeDied(reason=reason):
             lifecycle.begin_shutdown(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)

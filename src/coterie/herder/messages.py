@@ -93,6 +93,8 @@ class ConfigLinesRead:
     lines: Sequence[TopicRecord]
     position: LogPosition
     """The position of this worker's reader after these lines."""
+    completes_first_read: bool = False
+    """Whether this worker has now read all lines that existed when it started. True in one event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -536,6 +538,8 @@ class PublishTaskConfigs:
 
     leader_url: WorkerUrl
     connector: ConnectorName
+    incarnation: Incarnation
+    """The incarnation of the connector that was split."""
     config_line_offset: int
     """Identifies the config from which the task configs were made (:attr:`Connector.config_line_offset`)."""
     configs: Sequence[Mapping[str, str]] = field(repr=False)

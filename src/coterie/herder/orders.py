@@ -5,7 +5,7 @@ coordinator. The worker that an order names, or that has the task in the order, 
 refuses it, with the URL of that worker, or of the leader when it does not have this URL.
 """
 
-from coterie.herder import draining, lifecycle, restarts, tasks
+from coterie.herder import draining, lifecycle, restarts, tasks, view_requests
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.group_view import find_members_by_name, names_of_member, worker_id_of_url
 from coterie.herder.messages import Reply
@@ -31,7 +31,7 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     if is_for_this_worker or protocol_of(turn.herder).request_group_view(turn):
         _answer_worker_request(turn, id_, request)
     else:
-        turn.herder.requests.awaiting_group_view += ((id_, request),)
+        view_requests.keep(turn, id_, request)
 
 
 def execute_waiting_task_orders(turn: Turn) -> None:
@@ -47,8 +47,7 @@ def execute_waiting_task_orders(turn: Turn) -> None:
 
 def on_group_described(turn: Turn) -> None:
     """The view of the group has arrived, or could not be read: answer the requests that wait for it."""
-    waiting, turn.herder.requests.awaiting_group_view = turn.herder.requests.awaiting_group_view, ()
-    for id_, request in waiting:
+    for id_, request in view_requests.take_all(turn):
         _answer_worker_request(turn, id_, request)
 
 

@@ -151,7 +151,7 @@ class TaskProgressed:
     batch_id: int
     """The last committed batch."""
     input_rows: int
-    """Rows read by that batch."""
+    """Rows read by that batch, and by the batches of the progress events that were merged with this one."""
     bad_records: int = 0
     """How many records the task has skipped as bad since it was started."""
     topics: frozenset[str] = frozenset()
@@ -244,8 +244,8 @@ TaskEvent: TypeAlias = (
 
 
 class SplitEndedError(WorldError):
-    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed, or
-    another worker has taken over the split."""
+    """A split was ended before it was complete: all tasks here were stopped, the connector was revoked or changed,
+    another worker has taken over the split, or Spark's JVM has ended."""
 
 
 class RetriableStartError(WorldError):
@@ -457,8 +457,8 @@ class TaskRuntime(Protocol):
 
     async def next_event(self) -> TaskEvent:
         """Wait for the next event and return it, in the order in which the events occurred. The queue is bounded; of
-        several unread progress reports of one task, older ones may be dropped, and their topics are added to a newer
-        one."""
+        several unread progress reports of one task, older ones may be dropped, and their rows and topics are added to a
+        newer one."""
         ...
 
 
@@ -476,13 +476,16 @@ class LeaderClient(Protocol):
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
-        """Send the task configs to the leader (``POST /connectors/{connector}/tasks``), signed with ``signing_key``, or
-        not signed if that is None. Returns when the leader has written them.
+        """Send the task configs of the connector's ``incarnation`` to the leader (``POST
+        /connectors/{connector}/tasks``), signed with ``signing_key``, or not signed if that is None. Returns when the
+        leader has written them.
 
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
-        :raises WorldError: when the leader cannot be reached or refuses for another reason, which the message contains.
+        :raises WorldError: when the leader cannot be reached, or refuses for another reason, which the message
+            contains: for example because the connector has another incarnation now.
         """
         ...

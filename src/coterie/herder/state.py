@@ -15,6 +15,7 @@ from coterie.assignors.members import RebalancePolicy
 from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
+from coterie.herder.config_records import LoggerLevelWritten
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.leader_log_state import LeaderLogAccess
 from coterie.herder.messages import Effect
@@ -284,7 +285,7 @@ class PendingRequests:
     """The requests that are not yet answered, and the writes that are not yet complete."""
 
     def __init__(self) -> None:
-        # `orders`
+        # `view_requests`
         self.awaiting_group_view: tuple[tuple[RequestId, GroupRequest], ...] = ()
         """Requests about workers that wait for the view of the group, in the order in which they arrived."""
         # `questions`
@@ -300,6 +301,18 @@ class PendingRequests:
         """Writes by id, in the order in which the requests arrived."""
         self.leader_write_count = 0
         """The number of writes that this worker has submitted itself as the leader, for their ids."""
+
+    @property
+    def are_all_answered(self) -> bool:
+        """Whether no request waits for its response, and all writes are complete, refused or dropped."""
+        return not (
+            self.awaiting_group_view
+            or self.questions
+            or self.offset_reads
+            or self.reads
+            or self.topic_resets
+            or self.writes
+        )
 
 
 # -- the lifecycle of this worker -------------------------------------------------------------------------------------
@@ -377,6 +390,11 @@ class Lifecycle:
         # `machine`
         self.is_runtime_open = False
         """Whether the runtime is open and both logs are read; before, no job starts."""
+        self.is_config_log_read = False
+        """Whether the config log is read to the end that it had when this worker started."""
+        # `logger_levels`
+        self.levels_to_set: tuple[LoggerLevelWritten, ...] = ()
+        """The levels of loggers to set when the runtime is open, in the order in which they were written."""
         # `draining`
         self.drain: Drain | None = None
         """The drain that an operator has ordered; None if this worker does not drain."""

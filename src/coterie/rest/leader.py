@@ -5,6 +5,7 @@ sends task configs to the leader.
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import httpx
 from starlette.datastructures import Headers
@@ -17,7 +18,7 @@ from coterie.herder.requests.refusals import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import SigningKey
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
 from coterie.rest.callers import Sign, add_caller_headers
@@ -34,9 +35,14 @@ CONNECT_TIMEOUT_S = 5.0
 
 FORWARD_PARAMETER = "forward"
 """The query parameter that limits how often a request is forwarded; a client's request has none."""
+INCARNATION_HEADER = "X-Coterie-Incarnation"
+"""The header of a request with task configs: the incarnation of the connector that was split, percent-encoded. A leader
+of Kafka Connect ignores it, and its workers do not send it. It is not signed: a changed value can only cause a refusal,
+and without it the task configs are accepted as those of a worker of Kafka Connect."""
 FORWARDED_REQUEST_HEADERS = (
     "Authorization",
     "If-Match",
+    INCARNATION_HEADER,
     signatures.SIGNATURE_HEADER,
     signatures.ALGORITHM_HEADER,
 )
@@ -82,18 +88,20 @@ class HttpLeaderClient:
         self,
         leader_url: WorkerUrl,
         connector: ConnectorName,
+        incarnation: Incarnation,
         configs: Sequence[Mapping[str, str]],
         signing_key: SigningKey | None,
     ) -> None:
         """Send ``configs`` to the leader as ``POST /connectors/{connector}/tasks``, signed with ``signing_key`` unless
-        it is None. Returns when the leader has accepted them.
+        it is None. Path and body are Kafka Connect's; the header :data:`INCARNATION_HEADER` is added. Returns when the
+        leader has accepted them.
 
         :raises SignatureRefusedError: when the leader responds that the signature is not valid (403).
         :raises WorldError: when the leader cannot be reached or refuses; the message contains the reason.
         """
         url = leader_url.rstrip("/") + encoded_path(("connectors", connector, "tasks"))
         body = json.dumps([dict(config) for config in configs]).encode()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", INCARNATION_HEADER: quote(incarnation, safe="")}
         if signing_key is not None:
             headers |= signatures.signature_headers(signing_key.signature(body))
         try:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from coterie.config.secrets import hide_secrets
@@ -59,6 +59,18 @@ def exception_without_secrets(error: Exception) -> Exception:
     if isinstance(error, CoterieError) and error.args == (str(error),):
         return type(error)(message).with_traceback(error.__traceback__)
     return RuntimeError(f"{type(error).__name__}: {message}").with_traceback(error.__traceback__)
+
+
+def has_lost_jvm_connection(error: BaseException) -> bool:
+    """Whether ``error`` or one of its causes can be that of a call of a JVM that has ended. An exception that Java
+    raised is not: the JVM runs."""
+    cause: BaseException | None = error
+    while cause is not None:
+        is_of_py4j = isinstance(cause, Py4JError) and not isinstance(cause, Py4JJavaError)
+        if is_of_py4j or isinstance(cause, ConnectionError):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def message_with_trace(error: BaseException) -> str:

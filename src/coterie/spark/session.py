@@ -129,6 +129,11 @@ class SparkDriver:
         self._jvm_exit_thread = threading.Thread(target=wait_for_jvm_exit, name="coterie-jvm-watch", daemon=True)
         self._jvm_exit_thread.start()
 
+    def wait_for_jvm_exit(self, *, timeout_s: float) -> None:
+        """Wait ``timeout_s`` seconds at most until the JVM has ended and ``on_exit`` has returned. For a caller whose
+        call of the JVM has failed, possibly a moment before the end of the JVM is noticed."""
+        self._jvm_exit_thread.join(timeout_s)
+
     def close(self, *, timeout_s: float = 10) -> None:
         """Stop Spark and end the JVM. A JVM that still runs ``timeout_s`` seconds after Spark was stopped is killed.
         The JVM may have ended before; failures of Spark are logged."""

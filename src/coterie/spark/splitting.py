@@ -22,7 +22,7 @@ from coterie.spark.call_ledger import CallQueue
 from coterie.spark.checkpoint import HeldCheckpoint, find_batch_in_flight, is_checkpoint_taken_over
 from coterie.spark.connector_keys import common_definition
 from coterie.spark.events import EventQueue
-from coterie.spark.failures import error_message
+from coterie.spark.failures import error_message, has_lost_jvm_connection
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest, PositionChange
@@ -60,6 +60,8 @@ the re-split continues, also if some of them still run. The time consists of the
 their workers detect that the generation is closed."""
 POLL_INTERVAL_S = 0.5
 """Interval at which :meth:`Splitter.watch_source_partitions` checks whether a source's partitions have to be listed."""
+JVM_EXIT_TIMEOUT_S = 5
+"""How long an operation that has lost its connection to the JVM waits until the end of the JVM is noticed."""
 PARTITION_CHECK_CALLS = CallQueue(name="partition check", concurrent_max=4)
 """The calls that list the partitions of watched sources."""
 
@@ -395,24 +397,43 @@ class Splitter:
         early, as it does with a split.
 
         :raises SplitEndedError: when ``fence`` was closed before or during the block, or another worker has taken over
-            the split, or in the sink a task whose batch in flight is run.
-        :raises WorldError: when Spark is not running on this worker.
+            the split, or in the sink a task whose batch in flight is run; or when Spark is not running on this worker,
+            or its JVM has ended during the block.
         """
-        ended_message = (
-            f"The split of connector {connector} was ended on this worker; it is tried again"
+        ended_message, without_spark_message = (
+            (
+                f"The split of connector {connector} was ended on this worker; it is tried again",
+                f"The split of connector {connector} is tried again by a worker whose Spark runs: another one, or this "
+                "one after its restart",
+            )
             if is_repeated
-            else f"The change of the offsets of connector {connector} was ended on this worker; request it again"
+            else (
+                f"The change of the offsets of connector {connector} was ended on this worker; request it again",
+                f"The change of the offsets of connector {connector} was not made; request it again from a worker "
+                "whose Spark runs",
+            )
         )
+        driver: SparkDriver | None = None
         try:
-            self._running_driver()
+            driver = self._running_driver()
             if fence.is_closed:
                 raise FencedError
             yield
-        except FencedError as error:
-            self._running_driver()
-            raise SplitEndedError(ended_message) from error
-        except (SupersededError, TakenOverInSinkError) as error:
-            raise SplitEndedError(f"{error}. {ended_message}") from error
+        except Exception as error:
+            if driver is not None and has_lost_jvm_connection(error):
+                driver.wait_for_jvm_exit(timeout_s=JVM_EXIT_TIMEOUT_S)
+            try:
+                self._running_driver()
+            except WorldError as not_running:
+                # This is the cause, whatever exception the block has raised: it does not show an error of the config.
+                raise SplitEndedError(f"{not_running}. {without_spark_message}") from error
+            match error:
+                case FencedError():
+                    raise SplitEndedError(ended_message) from error
+                case SupersededError() | TakenOverInSinkError():
+                    raise SplitEndedError(f"{error}. {ended_message}") from error
+                case _:
+                    raise
         finally:
             self.drop_fence(fence)
 
@@ -426,14 +447,11 @@ class Splitter:
     ) -> ResplitFinisher:
         """The object that performs the steps of a re-split of ``connector``. ``config``: the newest config of the
         connector that this worker has. ``source_partitions``: the source partitions with this config."""
-        newest_store = self._configured_source(config).plugin.position_store
+        self._configured_source(config)
 
         def find_position_store(plan_config: Mapping[str, str]) -> PositionStore:
-            """See :data:`FindPositionStore`: the one of ``config`` if this worker does not know the class."""
-            try:
-                return _time_limited_store(self._source_class(plan_config).position_store)
-            except ConfigError:
-                return _time_limited_store(newest_store)
+            """See :data:`FindPositionStore`."""
+            return _time_limited_store(self._known_source_class(connector, plan_config).position_store)
 
         return ResplitFinisher(
             connector_path=connector_folder(self._config.checkpoint_location, connector, incarnation),
@@ -462,6 +480,22 @@ class Splitter:
             return self._source_class(former_config) is not self._source_class(newer_config)
         except ConfigError:
             return False  # The class may have got another name.
+
+    def _known_source_class(self, connector: ConnectorName, generation_config: Mapping[str, str]) -> type[Source]:
+        """The class of source that ``generation_config``, the config of a checkpoint generation of ``connector``,
+        names.
+
+        :raises SplitEndedError: when this worker does not know the class: another class cannot read its positions.
+        """
+        try:
+            return self._source_class(generation_config)
+        except ConfigError as error:
+            names = [generation_config[key] for key in ("source.class", "connector.class") if key in generation_config]
+            raise SplitEndedError(
+                f"A checkpoint generation of connector {connector} was made for the source {' or '.join(names)}, which "
+                "this worker does not have, so it cannot use the positions of that generation; a worker with this "
+                "plug-in finishes the split of the connector: install the plug-in on this worker and restart the worker"
+            ) from error
 
     def _source_class(self, config: Mapping[str, str]) -> type[Source]:
         """The class of source that a connector's config names.
@@ -563,12 +597,14 @@ class Splitter:
         that generation; see :mod:`coterie.spark.in_flight`. ``source_partitions``: the source partitions with the
         newest config.
 
+        :raises SplitEndedError: when this worker does not know the generation's class of source.
         :raises SupersededError: when another worker has taken over the checkpoint.
         :raises TakenOverInSinkError: when a later start of the task has taken over in the sink.
         :raises FencedError: when ``fence`` was closed.
         :raises UnreachableError: when a server that the batch needs cannot be reached.
         :raises WorldError: when the batch fails for another reason or was not committed, or Spark is not running.
         """
+        self._known_source_class(connector, manifest.config)
         task_id = ConnectorTaskId(connector, task_number)
         log.info(
             "Task %s: batch %s was planned and not committed in checkpoint generation %s, which a new split of the "

@@ -477,8 +477,7 @@ class Supervisor:
                 else _fenced_in_sink_event(run, sink_rejection_text(error)),
             )
         except GenerationClosedError:
-            if run.generation_path is not None:
-                record_task_stopped(run.generation_path, run.task.task)
+            _record_stop(run)
             self._report_unless_start_abandoned(run, TaskCheckpointClosed(task=run.task))
         finally:
             with self._lock:
@@ -602,8 +601,7 @@ class Supervisor:
         checkpoint generation's folder that the task has stopped, unless another start holds the checkpoint."""
         try:
             query.stop(grace_ms=max(0, round((deadline_s - time.monotonic()) * 1000)))
-            if run.generation_path is not None and not query.is_checkpoint_lost:
-                record_task_stopped(run.generation_path, run.task.task)
+            _record_stop(run, query)
         finally:
             with self._lock:
                 self._end_run(run)
@@ -613,8 +611,6 @@ class Supervisor:
         :data:`CLOSED_GENERATION_STOP_GRACE_MS`, and end the run. Record in the generation's folder that the task has
         stopped: the worker that performs the re-split waits for that record. Reports :class:`TaskCheckpointClosed`
         unless the run was ended meanwhile."""
-        generation_path = run.generation_path
-        assert generation_path is not None
 
         def end_run() -> None:
             with self._lock:
@@ -625,7 +621,7 @@ class Supervisor:
         def stop() -> None:
             try:
                 query.stop(grace_ms=CLOSED_GENERATION_STOP_GRACE_MS)
-                record_task_stopped(generation_path, run.task.task)
+                _record_stop(run)
             finally:
                 end_run()
 
@@ -925,6 +921,25 @@ def _close_fences_and_wait(runs: Sequence[QueryRun]) -> None:
                 run.task,
                 RUNNING_COMMITS_TIMEOUT_MS,
             )
+
+
+def _record_stop(run: QueryRun, query: TaskQuery | None = None) -> None:
+    """Record in the folder of the checkpoint generation that the query of ``run`` has stopped. Does nothing if the
+    generation is not known, or another start has taken over the checkpoint of ``query``, if given. A failure is
+    logged."""
+    if run.generation_path is None:
+        return
+    try:
+        if query is None or not query.is_checkpoint_lost:
+            record_task_stopped(run.generation_path, run.task.task)
+    except OSError as error:
+        log.warning(
+            "Task %s: the task has stopped, and this could not be recorded in %s, so a new split of the connector "
+            "waits for it until the time limit of tasks' stops is over: %s",
+            run.task,
+            run.generation_path,
+            error,
+        )
 
 
 def _is_known_taken_over(query: TaskQuery) -> bool:

@@ -357,7 +357,9 @@ class Chores:
         """Send task configs to the leader, which is another worker. A WorldError becomes ``refusal`` of the result."""
         name, config_line_offset = chore.connector, chore.config_line_offset
         try:
-            await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing_key)
+            await self._leader_client.publish_task_configs(
+                chore.leader_url, name, chore.incarnation, chore.configs, chore.signing_key
+            )
         except WorldError as error:
             forbidden = isinstance(error, SignatureRefusedError)
             return TaskConfigsPublicationEnded(

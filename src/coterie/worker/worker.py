@@ -315,7 +315,11 @@ class Worker:
         group.create_task(
             self._feed_log_lines(
                 self._config_log,
-                lambda progress: ConfigLinesRead(lines=progress.records, position=progress.position),
+                lambda progress: ConfigLinesRead(
+                    lines=progress.records,
+                    position=progress.position,
+                    completes_first_read=progress.completes_first_read,
+                ),
                 config_read,
             )
         )

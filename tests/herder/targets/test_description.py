@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
-from coterie.herder.requests.orders import DrainWorker, UncordonWorker
+import pytest
+
+from coterie.herder.messages import Event, RequestArrived, ShutdownOrdered, TimerFired
+from coterie.herder.requests.ids import RequestId
+from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
 from coterie.herder.requests.refusals import Done, Problem, RequestRefused
 from coterie.herder.requests.views import DescribeWorkerGroup, GroupView
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import GroupDescribed, RequestDescription
+from coterie.nouns.membership import GroupDescribed, Leave, RequestDescription
 from coterie.nouns.states import JobState
 from coterie.nouns.target_assignments import UnplaceableJobs
 from tests.herder.builders import BOTH_TASKS, FIRST
@@ -14,6 +19,10 @@ from tests.herder.herder_driver import ME, OTHER
 from tests.herder.targets.connect_driver import OTHER_URL, configured_driver, described_group, described_member
 
 GROUP = described_group(described_member(ME, assigned=FIRST), described_member(OTHER, assigned=BOTH_TASKS - FIRST))
+
+RESTART = RequestArrived(
+    id=RequestId(99), request=RestartWorker(worker="here:8083"), fresh_incarnation=Incarnation("incarnation-99")
+)
 
 
 def test_any_worker_describes_the_group() -> None:
@@ -65,6 +74,41 @@ def test_an_order_by_host_and_port_is_executed_at_once() -> None:
     driver.receive(FIRST)
     assert driver.answer(driver.send_request(DrainWorker(worker="here:8083"))) == Done()
     assert not driver.pop_effects(RequestDescription)
+
+
+def test_a_worker_leaves_when_the_requests_that_wait_for_the_view_are_answered() -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    driver.feed(ShutdownOrdered(reason="SIGTERM"))
+    request = driver.send_request(DescribeWorkerGroup())
+    driver.run_all_chores()
+    assert not driver.pop_effects(Leave), "a request has reached it"
+    driver.feed(GroupDescribed(description=GROUP))
+    assert isinstance(driver.answer(request), GroupView)
+    driver.run_all_chores()
+    assert len(driver.pop_effects(Leave)) == 1
+
+
+@pytest.mark.parametrize(
+    ("last_event", "message"),
+    [
+        (ShutdownOrdered(reason="SIGTERM"), "Worker is shutting down"),
+        (RESTART, "Worker is restarting"),
+    ],
+    ids=["shutdown", "relaunch"],
+)
+def test_a_worker_that_ends_refuses_the_requests_that_wait_for_the_view(last_event: Event, message: str) -> None:
+    driver = configured_driver()
+    driver.receive(FIRST)
+    driver.feed(last_event)
+    described, drained = driver.send_request(DescribeWorkerGroup()), driver.send_request(DrainWorker(worker="here"))
+    driver.feed(TimerFired(timer="shutdown"))
+    driver.feed(TimerFired(timer="relaunch"))
+    refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=message)
+    assert (driver.answer(described), driver.answer(drained)) == (refusal, refusal)
+    driver.feed(GroupDescribed(description=GROUP))
+    assert driver.answer(drained) == refusal
+    assert not driver.herder.lifecycle.is_draining
 
 
 def test_the_leader_reports_a_job_that_no_worker_may_run() -> None:

@@ -119,7 +119,9 @@ async def _alter_group_configs(broker: BrokerContext, name: str, alter: Alter, *
 
     As in Kafka all changes are made or none. The configs for connect groups and all others are stored by two writes, so
     only some of them are changed if the broker is killed between the two, or if the first write cannot be undone after
-    an error of the second.
+    an error of the second. Both parts are then valid, because no config of one part depends on one of the other; and
+    the same request makes the rest of the changes: the client has received no response, and no group config is a list,
+    for which a repeated change would not be the same.
 
     :raises KafkaRefusal: when ``name`` is empty, a change is invalid, or the coordinator of connect groups refuses it,
         also because the log cannot be written.

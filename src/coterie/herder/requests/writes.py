@@ -76,8 +76,8 @@ class PutTaskConfigs:
     signature: Signature | None = None
     """The signature of the request (KIP-507); None if the request contains none, and for the leader's own writes."""
     incarnation: Incarnation | None = None
-    """The incarnation of the connector that was split; None for the request of another worker, which does not contain
-    it."""
+    """The incarnation of the connector that was split; None for the request of a worker of Kafka Connect, which does
+    not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

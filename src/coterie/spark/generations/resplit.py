@@ -103,7 +103,8 @@ def assume_same_source_class(former_config: Mapping[str, str], newer_config: Map
 
 
 FindPositionStore: TypeAlias = Callable[[Mapping[str, str]], PositionStore]
-"""Returns the position store of the class of source that a connector's config, the argument, names."""
+"""Returns the position store of the class of source that a connector's config, the argument, names. Raises a WorldError
+if this worker does not know the class."""
 
 
 class SupersededError(CoterieError):
@@ -210,10 +211,14 @@ class ResplitFinisher:
 
         :raises SupersededError: when another worker has taken over this re-split.
         :raises FencedError: when the fence is closed.
-        :raises OSError, WorldError: when a checkpoint cannot be taken over or read, a batch in flight fails, or the
-            generation cannot be written; the re-split may be tried again.
+        :raises OSError, WorldError: when this worker does not know the plan's class of source, a checkpoint cannot be
+            taken over or read, a batch in flight fails, or the generation cannot be written; the re-split may be tried
+            again.
         """
         try:
+            plan = read_plan(generation_folder(self.connector_path, closed_number))
+            assert plan is not None, f"generation {closed_number} is not closed"
+            self.find_position_store(plan.config)  # Otherwise the checkpoints would be taken over for nothing.
             with self._touching_liveness(closed_number):
                 held_checkpoints = self.take_over_checkpoints(closed_number)
                 self.run_batches_in_flight(closed_number, held_checkpoints)

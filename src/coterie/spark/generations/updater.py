@@ -203,6 +203,8 @@ class GenerationUpdater:
                         initial_positions={},
                         position_change=request.change,
                     )
+                # Do not close the generation if this worker could not finish the re-split.
+                self._resplit_finisher.find_position_store(plan.config)
                 with self._resplit_finisher.fence.commit_unless_closed():
                     stored_plan = close_generation(self._connector_path, plan)
                 is_own_plan = stored_plan.generation == plan.generation

@@ -71,7 +71,12 @@ class RestEndpoints:
         def serve(call: Call) -> None:
             body = repr(chore.configs).encode()
             signature = chore.signing_key.signature(body) if chore.signing_key is not None else None
-            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
+            request = PutTaskConfigs(
+                connector=chore.connector,
+                configs=chore.configs,
+                signature=signature,
+                incarnation=chore.incarnation,
+            )
             leader._process.deliver_callback(lambda: leader.send_to_herder(request, call.respond))
 
         def on_response(answer: object) -> None:
