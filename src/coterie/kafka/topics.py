@@ -301,7 +301,7 @@ class Topics:
             await asyncio.sleep(0.1)
 
     async def _check_cleanup_policy(self, topic: str, setting_key: str) -> None:
-        """Check that no policy of the topic deletes records, as Connect does (`verifyTopicCleanupPolicyOnlyCompact`).
+        """Check that no policy of the topic deletes records, as a worker of Kafka Connect does when it starts.
         Not checked if this worker may not describe configs, or the brokers cannot.
 
         :raises WorldError: when the topic has another cleanup.policy than compact, or its configs cannot be described.
