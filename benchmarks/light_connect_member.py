@@ -16,7 +16,7 @@ from coterie.kafka.connect_group_values import (
     to_install_response,
     to_prepare_response,
 )
-from coterie.member.connect.messages import HeartbeatRequest, InstallRequest, PrepareRequest
+from coterie.member.connect.messages import HeartbeatRequest, InstallAssignmentRequest, PrepareAssignmentRequest
 from coterie.nouns.connect_error_codes import ConnectErrorCode
 from coterie.nouns.connect_groups import JOIN, ConfiguredJobs, HeartbeatResponse, SupportedAssignor
 from coterie.nouns.ids import ConfigOffset, GroupId, MemberId, WorkerUrl
@@ -145,7 +145,7 @@ class LightConnectMember(LightConnection):
 
     async def _compute(self) -> None:
         """Compute the target assignment with Coterie's own assignor, and install it."""
-        prepare = PrepareRequest(
+        prepare = PrepareAssignmentRequest(
             group_id=self._group_id,
             member_id=self.member_id,
             member_epoch=self.epoch,
@@ -155,7 +155,7 @@ class LightConnectMember(LightConnection):
         if prepared.error is not ConnectErrorCode.NONE:
             return  # the next response to a heartbeat has the new epoch, and orders again
         assert prepared.snapshot is not None
-        install = InstallRequest(
+        install = InstallAssignmentRequest(
             group_id=self._group_id,
             member_id=self.member_id,
             member_epoch=self.epoch,

@@ -21,7 +21,7 @@ from coterie.assignors.assignor_state import (
     usable_state,
 )
 from coterie.assignors.cooperative import assign
-from coterie.assignors.delay import current_deferrals, tie_break_order, update_possibly_returned_members
+from coterie.assignors.delay import current_deferrals, next_possibly_returned_members, tie_break_order
 from coterie.assignors.job_selection import jobs_to_receive_and_release
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason, limit_revocations
@@ -73,7 +73,7 @@ def reference_assign(
     candidates = trusted.possibly_returned_members
     if deferrals:
         arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.outcome_by_member]
-        candidates = update_possibly_returned_members(candidates, arrived, members)
+        candidates = next_possibly_returned_members(candidates, arrived, members)
     gone = [held for member, held in trusted.outcome_by_member.items() if member not in members]
     moved = (trusted.jobs_moved_before | union_of_jobs(held.owned_after for held in gone)) & configured
     free = lost - union_of_jobs(one.jobs for one in deferrals)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Type, at_least
+from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, Type, at_least
 from coterie.config.infos import NULL_VALUE_ERROR, make_config_infos
 
 DEFINITION = ConfigDef(
@@ -65,7 +65,7 @@ def test_a_value_is_shown_as_connect_shows_it(type_: Type, text: str | None, sho
 
 
 def test_the_name_of_no_class_is_shown_as_null() -> None:
-    names = ClassNames(("a.B",), "There are", interface_name="Converter", other_names=frozenset(("B",)))
+    names = OneOfPluginClasses(("a.B",), "There are", interface_name="Converter", other_names=frozenset(("B",)))
     key = ConfigKey(name="k", type=Type.CLASS, documentation="", validator=names)
     assert [key.shown_value(text) for text in ("a.B", " B ", "C")] == ["a.B", "B", None]
     assert key.value_error("C") == "Invalid value C for configuration k: Class C could not be found. There are a.B"

@@ -6,13 +6,13 @@ from coterie.herder import config_records
 from coterie.herder.config_records import LoggerLevelWritten
 from coterie.herder.messages import (
     AppendConfigLines,
+    AppendForLoggerLevel,
     ConfigLinesAppended,
     ConfigLinesAppendFailed,
-    LoggerLevelPurpose,
     SetLoggerLevel,
 )
 from coterie.herder.requests.orders import SetGroupLoggerLevel
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.nouns.ids import LogPosition
 from coterie.nouns.logger_levels import LoggerLevel
 from tests.herder.builders import configured_herder
@@ -28,14 +28,14 @@ def test_a_request_is_answered_when_its_line_is_durable(fails: bool) -> None:
     driver.effects.clear()
     id_ = driver.send_request(SetGroupLoggerLevel(logger="a.b", level=LoggerLevel.DEBUG))
     (append,) = driver.pop_effects(AppendConfigLines)
-    assert append == AppendConfigLines(purpose=LoggerLevelPurpose(id=id_), lines=(LINE,))
+    assert append == AppendConfigLines(purpose=AppendForLoggerLevel(id=id_), lines=(LINE,))
     if fails:
         driver.feed(ConfigLinesAppendFailed(purpose=append.purpose, reason="no broker"))
         message = "Failed to write to the config topic: no broker"
         assert driver.answer(id_) == RequestRefused(problem=Problem.LOG_FAILED, message=message)
     else:
         driver.feed(ConfigLinesAppended(purpose=append.purpose, end_offset=LogPosition(99)))
-        assert driver.answer(id_) == Done()
+        assert driver.answer(id_) == SuccessWithoutContent()
 
 
 def test_a_line_that_is_read_while_the_worker_runs_sets_the_level() -> None:

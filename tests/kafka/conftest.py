@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from coterie.kafka.topics import Topics
+from coterie.kafka.topics import TopicsClient
 from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.faults.row import Scene
@@ -29,7 +29,7 @@ def ready_ports(request: pytest.FixtureRequest) -> Callable[[str], int]:
 
 
 @pytest.fixture
-async def topics(bootstrap: str) -> AsyncIterator[Topics]:
-    topics = Topics([bootstrap], client_id="tests")
+async def topics(bootstrap: str) -> AsyncIterator[TopicsClient]:
+    topics = TopicsClient([bootstrap], client_id="tests")
     yield topics
     await topics.close()

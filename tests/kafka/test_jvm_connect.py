@@ -97,12 +97,12 @@ class LightRuntime(SimulatedRuntime):
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
-        checkpointed_task_configs: Sequence[Mapping[str, str]],
+        configs_of_checkpointed_tasks: Sequence[Mapping[str, str]],
         *,
         keeps_source_parts: bool = False,
     ) -> SplitResult:
         self._check(config)
-        tasks = (await super().split(connector, incarnation, config, checkpointed_task_configs)).task_configs
+        tasks = (await super().split(connector, incarnation, config, configs_of_checkpointed_tasks)).task_configs
         # Kafka's workers need these keys, and add them when they split a connector themselves.
         return SplitResult(
             task_configs=[{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]

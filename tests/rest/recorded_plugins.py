@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.definition import (
-    ClassNames,
     ConfigDef,
     ConfigKey,
     Importance,
     OneOf,
+    OneOfPluginClasses,
     Type,
     Width,
     at_least,
@@ -96,9 +96,9 @@ CONVERTER_KEY_ORDER = (
 """The order of a JsonConverter's keys in a validation."""
 
 
-def class_names(type_: PluginType) -> ClassNames:
+def class_names(type_: PluginType) -> OneOfPluginClasses:
     names = tuple(plugin.class_name for plugin in PLUGINS if plugin.type is type_)
-    return ClassNames(names, "There are", interface_name=type_.interface_name)
+    return OneOfPluginClasses(names, "There are", interface_name=type_.interface_name)
 
 
 class RecordedPluginsRuntime(SimulatedRuntime):
@@ -111,7 +111,7 @@ class RecordedPluginsRuntime(SimulatedRuntime):
         return KEYS_BY_CLASS[find_plugin(PLUGINS, name, version_range).class_name]
 
     async def validate(
-        self, config: Mapping[str, str], checkpointed_task_configs: Sequence[Mapping[str, str]]
+        self, config: Mapping[str, str], configs_of_checkpointed_tasks: Sequence[Mapping[str, str]]
     ) -> ConfigInfos:
         name = config["connector.class"]
         plugin = find_plugin(PLUGINS, name)

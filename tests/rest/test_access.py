@@ -21,7 +21,7 @@ from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ClientAuth, ResponseHeader, RestListener, RestScheme, RestTls
 from coterie.config.security import TlsFiles
 from coterie.config.tls import server_context
-from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.session_keys import SigningKey
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
@@ -367,7 +367,7 @@ async def test_a_name_in_a_header_counts_only_with_a_good_signature(
 
     async def sign(content: bytes) -> object:
         answer = await worker.running.worker.ask(SignContent(content=content))
-        assert isinstance(answer, SignedContent)
+        assert isinstance(answer, ContentSignature)
         return answer.signature
 
     signed = httpx.Request(
@@ -406,7 +406,7 @@ async def test_an_old_signature_does_not_count(
 
     async def sign(content: bytes) -> object:
         answer = await worker.running.worker.ask(SignContent(content=content))
-        assert isinstance(answer, SignedContent)
+        assert isinstance(answer, ContentSignature)
         return answer.signature
 
     request = httpx.Request("GET", f"{worker.url}/connectors")
@@ -649,7 +649,7 @@ async def until_keys(*workers: ServedWorker) -> None:
 
     async def have_keys() -> bool:
         answers = [await worker.running.worker.ask(SignContent(content=b"x")) for worker in workers]
-        return all(isinstance(answer, SignedContent) and answer.signature is not None for answer in answers)
+        return all(isinstance(answer, ContentSignature) and answer.signature is not None for answer in answers)
 
     async with asyncio.timeout(10):
         await until(have_keys)

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from coterie.config.definition import ClassNames, ConfigDef
-from coterie.spark.connector_keys import common_definition
+from coterie.config.definition import ConfigDef, OneOfPluginClasses
+from coterie.spark.connector_keys import common_connector_definition
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import DEFINITION, SimulatedRuntime, until
 
@@ -71,7 +71,7 @@ async def test_a_validation_reports_what_a_write_is_refused_for(cluster: ServedC
 async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugins(cluster: ServedCluster) -> None:
     class StrictRuntime(SimulatedRuntime):
         def definition(self, connector_class: str) -> ConfigDef:
-            names = ClassNames(("simulated.Sink", "simulated.Source"), "There are", interface_name="Connector")
+            names = OneOfPluginClasses(("simulated.Sink", "simulated.Source"), "There are", interface_name="Connector")
             return ConfigDef((*DEFINITION.keys[2:], replace(DEFINITION["connector.class"], validator=names)))
 
     worker = await cluster.serve(runtime=StrictRuntime())
@@ -100,7 +100,7 @@ async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugin
 async def test_a_connector_may_have_at_most_a_thousand_tasks(cluster: ServedCluster) -> None:
     class CommonKeysRuntime(SimulatedRuntime):
         def definition(self, connector_class: str) -> ConfigDef:
-            return ConfigDef((common_definition()["tasks.max"],))
+            return ConfigDef((common_connector_definition()["tasks.max"],))
 
     worker = await cluster.serve(runtime=CommonKeysRuntime())
     for number, status in (("1000", 201), ("1001", 400)):

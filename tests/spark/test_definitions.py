@@ -46,7 +46,7 @@ def definition(request: pytest.FixtureRequest) -> ConfigDef:
         configured_source(request.param, {}).definition
         + configured_sink(request.param, {"sink.format": "json"}).definition
     )
-    return connector_keys.common_definition() + ends + transforms.transforms_definition(TRANSFORMS)
+    return connector_keys.common_connector_definition() + ends + transforms.transforms_definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: ConfigDef) -> None:
@@ -153,6 +153,6 @@ def test_a_key_whose_prefix_looks_like_a_typo_is_found(key: str, probably: str |
 
 def test_every_connector_has_a_key_for_the_interval_of_listing_source_parts() -> None:
     key = "metadata.max.age.ms"
-    assert connector_keys.common_definition().required_value({}, key, int) == 60_000
-    assert connector_keys.common_definition().required_value({key: "0"}, key, int) == 0
-    assert key in connector_keys.common_definition().errors({"connector.class": "FileSource", key: "-1"})
+    assert connector_keys.common_connector_definition().required_value({}, key, int) == 60_000
+    assert connector_keys.common_connector_definition().required_value({key: "0"}, key, int) == 0
+    assert key in connector_keys.common_connector_definition().errors({"connector.class": "FileSource", key: "-1"})

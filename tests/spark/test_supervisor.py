@@ -17,7 +17,7 @@ from coterie.spark import query, supervisor
 from coterie.spark.checkpoint import take_over_checkpoint
 from coterie.spark.fence import FencedError
 from coterie.spark.generations.layout import CLOSED_FILE, STOPPED_FOLDER
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import TaskCheckpointLineage
 from coterie.spark.sinks.file_copies import BatchCopy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.supervisor import (
@@ -84,7 +84,7 @@ async def test_a_stopping_query_counts_as_running_until_its_last_batch_is_commit
     start = await rig.start(rig.config(tmp_path), "stopped-late")
 
     def is_running() -> bool:
-        return start.task in [query.task for query in rig.spark_runtime._supervisor.running_queries()]
+        return start.task in [query.task for query in rig.spark_runtime._supervisor.running_and_stopping_queries()]
 
     try:
         await rig.wait_until(in_commit.is_set)
@@ -106,9 +106,9 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_starts_of_other_connect
     go_on = threading.Event()
     take_over_folder = FileSink.take_over
 
-    def unreachable(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+    def unreachable(sink: FileSink, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         if lineage.task.connector != "away":
-            take_over_folder(sink, lineage, start_number)
+            take_over_folder(sink, lineage, task_start_number)
             return
         attempts.append(lineage.task)
         if attempts.count(lineage.task) > 1:
@@ -148,7 +148,7 @@ async def test_a_start_that_a_sink_fences_is_reported_with_this_cause(
 ) -> None:
     failures: list[Exception] = [FencedError(), WorldError("not yet"), FencedError()]
 
-    def fail(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+    def fail(sink: FileSink, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         raise failures.pop(0)
 
     monkeypatch.setattr(FileSink, "take_over", fail)
@@ -213,10 +213,10 @@ async def test_tasks_that_wait_for_a_server_do_not_delay_a_restart_that_the_herd
     take_over_folder = FileSink.take_over
     name = f"restarted-after-{error.__name__}"
 
-    def take_over(sink: FileSink, lineage: TaskLineage, start_number: int) -> None:
+    def take_over(sink: FileSink, lineage: TaskCheckpointLineage, task_start_number: int) -> None:
         if lineage.task in failed:
             if lineage.task.connector == name:
-                take_over_folder(sink, lineage, start_number)
+                take_over_folder(sink, lineage, task_start_number)
                 return
             waiting.append(lineage.task)
             assert go_on.wait(120)
@@ -364,7 +364,9 @@ async def test_a_sink_that_fails_to_close_does_not_keep_its_query_running(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = await rig.start(rig.config(tmp_path), "unclosed")
-    [task_query] = [query for query in rig.spark_runtime._supervisor.running_queries() if query.task == start.task]
+    [task_query] = [
+        query for query in rig.spark_runtime._supervisor.running_and_stopping_queries() if query.task == start.task
+    ]
     monkeypatch.setattr(FileSink, "close", raise_world_error)
     await rig.runtime.stop(start.task, grace_ms=0)
     assert not task_query.is_active()

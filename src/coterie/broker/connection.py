@@ -18,7 +18,7 @@ from coterie.broker.context import ApiRequest, BrokerContext
 from coterie.broker.groups.member_connection import MemberConnection
 from coterie.broker.log_rate_limit import kind_of_error
 from coterie.broker.loop_yield import ELEMENTS_WITHOUT_YIELD_MAX, has_many_elements
-from coterie.broker.security.budget import Budget, PrincipalBudget, RequestBudget
+from coterie.broker.security.budget import ByteBudget, PrincipalByteBudget, RequestBudgetShare
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, SaslExchange
 from coterie.broker.settings import BrokerSettings
@@ -57,7 +57,7 @@ class _DecodedRequest(NamedTuple):
     has_many_elements: bool = False
     """Whether the body has more than `ELEMENTS_WITHOUT_YIELD_MAX` array elements."""
     number: int = 0
-    """The number of the request on its connection (`MemberConnection.add_request`)."""
+    """The number of the request on its connection (`MemberConnection.count_request_and_release_holds`)."""
 
 
 class Connection:
@@ -71,7 +71,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._in_flight_slots = asyncio.Semaphore(broker.settings.in_flight_max)
-        self._connection_budget = Budget(broker.settings.in_flight_size_max)
+        self._connection_budget = ByteBudget(broker.settings.connection_in_flight_size_max)
         self._in_flight = 0
         """The number of requests in flight that are handled by asyncio tasks."""
         self._request_count = 0
@@ -82,7 +82,9 @@ class Connection:
         """When the connection began to wait for the current frame, on the event loop's clock; None while it does not
         read."""
         self._principal = ANONYMOUS
-        self._principal_budget = PrincipalBudget("unauthenticated peer", broker.settings.principal_in_flight_size_max)
+        self._principal_budget = PrincipalByteBudget(
+            "unauthenticated peer", broker.settings.principal_in_flight_size_max
+        )
         """The byte budget of the principal; until the peer is authenticated, a budget for this connection only."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
@@ -123,12 +125,12 @@ class Connection:
         try:
             async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
                 if (tls := self._broker.security.tls) is not None:
-                    await self._start_tls(tls)
+                    await self._start_tls_and_set_principal(tls)
                 return not settings.security.protocol.has_sasl or await self._authenticate_with_sasl()
         except TimeoutError:
             raise WireError(f"the peer was not authenticated within {settings.handshake_timeout_ms} ms") from None
 
-    async def _start_tls(self, context: ssl.SSLContext) -> None:
+    async def _start_tls_and_set_principal(self, context: ssl.SSLContext) -> None:
         """Perform the TLS handshake. The connection's principal becomes the subject of the client's certificate;
         `ANONYMOUS` if the client sent no certificate.
 
@@ -156,12 +158,12 @@ class Connection:
             frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._broker.settings.frame_size_max))
             if frame is None:
                 return False
-            share = self._new_request_budget(len(frame))
+            share = self._new_budget_share(len(frame))
             answer = await self._handle_sasl_frame(exchange, frame, share)
             if answer is not None:
                 await self._send_response(answer)
                 self._response_count += 1
-            share.switch_to_response(0)
+            share.replace_with_response_bytes(0)
             if exchange.has_failed:
                 self._log_authentication_failure(exchange)
                 return False
@@ -197,7 +199,7 @@ class Connection:
         logger.warning("%s%s", message, more)
 
     async def _handle_sasl_frame(
-        self, exchange: SaslExchange, frame: bytes, request_budget: RequestBudget
+        self, exchange: SaslExchange, frame: bytes, budget_share: RequestBudgetShare
     ) -> bytes | None:
         """The encoded response to one frame of the SASL exchange: a request, or a token without a header (after
         SaslHandshake v0). A request instead of the expected token gets ILLEGAL_SASL_STATE, and the exchange has failed.
@@ -218,8 +220,8 @@ class Connection:
         if not exchange.accept_request_or_fail(header, is_served=is_served):
             if is_served:
                 return _illegal_sasl_state_response(header)
-            return _unsupported_version_response(header, self._broker.settings)
-        answer = await self._respond(await self._decode_request(frame, 0), request_budget, exchange)
+            return _unsupported_version_response_or_raise(header, self._broker.settings)
+        answer = await self._handle_and_encode(await self._decode_request(frame, 0), budget_share, exchange)
         assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
@@ -229,29 +231,29 @@ class Connection:
         """Serve the requests of the peer, within the byte budget of its principal (for an anonymous peer: of its IP
         address), until the peer disconnects."""
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
-        request_budgets: set[RequestBudget] = set()
+        budget_shares: set[RequestBudgetShare] = set()
         self._principal_budget = self._broker.security.budgets.acquire(name)
         try:
             with self._idle_timeout():
-                await self._serve_within_budget(self._principal_budget, request_budgets)
+                await self._serve_within_budget(self._principal_budget, budget_shares)
         finally:
-            for share in request_budgets:
+            for share in budget_shares:
                 share.release()
             self._broker.security.budgets.release(name)
 
     async def _serve_within_budget(
-        self, principal_budget: PrincipalBudget, request_budgets: set[RequestBudget]
+        self, principal_budget: PrincipalByteBudget, budget_shares: set[RequestBudgetShare]
     ) -> None:
         """Read and handle requests until the peer disconnects; then cancel the requests that have no response yet. If
         all of these are heartbeats of connect groups whose responses are delayed, first notify their groups that the
         client has closed its connection.
 
-        ``request_budgets`` is filled here with the budgets of the requests whose responses are not written yet: the
+        ``budget_shares`` is filled here with the budgets of the requests whose responses are not written yet: the
         caller must release those that are left.
         """
-        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]] = asyncio.Queue()
+        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(self._write_responses(answers, request_budgets))
+            writing = tasks.create_task(self._write_responses(answers, budget_shares))
             parked: set[asyncio.Task[bytes | None]] = set()
             has_ended = False
             try:
@@ -261,16 +263,18 @@ class Connection:
                     if frame is None:
                         has_ended = True
                         break
-                    number = self._member_connection.add_request()
+                    number = self._member_connection.count_request_and_release_holds()
                     await self._take_from_principal_budget(principal_budget, len(frame))
                     asked = await self._decode_request(frame, number)
-                    share = self._new_request_budget(len(frame))
+                    share = self._new_budget_share(len(frame))
                     # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
                     # flight runs as an asyncio task.
-                    begun = self._respond(asked, share) if self._in_flight else self._start_response(asked, share)
+                    begun = (
+                        self._handle_and_encode(asked, share) if self._in_flight else self._begin_handling(asked, share)
+                    )
                     if isinstance(begun, bytes):
                         principal_budget.release(len(frame))
-                        share.switch_to_response(0)
+                        share.replace_with_response_bytes(0)
                         self._in_flight_slots.release()
                         await self._send_response(begun)
                         self._response_count += 1
@@ -282,8 +286,8 @@ class Connection:
                     self._in_flight += 1
                     answer = tasks.create_task(begun)
                     parked.add(answer)
-                    request_budgets.add(share)
-                    answer.add_done_callback(partial(_on_response_ready, principal_budget, len(frame), share))
+                    budget_shares.add(share)
+                    answer.add_done_callback(partial(_switch_budgets_to_response, principal_budget, len(frame), share))
                     answer.add_done_callback(parked.discard)
                     answers.put_nowait((answer, share))
                     while asked.has_many_elements and not (answer.done() or self._reader.at_eof()):
@@ -303,7 +307,7 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
-    async def _take_from_principal_budget(self, principal_budget: PrincipalBudget, size: int) -> None:
+    async def _take_from_principal_budget(self, principal_budget: PrincipalByteBudget, size: int) -> None:
         """Take ``size`` bytes of the principal's budget. If they do not fit, log this and wait until they fit; if the
         peer disconnects meanwhile, take them although they do not fit."""
         if principal_budget.has_capacity(size):
@@ -322,12 +326,12 @@ class Connection:
                     principal_budget.take_unchecked(size)
                     return
 
-    def _new_request_budget(self, size: int) -> RequestBudget:
+    def _new_budget_share(self, size: int) -> RequestBudgetShare:
         """The budget of the request that was just read; its ``size`` bytes are already taken from the budgets of the
         connection and the principal."""
         number = self._request_count
         self._request_count += 1
-        return RequestBudget(
+        return RequestBudgetShare(
             self._connection_budget,
             self._principal_budget,
             size,
@@ -372,16 +376,16 @@ class Connection:
 
         timer: asyncio.TimerHandle
 
-        def check_idle() -> None:
+        def fail_read_if_idle() -> None:
             nonlocal timer
             now_s = loop.time()
             since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
             if since_s + idle_timeout_s <= now_s:
                 self._reader.set_exception(TimeoutError(f"the peer has sent no whole request for {idle_timeout_ms} ms"))
             else:
-                timer = loop.call_at(since_s + idle_timeout_s, check_idle)
+                timer = loop.call_at(since_s + idle_timeout_s, fail_read_if_idle)
 
-        timer = loop.call_later(idle_timeout_s, check_idle)
+        timer = loop.call_later(idle_timeout_s, fail_read_if_idle)
         try:
             yield
         finally:
@@ -391,8 +395,8 @@ class Connection:
 
     async def _write_responses(
         self,
-        answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]",
-        request_budgets: set[RequestBudget],
+        answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudgetShare]]",
+        budget_shares: set[RequestBudgetShare],
     ) -> None:
         """Write the responses in the order of ``answers``, the requests' asyncio tasks, and release their budgets. Runs
         until it is cancelled."""
@@ -403,7 +407,7 @@ class Connection:
                 await self._send_response(frame)
             self._response_count += 1
             self._connection_budget.release(len(frame or b""))
-            request_budgets.discard(share)
+            budget_shares.discard(share)
             share.release()
             self._in_flight -= 1
             self._in_flight_slots.release()
@@ -412,11 +416,12 @@ class Connection:
         """Write one response. Returns when asyncio's write buffer for the socket is no longer full, which may be before
         the peer has read the response.
 
-        :raises WireError: when the buffer is full and the peer has read nothing for ``stalled_read_timeout_ms``. (The
+        :raises WireError: when the buffer is full and the peer has read nothing for ``unread_response_timeout_ms``.
+        (The
             unread bytes occupy the principal's budget, which responses on other connections need.)
         """
         self._writer.write(with_length(frame))
-        transport, timeout_ms = self._writer.transport, self._broker.settings.stalled_read_timeout_ms
+        transport, timeout_ms = self._writer.transport, self._broker.settings.unread_response_timeout_ms
         while left := transport.get_write_buffer_size():
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -448,18 +453,18 @@ class Connection:
             body = await self._broker.codec_thread.run(decode_request_body, frame, header)
             return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
 
-    async def _respond(
-        self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
+    async def _handle_and_encode(
+        self, decoded: _DecodedRequest, budget_share: RequestBudgetShare, exchange: SaslExchange | None = None
     ) -> bytes | None:
         """Handle the request. Returns the encoded response without its length; None if the request has no response.
 
-        :raises WireError: as :meth:`_start_response`, or when a handler closes the connection.
+        :raises WireError: as :meth:`_begin_handling`, or when a handler closes the connection.
         """
-        answer = self._start_response(decoded, request_budget, exchange)
+        answer = self._begin_handling(decoded, budget_share, exchange)
         return answer if isinstance(answer, bytes) else await answer
 
-    def _start_response(
-        self, decoded: _DecodedRequest, request_budget: RequestBudget, exchange: SaslExchange | None = None
+    def _begin_handling(
+        self, decoded: _DecodedRequest, budget_share: RequestBudgetShare, exchange: SaslExchange | None = None
     ) -> "_ResponseOrCoroutine":
         """Begin to handle the request. Returns the encoded response, without its length, if the handler finishes at
         once; else a coroutine for it. The coroutine returns None if the request has no response.
@@ -469,7 +474,7 @@ class Connection:
         """
         header, api = decoded.header, decoded.api
         if api is None:
-            return _unsupported_version_response(header, self._broker.settings)
+            return _unsupported_version_response_or_raise(header, self._broker.settings)
         request = ApiRequest(
             header=header,
             body=decoded.body,
@@ -477,16 +482,18 @@ class Connection:
             connection=self._member_connection,
             number=decoded.number,
             has_many_elements=decoded.has_many_elements,
-            reserve_response_bytes=request_budget.reserve_response_bytes,
+            reserve_response_bytes=budget_share.reserve_response_bytes,
             principal=self._principal,
             sasl_exchange=exchange,
         )
-        values = api.respond(self._broker, request)
+        values = api.handle_authorized(self._broker, request)
         return (
-            self._finish_response(header, values) if isinstance(values, Awaitable) else _encode_values(header, values)
+            self._await_and_encode_values(header, values)
+            if isinstance(values, Awaitable)
+            else _encode_values(header, values)
         )
 
-    async def _finish_response(self, header: RequestHeader, values: Awaitable[Values | None]) -> bytes | None:
+    async def _await_and_encode_values(self, header: RequestHeader, values: Awaitable[Values | None]) -> bytes | None:
         """The encoded response with the awaited ``values``, encoded on a thread if it has many elements; None if the
         request has no response."""
         values_to_send = await values
@@ -503,15 +510,15 @@ _ResponseOrCoroutine: TypeAlias = bytes | Coroutine[None, None, bytes | None]
 """An encoded response, or a coroutine that returns it (None: the request has no response)."""
 
 
-def _on_response_ready(
-    principal_budget: Budget, size: int, request_budget: RequestBudget, response: asyncio.Task[bytes | None]
+def _switch_budgets_to_response(
+    principal_budget: ByteBudget, size: int, budget_share: RequestBudgetShare, response: asyncio.Task[bytes | None]
 ) -> None:
     """Called when the request's asyncio task has ended, with or without a response: release the request's ``size``
     bytes in the budgets of the principal and the connection, and take the bytes of the response in the connection's
     budget."""
     principal_budget.release(size)
     is_answered = not response.cancelled() and response.exception() is None
-    request_budget.switch_to_response(len(response.result() or b"") if is_answered else 0)
+    budget_share.replace_with_response_bytes(len(response.result() or b"") if is_answered else 0)
 
 
 def _encode_values(header: RequestHeader, values: Values) -> bytes:
@@ -529,7 +536,7 @@ def _illegal_sasl_state_response(header: RequestHeader) -> bytes:
     return encode_response(header, build_response(header.api_key, header.api_version, refused))
 
 
-def _unsupported_version_response(header: RequestHeader, settings: BrokerSettings) -> bytes:
+def _unsupported_version_response_or_raise(header: RequestHeader, settings: BrokerSettings) -> bytes:
     """The encoded response to an ApiVersions request of an unsupported version: of version 0, with the supported
     versions (KIP-511).
 

@@ -23,7 +23,7 @@ def open_http_client() -> httpx.Client:
         timeout=httpx.Timeout(100, connect=5),
         auth=(login.user, login.password) if login.user is not None else None,
         verify=(
-            DeferredClientContext.of_system()
+            DeferredClientContext.trusting_system_certificates()
             if login.ca_file is None
             else client_context(TlsFiles(ca_location=str(login.ca_file)))
         ),

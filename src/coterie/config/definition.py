@@ -106,7 +106,7 @@ class ConfigKey:
     @property
     def recommended_values(self) -> tuple[str, ...]:
         """The values among which a form lets the user choose, sorted; empty when the key has no list of valid values.
-        No others are valid, except further names of the same plug-ins (:attr:`ClassNames.other_names`)."""
+        No others are valid, except further names of the same plug-ins (:attr:`OneOfPluginClasses.other_names`)."""
         return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf) else ()
 
     def normalized_value(self, value: str) -> str:
@@ -158,7 +158,7 @@ class ConfigKey:
         with this name."""
         if value is None or type_error(self.type, value) is not None:
             return None
-        if isinstance(self.validator, ClassNames) and self.validator(value.strip()) is not None:
+        if isinstance(self.validator, OneOfPluginClasses) and self.validator(value.strip()) is not None:
             return None
         parsed = parse_value(self.type, value)
         match parsed:
@@ -196,7 +196,7 @@ class ConfigDef:
         errors_by_name = {key.name: key.value_errors(config.get(key.name, key.default)) for key in self.keys}
         return {name: messages for name, messages in errors_by_name.items() if messages}
 
-    def value_text(self, config: Mapping[str, str], name: str) -> str | None:
+    def value_text_or_default(self, config: Mapping[str, str], name: str) -> str | None:
         """The text of key ``name`` in ``config``, unparsed and unchecked, or the key's default. None when the config
         does not contain the key and the key has no default.
 
@@ -211,7 +211,7 @@ class ConfigDef:
         :raises ConfigError: when the value is not valid, or a required value is missing.
         :raises KeyError: when no key has this name.
         """
-        key, text = self[name], self.value_text(config, name)
+        key, text = self[name], self.value_text_or_default(config, name)
         if (message := key.value_error(text)) is not None:
             raise ConfigError({name: [message]})
         if text is None:
@@ -315,7 +315,7 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassNames(OneOf):
+class OneOfPluginClasses(OneOf):
     """A validator that accepts the names of plug-ins of one type; forms recommend :attr:`values`."""
 
     interface_name: str
@@ -335,7 +335,7 @@ def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -
     return OneOf(tuple(values), error_prefix)
 
 
-def not_blank(value: str) -> str | None:
+def blank_value_error(value: str) -> str | None:
     """A validator: the error message when ``value`` is blank, else None."""
     return None if value.strip() else "String must be non-empty"
 

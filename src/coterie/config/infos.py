@@ -5,7 +5,7 @@ value and its errors. User interfaces for Connect make their forms from it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coterie.config.definition import ClassNames, ConfigDef, ConfigKey, Type
+from coterie.config.definition import ConfigDef, ConfigKey, OneOfPluginClasses, Type
 from coterie.config.secrets import contains_reference
 
 NULL_VALUE_ERROR = "Null value can not be supplied as the configuration value."
@@ -59,7 +59,7 @@ class ConfigInfos:
         of ``connector.class`` does not list the classes, and if the config contains a reference instead of a class:
         only the runtime knows the value of a reference."""
         class_info = next((info for info in self.configs if info.key.name == "connector.class"), None)
-        if class_info is None or not isinstance(class_info.key.validator, ClassNames):
+        if class_info is None or not isinstance(class_info.key.validator, OneOfPluginClasses):
             return None
         names = class_info.key.validator
         if names(self.connector_class.strip()) is None or contains_reference(self.connector_class):

@@ -93,7 +93,7 @@ class DeferredClientContext(ssl.SSLContext):
         self._get_context = get_context
 
     @classmethod
-    def of_system(cls) -> Self:
+    def trusting_system_certificates(cls) -> Self:
         """A context that trusts the certificates that the system trusts, and reads them for the first connection."""
         return cls(functools.cache(ssl.create_default_context))
 

@@ -7,22 +7,22 @@ applies a line that was written later when its runtime is open, because the logg
 
 from coterie.herder import config_records
 from coterie.herder.config_records import LoggerLevelWritten
-from coterie.herder.messages import AppendConfigLines, LoggerLevelPurpose, Reply, SetLoggerLevel
+from coterie.herder.messages import AppendConfigLines, AppendForLoggerLevel, Reply, SetLoggerLevel
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.orders import SetGroupLoggerLevel
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.state import Turn
 
 
 def on_request(turn: Turn, id_: RequestId, request: SetGroupLoggerLevel) -> None:
     """Append the line that sets the level of the logger on all workers; the request is answered when it is durable."""
     line = config_records.logger_level_line(LoggerLevelWritten(logger=request.logger, level=request.level))
-    turn.emit(AppendConfigLines(purpose=LoggerLevelPurpose(id=id_), lines=(line,)))
+    turn.emit(AppendConfigLines(purpose=AppendForLoggerLevel(id=id_), lines=(line,)))
 
 
 def on_appended(turn: Turn, id_: RequestId) -> None:
     """The line that sets the level is durable: answer its request ``id_``."""
-    turn.emit(Reply(id=id_, answer=Done()))
+    turn.emit(Reply(id=id_, answer=SuccessWithoutContent()))
 
 
 def on_append_failed(turn: Turn, id_: RequestId, reason: str) -> None:

@@ -12,8 +12,8 @@ from coterie.herder.messages import (
     AskPlugins,
     CancelTimer,
     ConfigNotValidated,
-    ConfigValidated,
-    PluginsAnswered,
+    ConfigValidationCompleted,
+    PluginQuestionAnswered,
     Reply,
     RequestArrived,
     SetTimer,
@@ -53,15 +53,15 @@ def on_request(turn: Turn, event: RequestArrived, question: Question) -> None:
             turn.emit(AskPlugins(id=event.id, question=question))
         case ValidateConnectorConfig():
             known = herder.config.connector(_connector_name(question))
-            checkpointed = () if known is None else known.checkpointed_task_configs
+            checkpointed = () if known is None else known.configs_of_checkpointed_tasks
             turn.emit(
                 ValidateConfig(
-                    id=event.id, config=_without_nulls(question.config), checkpointed_task_configs=checkpointed
+                    id=event.id, config=_without_nulls(question.config), configs_of_checkpointed_tasks=checkpointed
                 )
             )
 
 
-def on_answered(turn: Turn, event: PluginsAnswered) -> None:
+def on_answered(turn: Turn, event: PluginQuestionAnswered) -> None:
     """Answer the question with what the plug-ins returned: with ``connectors_only`` only the sources and sinks. Does
     nothing if the question has timed out."""
     match turn.herder.requests.questions.get(event.id), event.answer:
@@ -74,7 +74,7 @@ def on_answered(turn: Turn, event: PluginsAnswered) -> None:
             pass
 
 
-def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated) -> None:
+def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNotValidated) -> None:
     """Answer the question with the result of the validation. Does nothing if the id is not that of a pending question,
     for example of a write."""
     pending = turn.herder.requests.questions.get(event.id)
@@ -83,7 +83,7 @@ def on_validation_ended(turn: Turn, event: ConfigValidated | ConfigNotValidated)
     match event:
         case ConfigNotValidated(failure=failure):
             _answer_question(turn, event.id, not_validated_refusal(failure))
-        case ConfigValidated(infos=infos):
+        case ConfigValidationCompleted(infos=infos):
             if question.config.get("name") is not None:
                 infos = infos.with_errors(name_errors(_connector_name(question)))
             _answer_question(

@@ -14,14 +14,14 @@
     │   │                an event
     │   ├── BrokerAccessError      in `kafka.connection`: the broker rejects this client, or the client does
     │   │                          not trust the broker
-    │   ├── NoResponseError        in `kafka.connection`: the broker sent no response, or no valid response
+    │   ├── NoValidResponseError        in `kafka.connection`: the broker sent no response, or no valid response
     │   ├── UnsupportedApiError    in `kafka.connection`: the broker and Coterie have no version of an API in common
     │   ├── DiskFullError, DamagedLogError, TopicGoneError   in `broker.storage.store`: a write to the log failed
     │   ├── SignatureRefusedError  in `herder.seams`: the leader responds that a signature is not valid
     │   ├── WriterFencedError      another worker has opened the leader's log since; nothing was appended
     │   ├── RequestNotSentError, ResponseMissingError   in `rest.leader`: another worker could not be reached, or sent
     │   │                          no response
-    │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was complete
+    │   ├── SplitAbortedError        in `herder.seams`: a connector's split was ended before it was complete
     │   ├── RetriableStartError    in `herder.seams`: a start of a task has failed, and another start may succeed
     │   ├── GenerationAbsentError  in `spark.generations.checkpoint_take_over`: the checkpoint generation is not on the
     │   │                          shared file system

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from coterie.config.reloaded_files import ReloadedFiles
 from coterie.config.rest import ResponseHeader
-from coterie.herder.requests.signatures import SignatureCheck, VerifySignature
+from coterie.herder.requests.signatures import SignatureCheckResult, VerifySignature
 from coterie.rest import audit, csrf, media_types
 from coterie.rest.callers import (
     basic_credentials,
@@ -143,7 +143,7 @@ class AccessGate:
         if forwarded is None:
             return None
         answer = await self._worker.ask(VerifySignature(signature=forwarded.signature))
-        return forwarded.caller if isinstance(answer, SignatureCheck) and answer.is_valid else None
+        return forwarded.caller if isinstance(answer, SignatureCheckResult) and answer.is_valid else None
 
     async def _identify_direct_caller(self, request: Request) -> Caller:
         """The caller of a request that a client has sent to this worker itself. If users need not log in, the caller

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.kinds import Request as HerderRequest
 from coterie.herder.requests.reads import ConnectorDescriptions, ConnectorInfo, ConnectorStatus, DescribeConnectors
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
-from coterie.herder.requests.signatures import SignContent, SignedContent
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
+from coterie.herder.requests.signatures import ContentSignature, SignContent
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature
 from coterie.nouns.jobs import ConnectorName
@@ -85,15 +85,15 @@ class HerderClient:
     async def sign(self, content: bytes) -> Signature | None:
         """The signature of ``content`` with the group's session key; None when this worker has no session key."""
         answer = await self.worker.ask(SignContent(content=content))
-        return answer.signature if isinstance(answer, SignedContent) else None
+        return answer.signature if isinstance(answer, ContentSignature) else None
 
 
 def empty_response_factory(http_status: int) -> Callable[[Answer], Response]:
-    """A function that returns an empty response with ``http_status`` for a :class:`Done`, and raises ProblemRefusal
-    when the herder refused the request."""
+    """A function that returns an empty response with ``http_status`` for a :class:`SuccessWithoutContent`, and raises
+    ProblemRefusal when the herder refused the request."""
 
     def to_response(answer: Answer) -> Response:
-        problems.answer_or_raise(answer, Done)
+        problems.answer_or_raise(answer, SuccessWithoutContent)
         return Response(status_code=http_status)
 
     return to_response

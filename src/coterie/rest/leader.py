@@ -69,7 +69,9 @@ def open_http_client(contexts: ReloadedFiles[ssl.SSLContext] | None = None) -> h
     default they trust the certificates that the system trusts. The client ignores proxy settings of the environment;
     the caller closes it."""
     return httpx.AsyncClient(
-        verify=DeferredClientContext.of_system() if contexts is None else DeferredClientContext(lambda: contexts.value),
+        verify=DeferredClientContext.trusting_system_certificates()
+        if contexts is None
+        else DeferredClientContext(lambda: contexts.value),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         # Without a limit: requests that wait long for the other worker must not delay others. That worker has a limit.
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),

@@ -149,7 +149,7 @@ class _WorkerCollector(Collector):
         yield self._gauge(
             f"{prefix}_epoch", "The generation of the worker's last assignment", [((), worker.generation)]
         )
-        is_rebalancing = not worker.settled or worker.state is not MemberState.STABLE
+        is_rebalancing = not worker.has_current_assignment or worker.state is not MemberState.STABLE
         yield self._gauge(
             f"{prefix}_rebalancing", "1 while the worker rebalances or is not a member, else 0", [((), is_rebalancing)]
         )

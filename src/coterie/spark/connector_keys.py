@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from functools import cache
 
 from coterie.config.definition import (
-    ClassNames,
     ConfigDef,
     ConfigKey,
     Importance,
+    OneOfPluginClasses,
     Type,
     Validator,
     Width,
     at_least,
     between,
-    not_blank,
+    blank_value_error,
     one_of,
 )
 from coterie.nouns.jobs import TASKS_MAX
@@ -28,7 +28,7 @@ from coterie.spark.plugins import (
     ConfiguredSink,
     ConfiguredSource,
     connector_type,
-    definition_with_form_order,
+    definition_with_order_in_groups,
     sink_class_key,
     source_by_name,
     source_class_key,
@@ -52,7 +52,7 @@ EXACTLY_ONCE_KEY = ConfigKey(
 
 
 @cache
-def common_definition() -> ConfigDef:
+def common_connector_definition() -> ConfigDef:
     """The keys that every connector has, with any source and sink."""
     return ConfigDef(
         (
@@ -61,7 +61,7 @@ def common_definition() -> ConfigDef:
                 type=Type.STRING,
                 documentation="Name of the connector, unique among all connectors.",
                 importance=Importance.HIGH,
-                validator=not_blank,
+                validator=blank_value_error,
                 group=COMMON_GROUP,
                 order=0,
                 width=Width.MEDIUM,
@@ -72,7 +72,7 @@ def common_definition() -> ConfigDef:
                 type=Type.CLASS,
                 documentation="The plug-in: its alias or its class.",
                 importance=Importance.HIGH,
-                validator=ClassNames(
+                validator=OneOfPluginClasses(
                     tuple(sorted((*source_by_name(), *SINK_BY_NAME))), "There are", interface_name="Connector"
                 ),
                 group=COMMON_GROUP,
@@ -117,7 +117,7 @@ def common_definition() -> ConfigDef:
 
 IGNORED_GROUP = "Without effect"
 """The group, in a form, of the keys of Connect that have no effect in Coterie."""
-HEADER_CONVERTER_NAMES = ClassNames(
+HEADER_CONVERTER_NAMES = OneOfPluginClasses(
     ("org.apache.kafka.connect.storage.SimpleHeaderConverter", *CONVERTER_NAMES.values),
     "There are",
     interface_name="HeaderConverter",
@@ -188,7 +188,7 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
         ),
         _make_ignored_key("offsets.storage.topic", Type.STRING, "The positions are in the checkpoint"),
     )
-    return definition_with_form_order((*common, *(of_sources if is_source_connector else ())))
+    return definition_with_order_in_groups((*common, *(of_sources if is_source_connector else ())))
 
 
 def _make_ignored_key(
@@ -224,8 +224,8 @@ def connector_definition(
     type_ = connector_type(config)
     source_keys = source.definition.keys if source else (source_class_key(),) if type_ == "sink" else ()
     sink_keys = sink.definition.keys if sink else (sink_class_key(), SINK_FORMAT) if type_ == "source" else ()
-    ends = definition_with_form_order((*source_keys, *sink_keys))
-    known = common_definition() + transforms.transforms_definition(config) + ends
+    ends = definition_with_order_in_groups((*source_keys, *sink_keys))
+    known = common_connector_definition() + transforms.transforms_definition(config) + ends
     known_names = {key.name for key in known.keys}
     ignored = ignored_keys(is_source_connector=type_ == "source")
-    return known + definition_with_form_order(key for key in ignored.keys if key.name not in known_names)
+    return known + definition_with_order_in_groups(key for key in ignored.keys if key.name not in known_names)

@@ -55,7 +55,7 @@ class EventQueue:
                 isinstance(event, TaskProgressed | TaskRetrying)
                 and (index := self._index_superseded_by(event)) is not None
             ):
-                event = self._remove_superseded(index, event)
+                event = self._remove_and_merge_superseded(index, event)
             self._unread.append(event)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._has_unread.set)
@@ -74,7 +74,9 @@ class EventQueue:
             report_indexes.append(index)
         return report_indexes[-1] if len(report_indexes) >= UNREAD_REPORTS_MAX else None
 
-    def _remove_superseded(self, index: int, event: TaskProgressed | TaskRetrying) -> TaskProgressed | TaskRetrying:
+    def _remove_and_merge_superseded(
+        self, index: int, event: TaskProgressed | TaskRetrying
+    ) -> TaskProgressed | TaskRetrying:
         """Remove the unread event at ``index``, which :meth:`put` replaces by ``event``, and return ``event``. The rows
         and topics of a removed progress event are added to the next progress event of the task: an unread one, or
         ``event``."""

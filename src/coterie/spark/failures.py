@@ -93,7 +93,7 @@ def error_message(error: BaseException) -> str:
     return (
         hide_secrets(str(error))
         if isinstance(error, CoterieError)
-        else f"{type(error).__name__}: {_one_line(str(error))}"
+        else f"{type(error).__name__}: {_shorten_to_one_line(str(error))}"
     )
 
 
@@ -106,7 +106,7 @@ def java_error_message(java_exception: Any) -> str:
         full_message = hide_secrets(java_exception.getMessage() or "")
         if (python_message := _python_failure_message(full_message)) is not None:
             return python_message
-        message = _one_line(full_message)
+        message = _shorten_to_one_line(full_message)
         if message and not any(message in earlier or earlier in message for earlier in messages):
             messages.append(message)
         java_exception = java_exception.getCause()
@@ -138,7 +138,7 @@ def _python_failure_message(message: str) -> str | None:
         if lines_of_user
         else ""
     )
-    return f"A function in Python raised {_one_line(exception_line)}{position}"
+    return f"A function in Python raised {_shorten_to_one_line(exception_line)}{position}"
 
 
 def message_of_raise_error(error: BaseException) -> str | None:
@@ -155,7 +155,7 @@ def java_exception_of(error: BaseException) -> Any | None:
     return getattr(error, "_origin", None) if isinstance(error, PySparkException) else None
 
 
-def _one_line(message: str) -> str:
+def _shorten_to_one_line(message: str) -> str:
     """``message`` in one line: without line breaks, and without the stack trace and the SQLSTATE that some of Spark's
     messages contain; cut off after :data:`_MESSAGE_LENGTH_MAX` characters. Secrets are hidden."""
     text = " ".join(re.split(r"\n\s*at |\nDriver stacktrace", hide_secrets(message))[0].split())

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from coterie.config.definition import ConfigDef, ConfigKey, Type, at_least, one_of
 from coterie.spark import transforms
-from coterie.spark.bad_records.keys import ErrorTolerance, error_tolerance_of
+from coterie.spark.bad_records.keys import BadRecordSettings, read_bad_record_settings
 from coterie.spark.bad_records.queue import DeadLetterQueue, make_dead_letter_queue
-from coterie.spark.connector_keys import common_definition
+from coterie.spark.connector_keys import common_connector_definition
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import ConfiguredSource, configured_sink, configured_source
@@ -58,7 +58,7 @@ class Pipeline:
     """The number of source partitions that the task reads."""
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
-    error_tolerance: ErrorTolerance | None
+    bad_record_settings: BadRecordSettings | None
     """The handling of bad records; None means that the first bad record fails the task."""
     dead_letter_queue: DeadLetterQueue | None
     """Writes the bad records. None when the first bad record fails the task, when the sink writes the bad records in
@@ -91,21 +91,21 @@ class Pipeline:
             configured_source(config, worker_kafka_properties, "task.class"),
             configured_sink(config, worker_kafka_properties, "task.class"),
         )
-        tolerance = error_tolerance_of(config)
+        tolerance = read_bad_record_settings(config)
         needs_no_queue = tolerance is None or isinstance(
-            tolerance.dead_letter_destination, sink.plugin.atomic_dead_letters
+            tolerance.dead_letter_destination, sink.plugin.atomic_dead_letter_destinations
         )
         return cls(
             source=source.plugin.of(source.config, task_input),
             source_partition_count=len(task_input.source_partitions),
             transforms=transforms.parse_transforms(config),
             sink=sink.plugin.of(sink.config),
-            error_tolerance=tolerance,
+            bad_record_settings=tolerance,
             dead_letter_queue=None
             if tolerance is None or needs_no_queue
             else make_dead_letter_queue(tolerance.dead_letter_destination, config, worker_kafka_properties),
             timeouts=TaskTimeoutsAndRestarts.of(config),
-            trigger_interval_ms=common_definition().required_value(config, "trigger.interval.ms", int),
+            trigger_interval_ms=common_connector_definition().required_value(config, "trigger.interval.ms", int),
         )
 
 
@@ -139,11 +139,11 @@ def task_configs(
 
 
 def split_to_store(split: Split, source: ConfiguredSource, config: Mapping[str, str]) -> Split:
-    """``split`` as it is stored: with digests (:meth:`Split.with_partition_name_digests`) if a value that identifies
+    """``split`` as it is stored: with digests (:meth:`Split.with_digests_for_hash_split`) if a value that identifies
     the input of ``source`` contains a reference in ``config``, the connector's config with unresolved references."""
     keys = (source.config.user_key(name) for name in source.plugin.identity_keys)
     has_references = any(config.get(key) != source.config.config.get(key) for key in keys)
-    return split.with_partition_name_digests() if has_references else split
+    return split.with_digests_for_hash_split() if has_references else split
 
 
 def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> Split:
@@ -153,7 +153,7 @@ def split_source(source: ConfiguredSource, source_partitions: Sequence[str]) -> 
     :raises ConfigError: when ``tasks.max`` is not valid.
     """
     partitions_by_task = source.plugin.divide_partitions(
-        source_partitions, common_definition().required_value(source.config.config, "tasks.max", int)
+        source_partitions, common_connector_definition().required_value(source.config.config, "tasks.max", int)
     )
     return Split(
         function=source.plugin.split_function,

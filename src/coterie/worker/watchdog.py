@@ -44,7 +44,7 @@ class Watchdog:
         self._stall_threshold_ms = stall_threshold_ms
         self._halt_all_tasks = halt_all_tasks
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch_lease, name="coterie-watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._halt_tasks_at_lease_end, name="coterie-watchdog", daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -54,7 +54,7 @@ class Watchdog:
         self._ended.set()
         self._thread.join()
 
-    def _watch_lease(self) -> None:
+    def _halt_tasks_at_lease_end(self) -> None:
         """Until the ``with`` block ends: stop all tasks when the event loop is blocked and the lease has ended. For one
         end of the lease this is done once; if it fails, it is tried again while the event loop is blocked, and only the
         first failure is logged."""

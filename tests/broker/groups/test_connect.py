@@ -196,7 +196,7 @@ async def test_a_group_is_loaded_as_it_was(log: BrokerLog) -> None:
         before = await described(groups)
     async with connect_groups(log, {"even": even}) as groups:
         assert groups.ids() == [GROUP]
-        assert groups.owns_id(GROUP)
+        assert groups.reserves_group_id(GROUP)
         after = await described(groups)
         assert replace(after, members=()) == replace(before, members=())
         (member,), (known,) = after.members, before.members
@@ -214,8 +214,8 @@ async def test_a_group_that_has_only_configs_owns_no_id_and_a_request_for_no_gro
         configs = {"connect.session.timeout.ms": "7000"}
         await groups.ask(GROUP, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs=configs))
         assert groups.ids() == [GROUP]
-        assert not groups.owns_id(GROUP)
-        assert not groups.owns_id(GroupId("other"))
+        assert not groups.reserves_group_id(GROUP)
+        assert not groups.reserves_group_id(GroupId("other"))
         await groups.ask(GROUP, lambda reply_to: SetGroupConfigs(reply_to=reply_to, configs={}))
         assert groups.ids() == []
 
@@ -241,7 +241,7 @@ async def test_a_broker_that_stops_refuses_pending_and_later_requests(log: Broke
         await beat(groups, "w0")
         pending = asyncio.create_task(beat(groups, "w0", 0, client_assignors=None, max_wait_ms=60_000))
         await asyncio.sleep(0)
-        groups.refuse_all()
+        groups.refuse_all_from_now_on()
         assert (await beat(groups, "w0")).error is ConnectErrorCode.NOT_COORDINATOR
         await pending
     assert log.topics[CONNECT_TOPIC.name].configs == {"cleanup.policy": "compact"}

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coterie.broker.clock import steady_clock
+from coterie.broker.clock import make_steady_clock_ms
 from coterie.broker.groups.host import GroupHost
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
@@ -28,7 +28,7 @@ async def counters(log: BrokerLog, *, groups_max: int = 10) -> AsyncIterator[Cou
     """A host of all counters; the next host reads what it has written."""
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
         lines = await GroupLog.open(log, COUNTER_TOPIC)
-        groups: Counters = Groups(CounterMachine(), lines, groups_max, tasks, steady_clock())
+        groups: Counters = Groups(CounterMachine(), lines, groups_max, tasks, make_steady_clock_ms())
         await groups.load()
         yield groups
         groups.close()
@@ -88,7 +88,7 @@ async def test_a_bug_in_the_machine_loses_only_what_was_not_durable(log: BrokerL
 
 async def test_a_deadline_resets_a_counter_and_a_reset_counter_is_removed(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
-    host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, steady_clock())
+    host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, make_steady_clock_ms())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
         assert await host.ask(add(3)) == counted(3)
@@ -99,7 +99,7 @@ async def test_a_deadline_resets_a_counter_and_a_reset_counter_is_removed(log: B
 async def test_a_loaded_counter_has_its_deadline_again(log: BrokerLog) -> None:
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
-    host = GroupHost(C, CounterMachine(reset_ms=20), await lines.load(C), lines, steady_clock())
+    host = GroupHost(C, CounterMachine(reset_ms=20), await lines.load(C), lines, make_steady_clock_ms())
     assert host.has_state
     async with asyncio.timeout(60):
         await host.run()
@@ -127,7 +127,7 @@ async def test_a_bug_in_a_notification_after_a_reload_makes_the_group_reload_aga
 
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
-    host = GroupHost(C, machine, await lines.load(C), lines, steady_clock())
+    host = GroupHost(C, machine, await lines.load(C), lines, make_steady_clock_ms())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
         monkeypatch.setattr(machine, "notifications_after_load", notifications_after_load)
@@ -143,7 +143,7 @@ async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again
     """The cause of the notification may be a record that the read did not reach."""
     lines = await GroupLog.open(log, COUNTER_TOPIC)
     await lines.append(C, [3], now_ms=1)
-    host = GroupHost(C, CounterMachine(), await lines.load(C), lines, steady_clock())
+    host = GroupHost(C, CounterMachine(), await lines.load(C), lines, make_steady_clock_ms())
     load = lines.load
     reads: list[Sequence[Total]] = []
 
@@ -157,7 +157,7 @@ async def test_a_notification_during_a_reload_makes_the_group_read_its_log_again
     monkeypatch.setattr(lines, "load", append_after_first_read)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(host.run())
-        host.reload()
+        host.start_reload()
         assert await host.ask(add(0)) == counted(5)
         running.cancel()
     assert reads == [[3], [5]]

@@ -284,7 +284,7 @@ def test_offsets_that_the_log_cannot_write_are_neither_acknowledged_nor_visible(
 
 
 @pytest.mark.parametrize(
-    "settings", [ClassicGroupSettings(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True
+    "settings", [ClassicGroupSettings(offsets_retention_ms=200, offsets_retention_check_interval_ms=50)], indirect=True
 )
 def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:

@@ -53,7 +53,7 @@ async def test_a_log_of_layout_1_is_upgraded_in_place(path: Path, tmp_path: Path
         records = decode_records(await log.read(orders.partitions[2], 0, 10**7))
         assert [record.offset for record in records] == list(range(80))
         assert records[78].value == b"v2-39"
-        assert await log.run_write(lambda store: store.increment_counter("next producer id")) == 3
+        assert await log.run_write(lambda store: store.get_and_increment_counter("next producer id")) == 3
         batch = encode_batch([NewRecord(key=b"k", value=b"v")], timestamp_ms=1)
         assert await log.append(orders.partitions[0], [(batch, read_batch_header(batch))]) == 80
         assert (await log.create_topic("new", 1, {})).partitions[0].row_id not in {

@@ -52,25 +52,25 @@ async def test_creating_an_existing_topic_fails_and_other_writes_succeed(tmp_pat
         outcomes = await asyncio.gather(
             log.create_topic("t", 1, {}),
             append(log, batch(b"x")),
-            log.run_write(lambda store: store.increment_counter("n")),
+            log.run_write(lambda store: store.get_and_increment_counter("n")),
             return_exceptions=True,
         )
         assert isinstance(outcomes[0], KafkaRefusal)
         assert outcomes[0].error is ErrorCode.topic_already_exists
         assert (outcomes[1], outcomes[2]) == (0, 0)
-        assert await log.run_write(lambda store: store.increment_counter("n")) == 1
+        assert await log.run_write(lambda store: store.get_and_increment_counter("n")) == 1
 
 
 async def test_a_refusal_after_a_write_rolls_back_the_whole_transaction(tmp_path: Path) -> None:
     def write_and_refuse(store: Store) -> None:
-        store.increment_counter("n")
+        store.get_and_increment_counter("n")
         raise WorldError("too late")
 
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         with pytest.raises(AssertionError, match="refuse before the first write"):
             await log.run_write(write_and_refuse)
-        assert await log.run_write(lambda store: store.increment_counter("n")) == 0
+        assert await log.run_write(lambda store: store.get_and_increment_counter("n")) == 0
         assert await append(log, batch(b"x")) == 0
 
 
@@ -109,7 +109,7 @@ async def test_a_failed_callback_of_one_write_does_not_affect_the_other_writes(
         async with asyncio.timeout(60):
             outcomes = await asyncio.gather(
                 append(log, batch(b"a")),
-                log.run_write(lambda store: store.increment_counter("n"), stumble),
+                log.run_write(lambda store: store.get_and_increment_counter("n"), stumble),
                 append(log, batch(b"b")),
             )
         assert (*outcomes,) == (0, 0, 1)
@@ -180,9 +180,13 @@ async def test_the_cluster_id_and_the_counters_survive_a_restart(tmp_path: Path)
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         cluster_id = log.cluster_id
         topic = await log.create_topic("t", 3, {"cleanup.policy": "compact"})
-        assert [await log.run_write(lambda store: store.increment_counter("producer")) for _ in range(3)] == [0, 1, 2]
+        assert [await log.run_write(lambda store: store.get_and_increment_counter("producer")) for _ in range(3)] == [
+            0,
+            1,
+            2,
+        ]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         assert log.cluster_id == cluster_id
         assert log.topics["t"].topic_id == topic.topic_id
         assert (len(log.topics["t"].partitions), log.topics["t"].configs) == (3, {"cleanup.policy": "compact"})
-        assert await log.run_write(lambda store: store.increment_counter("producer")) == 3
+        assert await log.run_write(lambda store: store.get_and_increment_counter("producer")) == 3

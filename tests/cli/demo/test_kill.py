@@ -14,7 +14,7 @@ from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import find_batch_in_flight
+from coterie.spark.checkpoint import find_batch_id_in_flight
 
 TASK = ConnectorTaskId.parse("a-0")
 
@@ -56,7 +56,7 @@ def test_a_worker_is_killed_with_a_batch_planned_and_not_committed(tmp_path: Pat
             child, [TASK], Checkpoints(tmp_path), timeout_s=30, between_checks=lambda: None
         )
         assert set(process_states(child.pid)) <= {"Z"}
-    assert find_batch_in_flight(checkpoint) == interrupted.batch_id
+    assert find_batch_id_in_flight(checkpoint) == interrupted.batch_id
     assert (interrupted.task, interrupted.start_number, interrupted.planned_offsets) == (
         TASK,
         1,

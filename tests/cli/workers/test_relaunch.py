@@ -38,7 +38,7 @@ CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({Co
 SETTINGS = MemberSettings(
     group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), worker_name="here", claims=CLAIMS
 )
-HANDOVER = replace(PLACE, must_ask_for_round=False)
+HANDOVER = replace(PLACE, must_start_rebalance=False)
 
 
 def decode_handover(settings: MemberSettings) -> object:
@@ -110,7 +110,7 @@ def test_a_process_with_the_same_settings_continues_without_a_rebalance() -> Non
     ],
 )
 def test_a_process_with_changed_member_settings_must_request_a_rejoin(settings: MemberSettings) -> None:
-    assert decode_handover(settings) == replace(HANDOVER, must_ask_for_round=True)
+    assert decode_handover(settings) == replace(HANDOVER, must_start_rebalance=True)
 
 
 def test_a_handover_of_another_member_is_not_used() -> None:

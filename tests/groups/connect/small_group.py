@@ -16,12 +16,12 @@ from coterie.groups.connect.machine import step as step_group
 from coterie.groups.connect.messages import (
     ComputeTarget,
     ConnectionClosed,
+    EmptyGroupExpiryTimer,
     Event,
-    ExpiryTimer,
     GroupLoaded,
     GroupState,
     Record,
-    ReleaseHold,
+    ReleaseHeldResponse,
     TargetComputed,
 )
 from coterie.groups.connect.messages import Request as GroupRequest
@@ -44,7 +44,7 @@ from coterie.nouns.ids import ConfigOffset, GroupId, LeaderEpoch, MemberId, Repl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
+    ConnectAssignmentDetails,
     InstallTarget,
     LeaseRenewed,
     Leave,
@@ -130,7 +130,7 @@ class SmallWorker:
                         inbox.append(self.state())
                     case TargetRequested(token=token, snapshot=snapshot):
                         inbox.append(InstallTarget(token=token, target=_ASSIGNOR.assign(snapshot)))
-                    case events.LeaveCompleted():
+                    case events.MemberEnded():
                         self.has_left = True
                         self.running = NO_JOBS
                     case _:
@@ -141,7 +141,7 @@ class SmallWorker:
 
     def start_assigned(self, assigned: Assigned) -> Iterator[MemberEvent]:
         """Run the assigned jobs; yields what the herder orders then."""
-        assert isinstance(assigned.protocol_details, AssignmentDetails)
+        assert isinstance(assigned.protocol_details, ConnectAssignmentDetails)
         self.assigned = assigned.jobs
         self.running |= assigned.jobs
         yield self.state()
@@ -275,7 +275,7 @@ class SmallGroup:
         is_open = connection is worker.connection
         if is_open:
             for waiting, _ in tuple(connection.unanswered):
-                self._hand_to_group(ReleaseHold(reply_to=waiting, member_id=MemberId(worker.name)))
+                self._hand_to_group(ReleaseHeldResponse(reply_to=waiting, member_id=MemberId(worker.name)))
         self._request_count += 1
         reply_to = ReplyTo(self._request_count)
         request = to_coordinator_request(send.request, reply_to, connection=connection.number, client_id=worker.name)
@@ -360,7 +360,7 @@ class SmallGroup:
     def _next_timer(self) -> int | None:
         """The time of the next timer."""
         # A group that expires is followed by another one, which begins with epoch 1: its expiry is not explored.
-        times = [at_ms for key, at_ms in self.group.deadlines.items() if not isinstance(key, ExpiryTimer)]
+        times = [at_ms for key, at_ms in self.group.deadlines.items() if not isinstance(key, EmptyGroupExpiryTimer)]
         times += [at_ms for worker in self.workers.values() for at_ms in worker.timers.values() if not worker.has_left]
         return min(times, default=None)
 

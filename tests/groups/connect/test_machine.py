@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from coterie.groups.connect.messages import (
-    ChangeResponse,
     DeleteGroup,
     DescribeGroup,
     DescribeGroupResponse,
+    ErrorOnlyResponse,
     GroupState,
-    ReleaseHold,
+    ReleaseHeldResponse,
     RemoveMember,
     SetGroupConfigs,
 )
@@ -390,7 +390,7 @@ def test_a_hold_ends_after_its_time_and_when_the_shell_needs_the_connection() ->
     held = conversation.coordinator.group.sessions[MemberId("w0")].held_heartbeat
     assert held is not None
     for member in ("gone", "w0", "w0"):  # the second one for w0 finds no hold
-        release = ReleaseHold(reply_to=held.reply_to, member_id=MemberId(member))
+        release = ReleaseHeldResponse(reply_to=held.reply_to, member_id=MemberId(member))
         conversation.coordinator.handle(release, conversation.now_ms)
     assert list(conversation.coordinator.replies) == [held.reply_to]
 
@@ -473,11 +473,11 @@ def test_a_group_on_whose_removed_member_jobs_may_run_cannot_be_deleted() -> Non
     conversation.settle("w0")
     conversation.ask(RemoveMember(reply_to=ReplyTo(0), member_id=MemberId("w0"), instance_id=None))
     refused = conversation.ask(DeleteGroup(reply_to=ReplyTo(0)))
-    assert isinstance(refused, ChangeResponse)
+    assert isinstance(refused, ErrorOnlyResponse)
     assert refused.error is ConnectErrorCode.NON_EMPTY_GROUP
     conversation.coordinator.fire_due(conversation.now_ms + 10_000)
     deleted = conversation.ask(DeleteGroup(reply_to=ReplyTo(0)))
-    assert isinstance(deleted, ChangeResponse)
+    assert isinstance(deleted, ErrorOnlyResponse)
     assert deleted.error is ConnectErrorCode.NONE
     assert conversation.coordinator.group.is_nonexistent
 

@@ -13,7 +13,7 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.classic.state import AssignmentReceived
-from coterie.member.events import LeaveCompleted
+from coterie.member.events import MemberEnded
 from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.member_state import MemberState
@@ -372,7 +372,7 @@ def test_a_member_can_leave_while_it_stops_for_an_eager_rebalance(worker: Member
     worker.set_worker_state(NO_JOBS)
     assert worker.sent(JoinRequest) is None
     worker.advance_clock(1_000)
-    assert worker.take_events(LeaveCompleted)
+    assert worker.take_events(MemberEnded)
 
 
 @pytest.mark.parametrize("leads", [False, True])

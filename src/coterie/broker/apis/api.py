@@ -27,7 +27,7 @@ class KafkaApi:
     advertised_version_min: int | None = None
     """The lowest version in ApiVersions responses; None: the lowest of ``versions``."""
 
-    def respond(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
+    def handle_authorized(self, broker: BrokerContext, request: ApiRequest) -> Values | Awaitable[Values | None]:
         """The values of the response to ``request``, or an awaitable for them. If the broker has access rules, only
         what they allow is handled, and the rest is refused (`authorized_response`)."""
         rules = broker.security.acls

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from coterie.broker.groups.connect_log import log_removals_and_errors
 from coterie.broker.groups.connect_stats import ConnectGroupStats
-from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.heartbeats import MemberRequestGaps
 from coterie.broker.groups.host import RunChore
-from coterie.broker.groups.log import GroupTopic
+from coterie.broker.groups.log import GroupTopicFormat
 from coterie.broker.groups.registry import Groups
 from coterie.engine.output import Output, StepOutput
 from coterie.groups import effects
@@ -45,7 +45,7 @@ from coterie.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TOPIC: GroupTopic[Record] = GroupTopic(
+CONNECT_TOPIC: GroupTopicFormat[Record] = GroupTopicFormat(
     name="__worker_offsets", encode_record=encode_record, decode_record=decode_record
 )
 """The topic with the records of connect groups (K848C, "Records")."""
@@ -67,7 +67,9 @@ class ConnectMachine:
     apply = staticmethod(state.apply_record)
     event_summary = staticmethod(summarize_event)
 
-    def __init__(self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: HeartbeatGaps) -> None:
+    def __init__(
+        self, settings: ConnectGroupSettings, assignors: Mapping[str, Assign], gaps: MemberRequestGaps
+    ) -> None:
         """``assignors`` are the broker's assignors by name: those of ``settings.server_assignors``."""
         self._settings = settings
         self._assignors = assignors
@@ -112,7 +114,7 @@ class ConnectMachine:
     def has_state(self, group: Group, /) -> bool:
         return not group.is_nonexistent
 
-    def owns_id(self, group: Group, /) -> bool:
+    def reserves_group_id(self, group: Group, /) -> bool:
         return group.metadata is not None
 
     def notifications_after_load(self, records: Sequence[Record], /) -> Sequence[Notification]:

@@ -3,15 +3,13 @@ could be computed. The descriptions of the groups (ConnectGroupDescribe) contain
 
 import logging
 
-from coterie.groups.connect.messages import ConnectOutput, Event, GroupMetadata, Heartbeat, MemberDeparted
+from coterie.groups.connect.messages import ConnectOutput, Event, GroupRecord, Heartbeat, MemberDeparted
 from coterie.nouns.ids import GroupId
 
 logger = logging.getLogger(__name__)
 
 
-def log_removals_and_errors(
-    group_id: GroupId, event: Event, output: ConnectOutput, before: GroupMetadata | None
-) -> None:
+def log_removals_and_errors(group_id: GroupId, event: Event, output: ConnectOutput, before: GroupRecord | None) -> None:
     """Log, from the ``output`` of the step for ``event``: each removal of a member; and an error of a computation,
     unless ``before`` has the same error. ``before`` is the group's metadata record before the step; None if there was
     none. A removal by a Heartbeat request, with which the member leaves, is logged at level INFO, all else as a
@@ -30,7 +28,7 @@ def log_removals_and_errors(
         )
     for record in output.records:
         match record:
-            case GroupMetadata(assignment_error=error) if error and error != (before and before.assignment_error):
+            case GroupRecord(assignment_error=error) if error and error != (before and before.assignment_error):
                 logger.warning(
                     "Group %s: no target assignment was computed, the assignments stay as they are; will retry: %s",
                     group_id,

@@ -115,7 +115,7 @@ class GroupMachine(Protocol[GroupT, InputRequestT, NotificationT, RecordT, Respo
         """Whether the group exists: whether it has any state that must be kept."""
         ...
 
-    def owns_id(self, group: GroupT, /) -> bool:
+    def reserves_group_id(self, group: GroupT, /) -> bool:
         """Whether the group reserves its id, so that no group of another kind may use the id."""
         ...
 
@@ -189,7 +189,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         """The chores that `run` must start."""
         self._chores: set[asyncio.Task[None]] = set()
         """The chores that run."""
-        self._notify_loaded(records)
+        self._handle_load_notifications(records)
 
     @property
     def has_state(self) -> bool:
@@ -197,9 +197,9 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return self._machine.has_state(self._group)
 
     @property
-    def owns_id(self) -> bool:
+    def reserves_group_id(self) -> bool:
         """Whether the group reserves its id, so that no group of another kind may use the id."""
-        return self._machine.owns_id(self._group)
+        return self._machine.reserves_group_id(self._group)
 
     def inspect_group(self, look: Callable[[GroupT], T]) -> T:
         """The result of ``look`` for the group's state, which ``look`` must not change. The latest changes of the state
@@ -217,16 +217,16 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                     make_request(ReplyTo(0)), self._machine.refusal_code_while_loading
                 )
             await self._wait_loaded()
-        return await self.wait_response(self.submit(make_request))
+        return await self.wait_response(self.handle_request_now(make_request))
 
     def ask_nowait(self, make_request: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
         """Like :meth:`ask`, but returns the response itself if it may be sent at once, else an awaitable for it."""
         if self._needs_reload:
             return self.ask(make_request)
-        pending = self.submit(make_request)
+        pending = self.handle_request_now(make_request)
         return pending.response if pending.response is not None else self.wait_response(pending)
 
-    def submit(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
+    def handle_request_now(self, make_request: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
         """Let the machine handle the request that ``make_request`` builds from a new reply id, now. The returned object
         has the response if the response may already be sent. Must not be called while the group needs a reload."""
         reply_to = ReplyTo(next(self._numbers))
@@ -237,7 +237,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         return pending
 
     async def wait_response(self, pending: PendingRequest[RequestT, ResponseT]) -> ResponseT:
-        """Wait until the response to ``pending``, which :meth:`submit` returned, may be sent; return the response."""
+        """Wait until the response to ``pending``, which :meth:`handle_request_now` returned, may be sent; return the
+        response."""
         if pending.response is not None:
             return pending.response
         pending.response_future = asyncio.get_running_loop().create_future()
@@ -256,13 +257,13 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         else:
             self._handle_event(notification)
 
-    def reload(self) -> None:
+    def start_reload(self) -> None:
         """Drop the machine's state, which may differ from the log, and refuse all pending requests with
         NOT_COORDINATOR; then :meth:`run` reloads the group."""
         if self._needs_reload:
             self._has_missed_notification = True
         else:
-            self._drop_machine()
+            self._invalidate_and_refuse_pending()
 
     async def run(self) -> None:
         """Handle deadlines, run chores, and reload the group after failures, until the host is removable."""
@@ -271,8 +272,8 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 if self._needs_reload:
                     await self._reload_group()
                 else:
-                    self._start_chores(tasks)
-                    await self._wait_deadline()
+                    self._start_or_cancel_chores(tasks)
+                    await self._wait_deadline_or_wake()
                     await self._fire_due_timers()
 
     @property
@@ -296,7 +297,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
             self._machine.apply(group, record)
         return group
 
-    def _notify_loaded(self, records: Sequence[RecordT]) -> None:
+    def _handle_load_notifications(self, records: Sequence[RecordT]) -> None:
         """Let the machine handle the notifications that ``notifications_after_load`` returns for ``records``, which
         were just loaded."""
         for news in self._machine.notifications_after_load(records):
@@ -317,7 +318,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._trace.recent_text(),
                 stack_of=bug,
             )
-            self._drop_machine()
+            self._invalidate_and_refuse_pending()
         if not self._machine.has_state(self._group):  # not self.has_state: every heartbeat runs this line
             self._wake.set()
 
@@ -330,10 +331,10 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         if output.records:
             append = self._log.append(self.group_id, output.records, now_ms=now_ms)
             self._pending_appends[append] = len(output.records)
-            append.add_done_callback(self._on_appended)
-        self._perform_released()
+            append.add_done_callback(self._on_append_done)
+        self._perform_durable_effects()
 
-    def _on_appended(self, append: "asyncio.Future[int]") -> None:
+    def _on_append_done(self, append: "asyncio.Future[int]") -> None:
         """Called when an append has succeeded or failed. After a success, perform the effects that waited for it. After
         a failure, drop the machine's state and refuse all pending requests; then `run` reloads the group. Does nothing
         if the state was dropped since the append was queued."""
@@ -348,14 +349,14 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 " reloaded from the broker's log: %s",
                 str(error),
             )
-            self._drop_machine()
+            self._invalidate_and_refuse_pending()
             return
         self._outbox.mark_durable(records)
-        self._perform_released()
+        self._perform_durable_effects()
         if not self.has_state:
             self._wake.set()
 
-    def _perform_released(self) -> None:
+    def _perform_durable_effects(self) -> None:
         """Perform the effects whose records are durable."""
         for effect in self._outbox.pop_durable_effects():
             self._perform_effect(effect)
@@ -380,7 +381,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
-    def _start_chores(self, tasks: asyncio.TaskGroup) -> None:
+    def _start_or_cancel_chores(self, tasks: asyncio.TaskGroup) -> None:
         """Start the new chores; if the group has no state any more, cancel all chores instead."""
         if not self.has_state:
             self._cancel_chores()
@@ -407,7 +408,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    async def _wait_deadline(self) -> None:
+    async def _wait_deadline_or_wake(self) -> None:
         """Wait until the next deadline of a timer, or until ``_wake`` is set."""
         self._wake.clear()
         due_ms = self._timers.next_deadline_ms()
@@ -445,7 +446,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
         more = f" ({suppressed} more times since the last such message)" if suppressed else ""
         logger.error(message, self.group_id, more, detail, exc_info=stack_of)
 
-    def _drop_machine(self) -> None:
+    def _invalidate_and_refuse_pending(self) -> None:
         """Make the group's state invalid after a failure, and refuse all pending requests with NOT_COORDINATOR; then
         `run` reloads the group."""
         self._needs_reload = True
@@ -479,7 +480,7 @@ class GroupHost(Generic[GroupT, RequestT, NotificationT, RecordT, ResponseT, Key
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._needs_reload = False
-                self._notify_loaded(records)
+                self._handle_load_notifications(records)
             except WorldError as error:
                 self._log_failure(
                     error,

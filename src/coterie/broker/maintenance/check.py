@@ -204,7 +204,7 @@ class _LogCheck:
                     _check_group_records(data, decode_record)
             except WireError as error:
                 yield f"{where} is corrupt: {error}"
-            self._count_checked_batch(size_bytes)
+            self._count_and_report_progress(size_bytes)
         end_offset = max(expected, start_offset)
         if max(cleaned_offset, sifted_offset) > end_offset:
             yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
@@ -237,7 +237,7 @@ class _LogCheck:
                     f" but the end offset of the partition is {end_offset}"
                 )
 
-    def _count_checked_batch(self, size_bytes: int) -> None:
+    def _count_and_report_progress(self, size_bytes: int) -> None:
         """Count ``size_bytes``, the size of a checked batch, and report the progress if the last report was
         `PROGRESS_INTERVAL_S` ago."""
         self._done_bytes += size_bytes

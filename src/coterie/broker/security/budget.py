@@ -11,7 +11,7 @@ from coterie.broker.log_rate_limit import LogRateLimit
 logger = logging.getLogger(__name__)
 
 
-class Budget:
+class ByteBudget:
     """The bytes that one connection or one principal may have in flight. A call that takes bytes must be followed by a
     call that releases them."""
 
@@ -54,7 +54,7 @@ class Budget:
                 self._waiting.remove(turn)
 
 
-class PrincipalBudget(Budget):
+class PrincipalByteBudget(ByteBudget):
     """The budget of one principal over all of its connections. Requests may use the whole budget. Responses that
     reserve bytes (those with records) leave a quarter of it to requests. So a client that reads no responses delays its
     principal's fetches, but no heartbeat."""
@@ -123,7 +123,7 @@ class PrincipalBudget(Budget):
         return not self._response_bytes_in_flight or self.bytes_in_flight + size <= self._responses_size_max
 
 
-class RequestBudget:
+class RequestBudgetShare:
     """The bytes of one request: in the budget of its connection those of the request and of its response; in the budget
     of its principal those reserved for its response. (The connection releases the request's bytes in the principal's
     budget.)"""
@@ -132,8 +132,8 @@ class RequestBudget:
 
     def __init__(
         self,
-        connection_budget: Budget,
-        principal_budget: PrincipalBudget,
+        connection_budget: ByteBudget,
+        principal_budget: PrincipalByteBudget,
         size: int,
         *,
         is_next_response: Callable[[], bool],
@@ -156,7 +156,7 @@ class RequestBudget:
         await self._principal_budget.take_for_response(size, is_next_response=self._is_next_response)
         self._response_size += size
 
-    def switch_to_response(self, response_size: int) -> None:
+    def replace_with_response_bytes(self, response_size: int) -> None:
         """In the connection's budget, replace the bytes of the request and those reserved for the response by
         ``response_size``, the bytes of the response. The connection releases these when the response is written."""
         self._connection_budget.take_unchecked(response_size)
@@ -169,7 +169,7 @@ class RequestBudget:
         self._response_size = 0
 
 
-class PrincipalBudgets:
+class PrincipalByteBudgets:
     """The budgets of all principals that have connections, one for each; of clients that are not authenticated, one for
     each IP address."""
 
@@ -177,13 +177,13 @@ class PrincipalBudgets:
         self._size_max = size_max
         self._log_limit = LogRateLimit()
         """Outlives the budgets, because a client may connect again and again."""
-        self._budgets: dict[str, tuple[PrincipalBudget, int]] = {}
+        self._budgets: dict[str, tuple[PrincipalByteBudget, int]] = {}
         """By name: the budget, and the number of connections that use it."""
 
-    def acquire(self, name: str) -> PrincipalBudget:
+    def acquire(self, name: str) -> PrincipalByteBudget:
         """The budget of ``name``, which is shared by all connections that acquire this name. Each call needs a matching
         :meth:`release`."""
-        budget, members = self._budgets.get(name, (PrincipalBudget(name, self._size_max, self._log_limit), 0))
+        budget, members = self._budgets.get(name, (PrincipalByteBudget(name, self._size_max, self._log_limit), 0))
         self._budgets[name] = (budget, members + 1)
         return budget
 

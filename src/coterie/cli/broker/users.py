@@ -27,12 +27,12 @@ def add_user(data: DataFolder, name: UserName) -> None:
 
     The broker stores salted keys for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may read.
     """
-    from coterie.broker.security.users import Users
+    from coterie.broker.security.users import BrokerUsersFile
     from coterie.broker.settings import BrokerSettings
 
     check_user_name(name)
     is_new_folder = not _is_broker_folder(data)
-    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, read_new_password(name))
+    is_new = BrokerUsersFile(BrokerSettings(data_path=data).users_path).add(name, read_new_password(name))
     if is_new_folder:
         typer.echo(f"Created the folder {data.absolute()}.", err=True)
     typer.echo(f"Added user {name}." if is_new else f"Changed the password of user {name}.")
@@ -41,11 +41,11 @@ def add_user(data: DataFolder, name: UserName) -> None:
 @users_app.command("remove")
 def remove_user(data: DataFolder, name: UserName) -> None:
     """Remove a user, who can then no longer log in. The user's open connections stay open."""
-    from coterie.broker.security.users import Users
+    from coterie.broker.security.users import BrokerUsersFile
     from coterie.broker.settings import BrokerSettings
 
     _check_broker_folder(data)
-    if not Users(BrokerSettings(data_path=data).users_path).remove(name):
+    if not BrokerUsersFile(BrokerSettings(data_path=data).users_path).remove(name):
         raise WorldError(f"there is no user {name} in {data}; `coterie broker user list {data}` lists the users")
     typer.echo(f"Removed user {name}.")
 
@@ -53,11 +53,11 @@ def remove_user(data: DataFolder, name: UserName) -> None:
 @users_app.command("list")
 def list_users(data: DataFolder) -> None:
     """Show the names of all users."""
-    from coterie.broker.security.users import Users
+    from coterie.broker.security.users import BrokerUsersFile
     from coterie.broker.settings import BrokerSettings
 
     _check_broker_folder(data)
-    for name in Users(BrokerSettings(data_path=data).users_path).names():
+    for name in BrokerUsersFile(BrokerSettings(data_path=data).users_path).names():
         typer.echo(name)
 
 

@@ -14,7 +14,7 @@ from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Child
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import find_batch_in_flight, last_batch_id_in_log, start_number_of
+from coterie.spark.checkpoint import find_batch_id_in_flight, last_batch_id_in_log, task_start_number_of
 
 _CHECK_INTERVAL_S = 0.05
 """Time between two checks; meanwhile the worker runs."""
@@ -99,14 +99,14 @@ def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints
 
 def _find_batch_in_flight(checkpoint_dir: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
     """The batch that is planned and not committed in ``checkpoint_dir``; None when there is none or no checkpoint."""
-    if checkpoint_dir is None or (batch_id := find_batch_in_flight(checkpoint_dir)) is None:
+    if checkpoint_dir is None or (batch_id := find_batch_id_in_flight(checkpoint_dir)) is None:
         return None
     try:
         planned_offsets = (checkpoint_dir / "offsets" / str(batch_id)).read_bytes()
     except OSError:
         return None  # another start took the checkpoint over meanwhile
     return BatchInFlight(
-        task=task, batch_id=batch_id, planned_offsets=planned_offsets, start_number=start_number_of(checkpoint_dir)
+        task=task, batch_id=batch_id, planned_offsets=planned_offsets, start_number=task_start_number_of(checkpoint_dir)
     )
 
 
@@ -117,7 +117,7 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     :raises WorldError: when the new owner planned the batch differently, or committed a later batch first.
     :raises OSError: when another start takes the checkpoint in ``checkpoint_dir`` over meanwhile.
     """
-    if checkpoint_dir is None or start_number_of(checkpoint_dir) == interrupted.start_number:
+    if checkpoint_dir is None or task_start_number_of(checkpoint_dir) == interrupted.start_number:
         return False
     offsets, commits = checkpoint_dir / "offsets", checkpoint_dir / "commits"
     committed = last_batch_id_in_log(commits)

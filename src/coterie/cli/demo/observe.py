@@ -11,7 +11,7 @@ import pyarrow.parquet
 from coterie.cli.demo.checker import written_files
 from coterie.cli.demo.flights import CONNECTOR_NAMES, TASKS_PER_CONNECTOR
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id_in_log, safe_file_name, start_number_of
+from coterie.spark.checkpoint import LINEAGE_FILE, last_batch_id_in_log, safe_file_name, task_start_number_of
 
 ALL_TASKS = tuple(
     ConnectorTaskId(ConnectorName(name), number) for name in CONNECTOR_NAMES for number in range(TASKS_PER_CONNECTOR)
@@ -91,7 +91,7 @@ class Checkpoints:
         Tasks that were never started, or whose checkpoint a start takes over just now, are left out.
         """
         checkpoint_dirs = {task: self.checkpoint_dir(task) for task in ALL_TASKS}
-        return {task: start_number_of(path) for task, path in checkpoint_dirs.items() if path is not None}
+        return {task: task_start_number_of(path) for task, path in checkpoint_dirs.items() if path is not None}
 
 
 class CommittedRowCounter:

@@ -93,14 +93,16 @@ def change_and_print_configs(
     """
     changes = _parse_config_changes(set_, delete)
     configs = asyncio.run(_change_and_read_configs(admin, GroupId(group), changes))
-    shown = [one for one in configs if one.is_set or one.name.startswith(_CONNECT_PREFIX)]
+    shown = [one for one in configs if one.is_set_on_group or one.name.startswith(_CONNECT_PREFIX)]
     if as_json:
-        _print_json({"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set} for one in shown]})
+        _print_json(
+            {"configs": [{"name": one.name, "value": one.value, "is_set": one.is_set_on_group} for one in shown]}
+        )
         return
     console = _make_console()
     table = Table("config", "value", "set on", box=None, header_style="bold")
     for one in shown:
-        table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set else "the broker")
+        table.add_row(escape(one.name), escape(one.value) or "-", "the group" if one.is_set_on_group else "the broker")
     console.print(table if shown else "This broker has no configs of connect groups.")
 
 

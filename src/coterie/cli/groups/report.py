@@ -10,7 +10,7 @@ from rich.table import Table
 from coterie.herder.group_view import worker_id_of_url
 from coterie.kafka.group_admin import ClassicGroupDescription, ListedGroup
 from coterie.nouns.connect_groups import LEAVE_BRIEFLY
-from coterie.nouns.group_description import DepartedDescription, GroupDescription, MemberDescription
+from coterie.nouns.group_description import DepartedMemberDescription, GroupDescription, MemberDescription
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.rest.views import Json, jobs_json
@@ -241,7 +241,7 @@ def _member_json(group: GroupDescription, member: MemberDescription) -> dict[str
     }
 
 
-def _departed_json(departed: DepartedDescription) -> dict[str, Any]:
+def _departed_json(departed: DepartedMemberDescription) -> dict[str, Any]:
     return {
         "member_id": departed.member_id,
         "worker_id": worker_id_of_url(departed.url),

@@ -19,11 +19,11 @@ from coterie.assignors.connect.cooperative import CooperativeAssignor
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
 from coterie.assignors.plan import (
-    ConnectorCreated,
+    ConnectorCreatedOrResized,
     ConnectorDeleted,
     GroupChange,
     GroupSnapshot,
-    MemberClaims,
+    MemberChangesClaims,
     MemberDrains,
     MemberJoins,
     MemberLeaves,
@@ -37,7 +37,7 @@ from coterie.cli.group.client import GroupClient
 from coterie.cli.group.descriptions import GroupDescription, MemberDescription, parse_group_description
 from coterie.config.definition import split_list
 from coterie.config.worker import check_no_empty_names, parse_static_task
-from coterie.herder.group_view import find_members_by_name
+from coterie.herder.group_view import find_members_by_any_name
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -77,7 +77,7 @@ class NamedGroup:
         """The members that match ``text``: those with this host:port, else with this name, else with this instance id,
         else with this member id. The leader selects the worker of an order in the same way, but not by member id."""
         members_with_id = [member for member in self._members if member.member_id == text]
-        return [member.member_id for member in find_members_by_name(self._members, text) or members_with_id]
+        return [member.member_id for member in find_members_by_any_name(self._members, text) or members_with_id]
 
     def find_member(self, text: str) -> MemberId:
         """Return the only member that matches ``text``.
@@ -205,9 +205,9 @@ def to_group_changes(options: PlanOptions, group: NamedGroup) -> list[GroupChang
         )
     return [
         *(MemberJoins(member=member) for member in joining_members.values()),
-        *(ConnectorCreated(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
+        *(ConnectorCreatedOrResized(connector=connector, task_count=tasks) for connector, tasks in task_counts.items()),
         *(ConnectorDeleted(connector=ConnectorName(name)) for name in options.delete),
-        *(MemberClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
+        *(MemberChangesClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
         *(MemberDrains(member=member) for member in drains),
         *(MemberLeaves(member=group.find_member(worker)) for worker in options.remove),
     ]
@@ -305,7 +305,7 @@ def _warn_about_claims_on_unknown_jobs(
     Such claims are allowed, but usually a typing error.
     """
     for change in changes:
-        if isinstance(change, MemberClaims) and change.jobs is not None:
+        if isinstance(change, MemberChangesClaims) and change.jobs is not None:
             for job in change.jobs - changed_snapshot.configured_jobs:
                 job_kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
                 sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {job_kind} {job} now\n")
@@ -318,7 +318,7 @@ def _warn_about_changed_task_counts(changes: Sequence[GroupChange], snapshot: Gr
     The description of a group does not contain whether there are checkpoints, so the warning is printed in any case.
     """
     for change in changes:
-        if isinstance(change, ConnectorCreated) and change.connector in snapshot.configured_jobs.connectors:
+        if isinstance(change, ConnectorCreatedOrResized) and change.connector in snapshot.configured_jobs.connectors:
             task_count = sum(task.connector == change.connector for task in snapshot.configured_jobs.tasks)
             if task_count != change.task_count:
                 sys.stderr.write(

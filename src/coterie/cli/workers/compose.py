@@ -33,14 +33,14 @@ from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
-from coterie.kafka.broker_access import check_broker_access
+from coterie.kafka.broker_access import check_broker_access_if_reachable
 from coterie.kafka.leader_log import transactional_id
-from coterie.kafka.security import java_settings
-from coterie.kafka.topics import TopicLog, Topics
+from coterie.kafka.security import prepare_java_settings
+from coterie.kafka.topics import TopicLog, TopicsClient
 from coterie.member.classic.state import NEXT_ROUND_MARGIN_MS, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import ConnectPlaceHandover, GroupProtocolName, Handover
+from coterie.nouns.membership import ConnectMembershipHandover, GroupProtocolName, Handover
 from coterie.rest.access import AccessRules
 from coterie.rest.app import create_app
 from coterie.rest.cross_origin import CrossOriginRules
@@ -87,7 +87,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             plugin_call_timeout_ms=settings.plugin_call_timeout_ms,
             worker_kafka_properties={
                 "bootstrap.servers": ",".join(settings.bootstrap_servers),
-                **java_settings(settings.security, scratch),
+                **prepare_java_settings(settings.security, scratch),
             },
         )
     )
@@ -332,7 +332,7 @@ async def serve_worker(
                     ),
                 ),
                 config_log=config_log,
-                leader_log=topics.open_leader_log(config_log, transactional_id=transactional_id(settings.group_id)),
+                leader_log=topics.new_leader_log(config_log, transactional_id=transactional_id(settings.group_id)),
                 status_log=status_log,
                 membership=membership,
                 runtime=runtime,
@@ -424,7 +424,7 @@ def _make_listener_thread(
 def _handover_if_same_protocol(settings: WorkerSettings, place: Handover | None) -> Handover | None:
     """``place``, if it is a membership under the group protocol of ``settings``. Otherwise None, with a warning:
     ``group.protocol`` has changed since the previous process handed the membership over."""
-    if place is None or isinstance(place, ConnectPlaceHandover) is _is_connect_group(settings):
+    if place is None or isinstance(place, ConnectMembershipHandover) is _is_connect_group(settings):
         return place
     logger.warning(
         "group.protocol is %s, but the previous process of this worker was a member by the other protocol; the worker "
@@ -442,20 +442,22 @@ def _shut_down_on_signals(worker: Worker) -> None:
 
 
 @asynccontextmanager
-async def _open_topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
+async def _open_topics(
+    settings: WorkerSettings, client_id: str
+) -> AsyncIterator[tuple[TopicsClient, TopicLog, TopicLog]]:
     """Open the worker's topics, and create missing topics; yields the client, the config log and the status log.
 
     The offset topic is created as well, as Connect does; nothing writes to the offset topic yet.
 
     :raises WorldError: when the broker cannot be reached, or a topic cannot be opened or created.
     """
-    await check_broker_access(
+    await check_broker_access_if_reachable(
         settings.bootstrap_servers,
         client_id=client_id,
         security=settings.security,
         transactional_id=transactional_id(settings.group_id),
     )
-    topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
+    topics = TopicsClient(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
         config_log = await topics.open_log(
             settings.config_storage_topic,

@@ -16,7 +16,7 @@ from typing import NoReturn
 from coterie.cli import parent
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WireError, WorldError
-from coterie.nouns.membership import ClassicPlaceHandover, Handover
+from coterie.nouns.membership import ClassicMembershipHandover, Handover
 from coterie.wire.connect_place import decode_place_handover, encode_place_handover
 
 PLACE_VARIABLE = "COTERIE_PLACE"
@@ -56,7 +56,7 @@ def inherited_handover(settings: MemberSettings) -> Handover | None:
     """Return the membership that the previous process passed on, if a member with ``settings`` can continue it.
 
     If the metadata of the member's JoinGroup request has changed, for example its protocol, address or timeouts, the
-    membership has ``must_ask_for_round``, so that the member starts a rebalance; in a connect group, the first
+    membership has ``must_start_rebalance``, so that the member starts a rebalance; in a connect group, the first
     heartbeat of the new process contains all metadata. None if no membership was passed on, the group or the instance
     id has changed, or the file cannot be read, for example because another release wrote it: then the worker joins as a
     new member. A second call in the same process returns None.
@@ -109,8 +109,8 @@ def decode_membership(settings: MemberSettings, data: bytes) -> Handover | None:
         raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _member_key(settings):
         return None
-    if isinstance(place, ClassicPlaceHandover) and join_metadata != _join_metadata(settings):
-        return replace(place, must_ask_for_round=True)
+    if isinstance(place, ClassicMembershipHandover) and join_metadata != _join_metadata(settings):
+        return replace(place, must_start_rebalance=True)
     return place
 
 

@@ -65,7 +65,7 @@ class Consumer:
                 protocol_type="consumer",
                 protocols=(group_messages.MemberProtocol(name="range", metadata=self.name.encode()),),
                 instance_id=self.instance_id,
-                can_skip_assignment=True,
+                supports_skip_assignment=True,
             ),
             self.handle_response,
         )
@@ -237,17 +237,18 @@ class ConsumersScenario(GroupScenario):
 
     def _print_step(
         self,
-        phase_before: group_messages.Phase,
+        phase_before: group_messages.GroupPhase,
         generation_before: GenerationId,
         records: Sequence[group_messages.Record],
     ) -> None:
         is_rebalance_begun = (
-            phase_before is not group_messages.Phase.PREPARING_REBALANCE
-            and self.group.phase is group_messages.Phase.PREPARING_REBALANCE
+            phase_before is not group_messages.GroupPhase.PREPARING_REBALANCE
+            and self.group.phase is group_messages.GroupPhase.PREPARING_REBALANCE
         )
         # If there is no member to wait for, the join phase ends in the step that opens it.
         if is_rebalance_begun or (
-            phase_before is not group_messages.Phase.PREPARING_REBALANCE and self.group.generation != generation_before
+            phase_before is not group_messages.GroupPhase.PREPARING_REBALANCE
+            and self.group.generation != generation_before
         ):
             self.rebalance_count += 1
             self.print_line("Rebalance is triggered")

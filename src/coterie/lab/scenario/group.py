@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 
 from coterie.engine.timers import Timers
-from coterie.groups.classic.messages import Event, Phase, Record, ReplyTo, Request, Response, TimerKey
+from coterie.groups.classic.messages import Event, GroupPhase, Record, ReplyTo, Request, Response, TimerKey
 from coterie.groups.classic.state import ClassicGroupSettings, Group, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.steps import Steps
@@ -91,7 +91,7 @@ class GroupScenario(ABC):
         timer."""
 
     @abstractmethod
-    def _print_step(self, phase_before: Phase, generation_before: GenerationId, records: Sequence[Record]) -> None:
+    def _print_step(self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]) -> None:
         """Print what the last step of the coordinator has changed. ``phase_before`` and ``generation_before`` are those
         of the group before the step; ``records`` are what the step has written."""
 

@@ -107,7 +107,7 @@ class ScenarioWorker:
         its membership."""
         self.group_protocol: ConnectProtocol | None = None
         """The group's protocol in the generation ``last_completed_generation``; None if this is -1."""
-        self.deferred_until_ms: int | None = None
+        self.rebalance_delay_ends_ms: int | None = None
         """When the scheduled rebalance delay in the worker's last assignment ends; None if it has none or has ended."""
         self.next_moves_at_ms: int | None = None
         """When the worker, as the leader, requests the round that makes postponed moves; None if it has postponed no
@@ -165,7 +165,7 @@ class ScenarioWorker:
         allocation = decode_metadata(request.protocols[0][1])[1].allocation
         verb = "rejoins" if request.reason == rejoin.RELEASED else "joins"
         group = self.scenario.group
-        if request.member_id not in group.members and group.phase is group_messages.Phase.PREPARING_REBALANCE:
+        if request.member_id not in group.members and group.phase is group_messages.GroupPhase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
         runs = format_jobs(allocation.assigned if allocation else NO_JOBS)
         self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
@@ -217,7 +217,7 @@ class ScenarioWorker:
             last_completed_generation=self.last_completed_generation,
             now_ms=self.scenario.now_ms,
             policy=self.fleet.policy,
-            received_delay_ms=remaining_delay_ms(self.deferred_until_ms, self.scenario.now_ms),
+            received_delay_ms=remaining_delay_ms(self.rebalance_delay_ends_ms, self.scenario.now_ms),
         )
         self.assignor_state, self.eager_assigned_jobs = outcome.assignor_state, None
         self.next_moves_at_ms = self.scenario.now_ms + outcome.next_moves_in_ms if outcome.next_moves_in_ms else None
@@ -237,7 +237,7 @@ class ScenarioWorker:
         if assignment.replaces_all and self.owned_jobs:
             self.scenario.print_line(f"{self.name} stops everything")
         self.owned_jobs = retained_jobs(self.owned_jobs, assignment) | assignment.jobs
-        self.deferred_until_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
+        self.rebalance_delay_ends_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
         if assignment.leader != self.member.member_id:
             self.next_moves_at_ms = self.eager_assigned_jobs = None
         newly_revoked = assignment.revoked - self.stopping_jobs
@@ -267,20 +267,20 @@ class ScenarioWorker:
             GenerationId(-1),
             None,
         )
-        self.deferred_until_ms = self.next_moves_at_ms = None
+        self.rebalance_delay_ends_ms = self.next_moves_at_ms = None
         self.report_state_to_member()
 
     def next_timer_at_ms(self) -> int | None:
         """The time at which the next timer of the member or of this worker is due; None if no timer is set."""
-        times_ms = (self.timers.next_deadline_ms(), self.deferred_until_ms, self.next_moves_at_ms)
+        times_ms = (self.timers.next_deadline_ms(), self.rebalance_delay_ends_ms, self.next_moves_at_ms)
         return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     def fire_due_timer(self) -> bool:
         """Fire one timer of the member or of this worker that is due now, if there is one. Returns whether there was
         one."""
         now_ms = self.scenario.now_ms
-        if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
-            self.deferred_until_ms = None
+        if self.rebalance_delay_ends_ms is not None and self.rebalance_delay_ends_ms <= now_ms:
+            self.rebalance_delay_ends_ms = None
             self.step_member(Rejoin(reason="the scheduled rebalance delay is over"))
             return True
         if self.next_moves_at_ms is not None and self.next_moves_at_ms <= now_ms:

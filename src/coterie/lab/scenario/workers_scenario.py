@@ -10,7 +10,7 @@ from coterie.assignors.assignor_state import AssignorState
 from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberSpec, RebalancePolicy
 from coterie.assignors.moves import RevocationReason
-from coterie.groups.classic.messages import GenerationWritten, Phase, Record
+from coterie.groups.classic.messages import GenerationWritten, GroupPhase, Record
 from coterie.lab.scenario.group import GroupScenario
 from coterie.lab.scenario.notation import format_assignment, format_jobs
 from coterie.lab.scenario.worker import GROUP_ID, ComputedRound, ScenarioWorker, SharedScenarioInput
@@ -131,7 +131,11 @@ class WorkersScenario(GroupScenario):
     def delay_ends_at_ms(self) -> int | None:
         """The earliest end of the scheduled rebalance delays that workers have received, in ms on the scenario's clock;
         None if no worker has received a delay that is still running."""
-        ends = [worker.deferred_until_ms for worker in self.workers.values() if worker.deferred_until_ms is not None]
+        ends = [
+            worker.rebalance_delay_ends_ms
+            for worker in self.workers.values()
+            if worker.rebalance_delay_ends_ms is not None
+        ]
         return min(ends, default=None)
 
     def print_state(self) -> None:
@@ -184,7 +188,7 @@ class WorkersScenario(GroupScenario):
         ]
         moves_made = sum(len(jobs) for _, jobs in moves)
         remark = ", the others not before the delay is over" if deferred_jobs else ", the others in later rounds"
-        self._report_moves(moves_made, outcome, remark if moves_made < outcome.moves_to_target else "")
+        self._report_moves(moves_made, outcome, remark if moves_made < outcome.move_count_to_target else "")
 
     def _report_moves_after_full_stop(self, members: Iterable[MemberId]) -> None:
         """Print the number of moves of a round for which all of ``members`` have stopped all their jobs: each stopped
@@ -211,14 +215,14 @@ class WorkersScenario(GroupScenario):
         """Print ``moves_made``, the number of moves that the round makes; the number of moves from the jobs that the
         members own to the target of ``round_outcome`` ("optimum"); and a lower bound of the moves to any target (M*).
         ``remark`` is added to the end of the line."""
-        optimum, lower_bound = round_outcome.moves_to_target, round_outcome.moves_lower_bound
+        optimum, lower_bound = round_outcome.move_count_to_target, round_outcome.move_count_lower_bound
         self.print_line(f"  moves: {moves_made}, optimum: {optimum}, M*: {lower_bound}{remark}")
 
-    def _print_step(self, phase_before: Phase, generation_before: GenerationId, records: Sequence[Record]) -> None:
+    def _print_step(self, phase_before: GroupPhase, generation_before: GenerationId, records: Sequence[Record]) -> None:
         generations = [record for record in records if isinstance(record, GenerationWritten)]
         begun_generations = [record for record in generations if record.protocol is None and record.members]
-        is_open = self.group.phase is Phase.PREPARING_REBALANCE
-        if phase_before is not Phase.PREPARING_REBALANCE and (begun_generations or is_open):
+        is_open = self.group.phase is GroupPhase.PREPARING_REBALANCE
+        if phase_before is not GroupPhase.PREPARING_REBALANCE and (begun_generations or is_open):
             self.print_line("Rebalance is triggered")
         for record in begun_generations:
             self._report_leader(record)
@@ -230,7 +234,7 @@ class WorkersScenario(GroupScenario):
         name = self._worker_name(record.leader)
         self.print_line(f"{name} becomes leader (generation {record.generation})")
         if self._last_leader not in (None, name):
-            delay = self.workers[name].deferred_until_ms
+            delay = self.workers[name].rebalance_delay_ends_ms
             self.print_line("No delay is in progress." if delay is None else "There's an active delay in progress.")
         self._last_leader = name
 

@@ -26,7 +26,7 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
-from coterie.groups.classic.state import ClassicGroupSettings, Group, Phase, check_all_invariants
+from coterie.groups.classic.state import ClassicGroupSettings, Group, GroupPhase, check_all_invariants
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, replay_group
 from coterie.lab.simulator.invariants import MachineCheck
@@ -43,7 +43,7 @@ from coterie.wire.errors import ErrorCode
 class GroupBefore:
     """The state of a group before a step, as far as the invariant checks need it."""
 
-    phase: Phase
+    phase: GroupPhase
     generation: GenerationId
     """The number of the generation."""
     members: frozenset[MemberId]
@@ -291,7 +291,7 @@ class SimCoordinator:
     @property
     def is_stable(self) -> bool:
         """Whether the coordinator runs and the group is STABLE."""
-        return self.is_up and self.group.phase is Phase.STABLE
+        return self.is_up and self.group.phase is GroupPhase.STABLE
 
 
 def _member_id_of_timer(timer: TimerKey) -> MemberId | None:

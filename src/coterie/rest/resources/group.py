@@ -17,7 +17,7 @@ from starlette.responses import Response
 from coterie import __version__
 from coterie.herder.group_view import worker_id_of_url
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, MemberInfo, WorkerView
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
@@ -119,7 +119,7 @@ class GroupAndWorkersResource:
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._forward_to_worker(request, answer)
             case _:
-                problems.answer_or_raise(answer, Done)
+                problems.answer_or_raise(answer, SuccessWithoutContent)
                 settings = self._worker.settings
                 worker_identity = {
                     "worker_id": worker_id_of_url(settings.url),

@@ -7,7 +7,7 @@ from coterie.config.infos import ConfigInfos
 from coterie.herder.requests.questions import (
     DescribePlugin,
     ListPlugins,
-    PluginKeys,
+    PluginConfigKeys,
     PluginList,
     ValidateConnectorConfig,
 )
@@ -47,7 +47,7 @@ class PluginsResource:
     async def describe_plugin(self, request: Request) -> Response:
         """The config keys of the plug-in in the path. ``?version=`` requires a version of the plug-in (KIP-891)."""
         question = DescribePlugin(name=request.path_params["plugin"], version_range=query_value(request, "version"))
-        keys = await self._herder.ask(question, PluginKeys)
+        keys = await self._herder.ask(question, PluginConfigKeys)
         return JSONResponse(plugin_views.config_keys_json(keys.keys))
 
     async def validate_config(self, request: Request) -> Response:

@@ -5,8 +5,8 @@ from starlette.responses import Response
 
 from coterie.herder.requests.reads import (
     ConnectorStatus,
-    DescribeStatus,
-    DescribeTasks,
+    DescribeConnectorStatus,
+    DescribeTaskConfigs,
     DescribeTaskStatus,
     TaskConfigs,
     TaskStatus,
@@ -35,11 +35,11 @@ class StatusesResource:
         }
 
     async def describe_status(self, request: Request) -> Response:
-        status = await self._herder.ask(DescribeStatus(connector=connector_in_path(request)), ConnectorStatus)
+        status = await self._herder.ask(DescribeConnectorStatus(connector=connector_in_path(request)), ConnectorStatus)
         return JSONResponse(views.connector_status_json(status, self._herder.worker.connector_type))
 
     async def describe_tasks(self, request: Request) -> Response:
-        configs = await self._herder.ask(DescribeTasks(connector=connector_in_path(request)), TaskConfigs)
+        configs = await self._herder.ask(DescribeTaskConfigs(connector=connector_in_path(request)), TaskConfigs)
         visible = tuple((task, visible_config(request, config)) for task, config in configs.tasks)
         return JSONResponse(views.task_configs_json(TaskConfigs(tasks=visible)))
 

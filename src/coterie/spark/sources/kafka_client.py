@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.spark.failures import SPARK_NOT_RUNNING_MESSAGE
-from coterie.spark.jars import missing_package_message
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.positions import Positions
 from coterie.spark.sources.kafka_positions import TopicIdPartition
 from coterie.spark.transforms import first_message_line
@@ -49,7 +49,7 @@ def kafka_jvm() -> Any:
     spark = SparkSession._instantiatedSession
     if spark is None:
         raise WorldError(SPARK_NOT_RUNNING_MESSAGE)
-    if (missing_jars := missing_package_message(spark, "kafka")) is not None:
+    if (missing_jars := missing_jars_message(spark, "kafka")) is not None:
         raise WorldError(missing_jars)
     return spark._jvm
 

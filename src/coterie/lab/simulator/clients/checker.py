@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coterie.groups.classic.messages import (
-    ExpiryTimer,
     GenerationWritten,
     Heartbeat,
     JoinGroup,
     JoinGroupResponse,
+    OffsetExpiryTimer,
     Record,
     ReplyTo,
     Request,
@@ -30,7 +30,7 @@ from coterie.groups.classic.offset_messages import (
     TopicDeleted,
     TopicPartition,
 )
-from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.state import Group, GroupPhase
 from coterie.groups.classic.subscriptions import CONSUMER_PROTOCOL_TYPE
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
@@ -121,7 +121,7 @@ class ClientsChecker:
                         f"a generation has {len(members)} members, the maximum is {self._group_size_max}",
                     )
             case GroupRemoved():
-                if step.group_before.phase is not Phase.EMPTY:
+                if step.group_before.phase is not GroupPhase.EMPTY:
                     raise Violation(
                         Invariant.OFFSETS_KEPT,
                         f"the group is removed in the phase {step.group_before.phase}, but only an EMPTY group may be",
@@ -150,24 +150,24 @@ class ClientsChecker:
     def _reason_to_keep_offset(self, step: CoordinatorStep, partition: TopicPartition) -> str | None:
         """The reason why the step must not remove the offset of ``partition``; None if the step may remove it."""
         event, phase = step.event, step.group_before.phase
-        is_read = partition.topic == READ_TOPIC and phase is not Phase.EMPTY
+        is_read = partition.topic == READ_TOPIC and phase is not GroupPhase.EMPTY
         match event:
             case TopicDeleted(topic=topic):
                 return None if topic == partition.topic else f"only the topic {topic} was deleted"
             case DeleteGroup():
-                return None if phase is Phase.EMPTY else f"the group, which was to be deleted, is {phase}"
+                return None if phase is GroupPhase.EMPTY else f"the group, which was to be deleted, is {phase}"
             case OffsetDelete(partitions=partitions):
                 return (
                     None
                     if partition in partitions and not is_read
                     else "its deletion was not requested, or members read its topic"
                 )
-            case TimerFired(key=ExpiryTimer()):
+            case TimerFired(key=OffsetExpiryTimer()):
                 since_ms = self._committed_at_ms[partition]
                 own_retention_ms = self._own_retention_ms.get(partition)
-                if phase is Phase.EMPTY and self._emptied_at_ms is not None and own_retention_ms is None:
+                if phase is GroupPhase.EMPTY and self._emptied_at_ms is not None and own_retention_ms is None:
                     since_ms = max(since_ms, self._emptied_at_ms)
-                if is_read or (phase is not Phase.EMPTY and step.group.protocol_type != CONSUMER_PROTOCOL_TYPE):
+                if is_read or (phase is not GroupPhase.EMPTY and step.group.protocol_type != CONSUMER_PROTOCOL_TYPE):
                     return f"its members may still read it: the group is {phase}"
                 age_ms = self._world.now_ms - since_ms
                 retention_ms = OFFSETS_RETENTION_MS if own_retention_ms is None else own_retention_ms
@@ -268,12 +268,16 @@ class ClientsChecker:
         is_static_rejoin = not request.member_id and request.instance_id in group_before.static_members
         assert request.instance_id is not None
         offered = self._offered_protocols.pop(request.instance_id, None)
-        if not is_static_rejoin or group_before.phase is not Phase.STABLE or offered != _protocol_names(request):
+        if not is_static_rejoin or group_before.phase is not GroupPhase.STABLE or offered != _protocol_names(request):
             return
         other_replies = [
             effect for effect in step.output.effects if isinstance(effect, Reply) and effect.to != request.reply_to
         ]
-        if other_replies or step.group.generation != group_before.generation or step.group.phase is not Phase.STABLE:
+        if (
+            other_replies
+            or step.group.generation != group_before.generation
+            or step.group.phase is not GroupPhase.STABLE
+        ):
             raise Violation(
                 Invariant.STATIC_STAYS_QUIET,
                 f"{request.instance_id} rejoins with unchanged protocols, and a rebalance comes: the group is "

@@ -115,7 +115,7 @@ class Client(SimProcess):
                     MemberProtocol(name=name, metadata=self.play.encode_subscription()) for name in self.protocols
                 ),
                 instance_id=self.instance_id,
-                can_skip_assignment=True,
+                supports_skip_assignment=True,
             )
 
         # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not

@@ -47,7 +47,7 @@ def simulate_clients(seed: int, *, faults_ms: int = FAULTS_MS, trace_lines: int 
         initial_rebalance_delay_ms=world.rng.choice((0, 1_000)),
         group_size_max=group_size_max,
         offsets_retention_ms=OFFSETS_RETENTION_MS,
-        offsets_retention_check_ms=OFFSETS_RETENTION_CHECK_MS,
+        offsets_retention_check_interval_ms=OFFSETS_RETENTION_CHECK_MS,
     )
     checker = ClientsChecker(world, group_size_max=group_size_max)
     network = Network(world)

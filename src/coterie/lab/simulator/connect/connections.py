@@ -18,7 +18,7 @@ from coterie.lab.simulator.sim_process import SimProcess
 from coterie.lab.simulator.workers.settings import GROUP_ID, REQUEST_DELAY_MAX_MS
 from coterie.lab.simulator.world import World
 from coterie.member.connect import messages as member_messages
-from coterie.member.connect.messages import DescribeRequest
+from coterie.member.connect.messages import GroupDescriptionRequest
 from coterie.member.events import RequestFailed, RequestId, ResponseReceived, Send
 from coterie.nouns.connect_groups import HeartbeatResponse
 
@@ -163,7 +163,7 @@ class SimConnection:
             self.is_open_at_broker = False
             self.break_at_worker("the connection was reset", within_ms=20)
             return
-        number = self._broker_side.add_request()
+        number = self._broker_side.count_request_and_release_holds()
         request = to_coordinator_request(
             send_effect.request,
             self._coordinator.fresh_reply_to(),
@@ -172,11 +172,11 @@ class SimConnection:
         )
         self._in_order.append(number)
         if isinstance(request, Heartbeat):
-            request = self._broker_side.begin_heartbeat(number, GROUP_ID, request, may_hold=True)
+            request = self._broker_side.record_heartbeat_and_limit_wait(number, GROUP_ID, request, may_hold=True)
         self._coordinator.serve(
             self._link, request, lambda response: self._on_response(number, send_effect.id, response)
         )
-        if not isinstance(send_effect.request, DescribeRequest) and self._world.draw_bool(
+        if not isinstance(send_effect.request, GroupDescriptionRequest) and self._world.draw_bool(
             self._faults.repeat_probability
         ):
             self._world.call_after(
@@ -199,7 +199,7 @@ class SimConnection:
     def _on_response(self, number: int, request_id: RequestId, response: Response) -> None:
         """Send the response of the coordinator to the request with this ``number``, when the responses to all earlier
         requests on this connection were sent."""
-        self._broker_side.end_heartbeat(number, response if isinstance(response, HeartbeatResponse) else None)
+        self._broker_side.record_heartbeat_end(number, response if isinstance(response, HeartbeatResponse) else None)
         self._ready[number] = (request_id, response)
         while self._in_order and self._in_order[0] in self._ready:
             self._send_response(*self._ready.pop(self._in_order.popleft()))

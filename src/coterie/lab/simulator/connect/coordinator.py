@@ -19,7 +19,7 @@ from coterie.groups.connect.messages import (
     HeldJobsTimer,
     RebalanceDelayTimer,
     Record,
-    ReleaseHold,
+    ReleaseHeldResponse,
     Request,
     Response,
     ResponseHoldTimer,
@@ -197,7 +197,7 @@ class SimConnectCoordinator:
         assert group_id == self._group_id, "the group is not that of this coordinator"
         return look(self.group) if self.is_up else None
 
-    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHold) -> None:
+    def notify(self, group_id: GroupId, notification: ConnectionClosed | ReleaseHeldResponse) -> None:
         """Let the machine handle ``notification`` now, unless the coordinator is down. ``group_id`` must be that of
         this coordinator's group."""
         assert group_id == self._group_id, "the group is not that of this coordinator"

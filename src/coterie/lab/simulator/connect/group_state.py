@@ -10,10 +10,10 @@ from coterie.groups.connect.log_records import decode_record
 from coterie.groups.connect.messages import (
     ConfiguredJobsWritten,
     CurrentAssignment,
-    GroupMetadata,
+    GroupRecord,
     InstallAssignment,
     MemberDeparted,
-    MemberMetadata,
+    MemberRecord,
     Request,
     Response,
     TargetWritten,
@@ -40,9 +40,9 @@ record a tombstone."""
 class HardState:
     """The hard state of a group at one time: the part that its records determine."""
 
-    metadata: GroupMetadata | None
+    metadata: GroupRecord | None
     configured_jobs_record: ConfiguredJobsWritten | None
-    members: Mapping[MemberId, MemberMetadata]
+    members: Mapping[MemberId, MemberRecord]
     targets: Mapping[MemberId, TargetWritten]
     current_assignments: Mapping[MemberId, CurrentAssignment]
     departed_members: Mapping[MemberId, MemberDeparted]

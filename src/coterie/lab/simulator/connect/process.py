@@ -10,7 +10,7 @@ from coterie.lab.simulator.workers.worker import Worker
 from coterie.member.connect.state import InGroup, Member
 from coterie.nouns.ids import GroupEpoch, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job
-from coterie.nouns.membership import ConnectPlaceHandover
+from coterie.nouns.membership import ConnectMembershipHandover
 
 
 class ConnectProcess(Worker):
@@ -27,7 +27,7 @@ class ConnectProcess(Worker):
         herder_state: Herder,
         setup: ConnectSetup,
         member: Member,
-        handover: ConnectPlaceHandover | None,
+        handover: ConnectMembershipHandover | None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""

@@ -14,7 +14,7 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.process_faults import WorkersFaults
 from coterie.lab.simulator.workers.settings import DELAY_MAX_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, STOP_GRACE_MS
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import ConnectPlaceHandover, Handover
+from coterie.nouns.membership import ConnectMembershipHandover, Handover
 
 
 class ConnectFaults(WorkersFaults[ConnectWorker]):
@@ -62,7 +62,7 @@ class ConnectFaults(WorkersFaults[ConnectWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, ConnectPlaceHandover), (
+        assert handover is None or isinstance(handover, ConnectMembershipHandover), (
             "the handover is not that of a connect group"
         )
         ConnectWorker(self._cluster, self.live_processes, name, handover)

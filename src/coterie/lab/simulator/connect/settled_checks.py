@@ -39,7 +39,7 @@ class ConnectSettledChecks(WorkersSettledChecks[ConnectWorker]):
         current = group.currents.get(process.member_id)
         if current is None:
             return f"{process.name} is not a member"
-        if process.herder.place.epoch != current.member_epoch or not process.herder.place.is_settled:
+        if process.herder.place.epoch != current.member_epoch or not process.herder.place.has_current_assignment:
             return (
                 f"{process.name} has the member epoch {process.herder.place.epoch} or a rebalance in progress, the "
                 f"coordinator has {current.member_epoch} for it"

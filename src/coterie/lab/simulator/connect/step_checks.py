@@ -11,14 +11,14 @@ from coterie.groups.connect.messages import (
     Heartbeat,
     HeldJobsTimer,
     InstallAssignment,
-    MemberMetadata,
+    MemberRecord,
     NextComputationTimer,
     RebalanceDelayTimer,
     RevocationTimer,
     SessionTimer,
     TargetComputed,
 )
-from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosen, MemberComputing
+from coterie.groups.connect.soft_state import CoordinatorComputing, MemberChosenToCompute, MemberComputing
 from coterie.groups.connect.state import Group
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.connect.coordinator import ConnectStep
@@ -280,7 +280,7 @@ class StepChecker:
 
         :raises Violation: COMPUTED_FOR_A_CAUSE.
         """
-        is_in_progress = isinstance(group.computation, MemberChosen | MemberComputing | CoordinatorComputing)
+        is_in_progress = isinstance(group.computation, MemberChosenToCompute | MemberComputing | CoordinatorComputing)
         if is_in_progress and group.group_epoch <= group.assignment_epoch:
             raise Violation(
                 Invariant.COMPUTED_FOR_A_CAUSE,
@@ -449,6 +449,6 @@ def _requests_new_target(assignors: Iterable[object]) -> bool:
     return any(getattr(one, "reason", AssignorChangeReason.NONE) != AssignorChangeReason.NONE for one in assignors)
 
 
-def _target_inputs(metadata: MemberMetadata) -> tuple[object, ...]:
+def _target_inputs(metadata: MemberRecord) -> tuple[object, ...]:
     """The part of a member's metadata that the computation of a target assignment uses."""
     return metadata.client_assignors, metadata.server_assignor, metadata.claims, metadata.draining

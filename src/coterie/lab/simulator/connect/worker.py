@@ -29,8 +29,8 @@ from coterie.nouns.ids import WorkerId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Assigned,
-    AssignmentDetails,
-    ConnectPlaceHandover,
+    ConnectAssignmentDetails,
+    ConnectMembershipHandover,
     GroupProtocolName,
     InstallTarget,
     LeaseRenewed,
@@ -58,7 +58,7 @@ class ConnectWorker(ConnectProcess):
         cluster: SharedByConnectWorkers,
         live_processes: "dict[str, ConnectWorker]",
         service: str,
-        handover: ConnectPlaceHandover | None = None,
+        handover: ConnectMembershipHandover | None = None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -147,12 +147,12 @@ class ConnectWorker(ConnectProcess):
     def _compute_target(self, chore: herder.ComputeTarget) -> None:
         duration_ms, target = self.cluster.assignor.compute_target(chore.snapshot)
         self._add_process_record(RecordKind.COMPUTES, chore.snapshot.group_epoch, target is not None)
-        computed = herder.TargetComputed(
+        computed = herder.TargetComputationEnded(
             token=chore.token, target=target, error="" if target is not None else "the assignor failed"
         )
         self.call_after(duration_ms, lambda: self.feed_herder(computed))
 
-    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+    def _notify_listeners(self, effect: herder.NotifyRebalanceListeners) -> None:
         """Check what the listeners receive: no job as assigned twice without a stop between, and no job as revoked or
         lost that they have not received as assigned.
 
@@ -238,7 +238,7 @@ class ConnectWorker(ConnectProcess):
             case MembershipSuspended():
                 self._add_process_record(RecordKind.SUSPENDED)
                 self.feed_herder(effect)
-            case events.LeaveCompleted():
+            case events.MemberEnded():
                 self._add_process_record(RecordKind.LEFT)
                 self.feed_herder(herder.GroupLeft())
             case notification:
@@ -252,7 +252,7 @@ class ConnectWorker(ConnectProcess):
         """Record an assignment that the member has received, check its member epoch, and store its jobs, its epochs and
         whether this process is the leader."""
         details = assigned.protocol_details
-        assert isinstance(details, AssignmentDetails), (
+        assert isinstance(details, ConnectAssignmentDetails), (
             "the member of a connect group reports an assignment without the details of one"
         )
         self._add_process_record(

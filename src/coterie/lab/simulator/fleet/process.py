@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from coterie.engine.lease import Lease
+from coterie.engine.lease import LeaseDurations
 from coterie.herder.state import Herder
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.settings import SESSION_TIMEOUT_MS, WorkerSetup
@@ -10,7 +10,7 @@ from coterie.lab.simulator.workers.worker import Worker
 from coterie.member.classic.state import Member
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import AssignmentsRequested, ClassicPlaceHandover
+from coterie.nouns.membership import AssignmentsRequested, ClassicMembershipHandover
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -26,7 +26,7 @@ class FleetProcess(Worker):
         herder_state: Herder,
         setup: WorkerSetup,
         member: Member,
-        handover: ClassicPlaceHandover | None,
+        handover: ClassicMembershipHandover | None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -63,4 +63,4 @@ class FleetProcess(Worker):
 
     @property
     def lease_ends_ms(self) -> int:
-        return self.last_answered_sent_at_ms + Lease(SESSION_TIMEOUT_MS).duration_ms
+        return self.last_answered_sent_at_ms + LeaseDurations(SESSION_TIMEOUT_MS).duration_ms

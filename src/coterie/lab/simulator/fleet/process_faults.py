@@ -10,7 +10,7 @@ from coterie.lab.simulator.fleet.worker import FleetWorker
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.workers.process_faults import WorkersFaults
 from coterie.nouns.ids import InstanceId
-from coterie.nouns.membership import ClassicPlaceHandover, Handover
+from coterie.nouns.membership import ClassicMembershipHandover, Handover
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -43,7 +43,7 @@ class FleetFaults(WorkersFaults[FleetWorker]):
         self._cluster.worker_setups[name] = replace(self._cluster.worker_setups[name], **settings)
 
     def _start_process(self, name: str, handover: Handover | None = None) -> None:
-        assert handover is None or isinstance(handover, ClassicPlaceHandover), (
+        assert handover is None or isinstance(handover, ClassicMembershipHandover), (
             "the handover is not that of a classic group"
         )
         FleetWorker(self._cluster, self.live_processes, name, handover)

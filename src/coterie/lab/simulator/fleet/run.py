@@ -20,7 +20,7 @@ from coterie.lab.steps import STEPS, Steps
 FAULTS_MS = 8 * 60_000
 """How long faults are injected, in simulated time."""
 COORDINATOR_LIMITS = ClassicGroupSettings(
-    initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
+    initial_rebalance_delay_ms=1_000, offsets_retention_check_interval_ms=FAULTS_MS + 3 * SETTLE_MS + QUIET_MS
 )
 """The coordinator's settings. Its first check for expired offsets comes after the end of a simulation, because this
 check removes an empty group without offsets, as the workers' group is when no worker runs."""

@@ -40,7 +40,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
 
     def _unsettled_member_reason(self, process: FleetProcess) -> str | None:
         generation = self._cluster.coordinator.group.generation
-        if not process.herder.place.is_settled or process.herder.place.epoch != generation:
+        if not process.herder.place.has_current_assignment or process.herder.place.epoch != generation:
             return f"{process.name} is in generation {process.herder.place.epoch}, the group in {generation}"
         return None
 
@@ -55,7 +55,7 @@ class SettledChecks(WorkersSettledChecks[FleetWorker]):
     def _awaited_round_reason(self) -> str | None:
         herders = [process.herder for process in self._processes]
         if any(
-            herder.rounds.deferred_until_ms is not None or herder.leader_state.moves_at_ms is not None
+            herder.rounds.rebalance_delay_ends_ms is not None or herder.leader_state.moves_at_ms is not None
             for herder in herders
         ):
             return "a round is due: jobs are deferred, or moves are postponed"

@@ -39,7 +39,7 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentChange,
     AssignmentsRequested,
-    ClassicPlaceHandover,
+    ClassicMembershipHandover,
     ComputedAssignments,
     InstallTarget,
     MembershipLost,
@@ -47,7 +47,7 @@ from coterie.nouns.membership import (
     MembershipRefused,
     MemberStateChanged,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     StopAllBeforeJoin,
@@ -67,7 +67,7 @@ class FleetWorker(FleetProcess):
         cluster: SharedByClassicWorkers,
         live_processes: "dict[str, FleetWorker]",
         service: str,
-        handover: ClassicPlaceHandover | None = None,
+        handover: ClassicMembershipHandover | None = None,
     ) -> None:
         """``handover`` is the membership that the process continues, as the next process after a relaunch; otherwise
         None."""
@@ -131,7 +131,7 @@ class FleetWorker(FleetProcess):
                 )
                 if self.requested_round is not None and self.requested_round.token == token:
                     self.cluster.checker.on_round_computed(self, self.requested_round, computed)
-            case SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership():
+            case SetConfiguredJobs() | InstallTarget() | RequestGroupDescription() | SuspendMembership():
                 raise AssertionError(
                     f"bug in the herder: in a classic group it orders {type(order).__name__}, which only connect "
                     "groups have"
@@ -145,7 +145,7 @@ class FleetWorker(FleetProcess):
             "bug in the herder: in a classic group it orders ComputeTarget, which only connect groups have"
         )
 
-    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+    def _notify_listeners(self, effect: herder.NotifyRebalanceListeners) -> None:
         raise AssertionError(
             "bug in the herder: in a classic group it orders NotifyListeners, which only connect groups have"
         )
@@ -197,7 +197,7 @@ class FleetWorker(FleetProcess):
                 self._add_process_record(RecordKind.MEMBERSHIP_REFUSED)
                 self.is_ending = True
                 self.feed_herder(effect)
-            case events.LeaveCompleted():
+            case events.MemberEnded():
                 self._add_process_record(RecordKind.LEFT)
                 self.feed_herder(herder.GroupLeft())
             case notification:

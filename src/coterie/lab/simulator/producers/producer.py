@@ -210,7 +210,7 @@ class ProducerProcess(SimProcess):
             data=batch.data,
             head=check_produced_batch(batch.data),
             transactional_id=self.transactional_id,
-            transaction_support=self.protocol.value,
+            unadded_partition_rule=self.protocol.value,
             needs_keys=False,
         )
         self._pending_callback_count += 1

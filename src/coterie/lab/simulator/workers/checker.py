@@ -5,7 +5,7 @@ from json import loads
 
 from coterie.engine.log import NewTopicRecord
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.requests.writes import DeleteConnector, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskSpec
 from coterie.lab.simulator.invariants import Invariant, Violation, job_list_text
@@ -38,7 +38,7 @@ class WorkersChecker:
 
         :raises Violation: SIGNED.
         """
-        if isinstance(answer, Done) and self._are_requests_signed(process):
+        if isinstance(answer, SuccessWithoutContent) and self._are_requests_signed(process):
             raise Violation(Invariant.SIGNED, f"{process.name} accepts task configs that no worker has signed")
 
     def _are_requests_signed(self, process: WorkerProcess) -> bool:

@@ -57,22 +57,22 @@ class ConfigClient:
             on_failure=lambda _: process.call_after(500, self.poll_config_log),
         )
 
-    def begin_chore(self, chore: herder.FindConfigEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
+    def begin_chore(self, chore: herder.FindConfigLogEnd | herder.OpenLeaderLog | herder.AppendConfigLines) -> None:
         """Begin ``chore``, which the herder has ordered; the herder receives the result as an event later."""
         match chore:
-            case herder.FindConfigEnd():
+            case herder.FindConfigLogEnd():
                 self.find_log_end(chore)
             case herder.OpenLeaderLog():
                 self.open_leader_log(chore)
             case herder.AppendConfigLines():
                 self.append_lines(chore)
 
-    def find_log_end(self, chore: herder.FindConfigEnd) -> None:
+    def find_log_end(self, chore: herder.FindConfigLogEnd) -> None:
         """Request the log's end offset from the broker, and pass it to the herder; None if the request fails."""
         self._call_broker(
             lambda: self._cluster.config_log.end_offset,
-            lambda end: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=end)),
-            lambda _: self._feed_herder(herder.ConfigEndFound(purpose=chore.purpose, end_offset=None)),
+            lambda end: self._feed_herder(herder.ConfigLogEndFound(purpose=chore.purpose, end_offset=end)),
+            lambda _: self._feed_herder(herder.ConfigLogEndFound(purpose=chore.purpose, end_offset=None)),
         )
 
     def open_leader_log(self, chore: herder.OpenLeaderLog) -> None:
@@ -99,7 +99,7 @@ class ConfigClient:
         """Append the lines of ``chore``, and pass the log's new end offset or the failure to the herder. After a
         failure the lines may have been appended, unless the failure says that this worker is fenced: another worker has
         opened the leader's log since."""
-        opening = None if chore.leader_log_opening is None else self._opening
+        opening = None if chore.leader_log_opening_number is None else self._opening
         leadership = self._process.leadership_number
 
         def append() -> LogPosition:
@@ -113,7 +113,7 @@ class ConfigClient:
                 herder.ConfigLinesAppendFailed(
                     purpose=chore.purpose,
                     reason=reason,
-                    leader_log_opening=chore.leader_log_opening,
+                    leader_log_opening_number=chore.leader_log_opening_number,
                     is_fenced=is_fenced,
                 )
             )

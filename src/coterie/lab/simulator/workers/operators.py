@@ -7,7 +7,7 @@ from functools import partial
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.requests.kinds import Answer
 from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
-from coterie.herder.requests.refusals import Done
+from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature, SigningKey
 from coterie.lab.simulator.records import RecordKind
@@ -53,7 +53,7 @@ class Operators:
         no longer drains, or is ending. ``order_name`` is the order's name in records."""
 
         def on_answer(answer: Answer) -> None:
-            is_done = isinstance(answer, Done)
+            is_done = isinstance(answer, SuccessWithoutContent)
             self._world.add_record(RecordKind.REQUESTED, process.name, order_name, is_done)
             if order is RestartWorker:
                 process.is_ending = process.is_ending or is_done
@@ -88,7 +88,7 @@ class Operators:
         for process in self._running_processes():
             if (
                 process.herder.place.is_leader
-                and process.herder.place.is_settled
+                and process.herder.place.has_current_assignment
                 and protocol_of(process.herder).are_requests_signed(process.herder)
             ):
                 return process

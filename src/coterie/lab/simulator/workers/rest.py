@@ -6,7 +6,7 @@ from typing import Self
 from coterie.herder import messages as herder
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
-from coterie.herder.requests.refusals import Done, Problem, RequestRefused
+from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
@@ -48,7 +48,7 @@ class RestEndpoints:
         """Pass ``reply``, a response of the herder, to the sender of the request."""
         self._answer_callbacks.pop(reply.id)(reply.answer)
 
-    def publish_task_configs(self, chore: herder.PublishTaskConfigs) -> None:
+    def publish_task_configs(self, chore: herder.SendTaskConfigsToLeader) -> None:
         """Send the task configs of ``chore``, signed if ``chore`` has a key, to the leader's internal endpoint, over
         the leader's link, which may be faulty. The herder receives the result as an event later; the lack of a
         response in time, or of a running leader, is a refusal."""
@@ -80,7 +80,7 @@ class RestEndpoints:
             leader._process.deliver_callback(lambda: leader.send_to_herder(request, call.respond))
 
         def on_response(answer: object) -> None:
-            assert isinstance(answer, Done | RequestRefused)
+            assert isinstance(answer, SuccessWithoutContent | RequestRefused)
             if isinstance(answer, RequestRefused):
                 report_result(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
             else:

@@ -138,7 +138,7 @@ class WorkersSettledChecks(ABC, Generic[WorkerT]):
     def _generation_and_start_count(self) -> tuple[int, int]:
         """The group's generation or epoch, and the number of starts of the tasks that the running workers have now. A
         rebalance changes the first, a restarted task the second."""
-        starts = sum(run.starts for process in self._processes for run in process.herder.work.task_runs.values())
+        starts = sum(run.starts for process in self._processes for run in process.herder.work.local_tasks.values())
         return self._group_epoch, starts
 
     def _unsettled_reason(self) -> str | None:

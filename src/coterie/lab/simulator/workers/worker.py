@@ -32,7 +32,7 @@ from coterie.nouns.membership import (
     LeaveAndRejoin,
     MembershipOrder,
     Rejoin,
-    RequestDescription,
+    RequestGroupDescription,
     SendAssignments,
     SetConfiguredJobs,
     SetWorkerState,
@@ -78,7 +78,7 @@ class Worker(WorkerProcess):
         """Compute a target assignment as ``chore`` orders; the herder receives the result as an event later."""
 
     @abstractmethod
-    def _notify_listeners(self, effect: herder.NotifyListeners) -> None:
+    def _notify_listeners(self, effect: herder.NotifyRebalanceListeners) -> None:
         """Called when the herder orders that the listeners of this worker's rebalances be notified of jobs that were
         assigned, revoked or lost."""
 
@@ -138,7 +138,7 @@ class Worker(WorkerProcess):
                 | herder.CancelTimer()
                 | herder.WriteLogMessage()
                 | herder.StopConnector()
-                | herder.EndTaskStart()
+                | herder.AbortTaskStart()
                 | herder.SetLoggerLevel()
             ):
                 self._perform_instant_effect(effect)
@@ -159,10 +159,14 @@ class Worker(WorkerProcess):
             case Rejoin() | SendAssignments():
                 self._pass_order_to_member(effect)
             case (
-                SetConfiguredJobs() | InstallTarget() | RequestDescription() | SuspendMembership() | ConfirmLeadership()
+                SetConfiguredJobs()
+                | InstallTarget()
+                | RequestGroupDescription()
+                | SuspendMembership()
+                | ConfirmLeadership()
             ):
                 self._pass_order_to_member(effect)
-            case herder.NotifyListeners():
+            case herder.NotifyRebalanceListeners():
                 self._notify_listeners(effect)
             case herder.Exit():
                 self._exit_process(effect)
@@ -175,7 +179,7 @@ class Worker(WorkerProcess):
         | herder.CancelTimer
         | herder.WriteLogMessage
         | herder.StopConnector
-        | herder.EndTaskStart
+        | herder.AbortTaskStart
         | herder.SetLoggerLevel,
     ) -> None:
         """Perform an effect that takes no time and is not recorded."""
@@ -186,7 +190,7 @@ class Worker(WorkerProcess):
                 self.herder_timers.cancel(timer)
             case herder.WriteLogMessage(text=text):
                 self.world.add_to_trace(f"{self.name}: {text}")
-            case herder.StopConnector() | herder.EndTaskStart():
+            case herder.StopConnector() | herder.AbortTaskStart():
                 pass  # In this simulation a split keeps no state, and every start ends soon.
             case herder.SetLoggerLevel():
                 pass  # All simulated workers share one process's loggers.
@@ -217,16 +221,17 @@ class Worker(WorkerProcess):
             case herder.SplitConnector(connector=connector, config=config, config_line_offset=config_line_offset):
                 self._add_process_record(RecordKind.SPLITS, connector, config_line_offset)
                 task_configs = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
-                connector_split = herder.ConnectorSplit(
+                connector_split = herder.SplitSucceeded(
                     connector=connector, config_line_offset=config_line_offset, task_configs=task_configs
                 )
                 self.call_after(rng.randint(5, 300), lambda: self.feed_herder(connector_split))
             case herder.ValidateConfig(id=request_id):
                 valid = ConfigInfos(connector_class="", configs=())
                 self.call_after(
-                    rng.randint(1, 50), lambda: self.feed_herder(herder.ConfigValidated(id=request_id, infos=valid))
+                    rng.randint(1, 50),
+                    lambda: self.feed_herder(herder.ConfigValidationCompleted(id=request_id, infos=valid)),
                 )
-            case herder.PublishTaskConfigs(
+            case herder.SendTaskConfigsToLeader(
                 connector=connector, leader_url=url, configs=configs, signing_key=signing_key
             ):
                 self._add_process_record(RecordKind.PUBLISHES, connector, url, len(configs), signing_key is not None)
@@ -238,9 +243,9 @@ class Worker(WorkerProcess):
                     rng.randint(1, 20),
                     lambda: self.feed_herder(herder.SessionKeyMade(key=key, wall_clock_ms=self.world.now_ms)),
                 )
-            case herder.FindConfigEnd() | herder.OpenLeaderLog() | herder.AppendConfigLines():
+            case herder.FindConfigLogEnd() | herder.OpenLeaderLog() | herder.AppendConfigLines():
                 self.config_client.begin_chore(chore)
-            case herder.AppendStatuses(lines=lines):
+            case herder.AppendStatusLines(lines=lines):
                 self._add_process_record(RecordKind.STATUSES, *map(_status_text, lines))
                 self.call_after(rng.randint(1, 50), lambda: self.feed_herder(herder.StatusAppendEnded()))
             case herder.CloseRequestIntake() | herder.CloseRuntime():
@@ -249,9 +254,9 @@ class Worker(WorkerProcess):
                 self._compute_target(chore)
             case (
                 Leave()
-                | herder.FinishCheckpointGeneration()
+                | herder.CreateNextCheckpointGeneration()
                 | herder.AskPlugins()
-                | herder.ReadOffsets()
+                | herder.ReadConnectorOffsets()
                 | herder.ApplyOffsetChange()
             ):
                 raise AssertionError(
