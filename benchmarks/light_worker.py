@@ -141,7 +141,7 @@ def main(file: str, task_log: str) -> int:
     parent.exit_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    settings, _ = settings_file.read_settings(Path(file))
+    settings, _ = settings_file.read_settings_and_warnings(Path(file))
     return compose.run_worker(settings, lambda settings, name, scratch: LightRuntime(Path(task_log)))
 
 

@@ -30,7 +30,7 @@ from coterie.member.classic.connect_translation import to_member_report
 from coterie.nouns.ids import ConfigOffset, GenerationId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_metadata, encode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata, encode_metadata
 
 NAMES = [ConnectorName(name) for name in "abc"]
 JOBS: list[Job] = [*NAMES, *(ConnectorTaskId(name, number) for name in NAMES for number in range(4))]
@@ -143,7 +143,9 @@ def spec_after_encoding(
         draining=static_setting.draining,
     )
     return member_spec_of_report(
-        to_member_report(decode_metadata(encode_metadata(protocol, sent))[1], instance_id_of(member), protocol)
+        to_member_report(
+            decode_version_and_metadata(encode_metadata(protocol, sent))[1], instance_id_of(member), protocol
+        )
     )
 
 

@@ -124,7 +124,7 @@ def test_the_broker_starts_without_an_assignor_that_cannot_be_used(
     register: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     register(("named", "Named"), ("raises", "Raises"))
-    assert [one.name for one in assignors.load_installed_assignors(RebalancePolicy())] == ["named"]
+    assert [one.name for one in assignors.load_usable_installed_assignors(RebalancePolicy())] == ["named"]
     assert "The assignor raises cannot be used" in caplog.text
 
 

@@ -14,7 +14,7 @@ from coterie.groups.effects import TimerFired as GroupTimerFired
 from coterie.herder import messages as herder_messages
 from coterie.herder.seams import TaskDied
 from coterie.herder.state import Herder, HerderOutput
-from coterie.lab.steps import Steps
+from coterie.lab.steps import MachineSteps
 from coterie.member import events
 from coterie.member.classic import messages as member_messages
 from coterie.member.classic.messages import (
@@ -133,7 +133,7 @@ def read_sections(text: str) -> dict[str, str]:
 # -- the observed transitions -----------------------------------------------------------------------------------------
 
 
-class Observed(Steps):
+class Observed(MachineSteps):
     """Keeps each transition that a machine takes, with the play in which it was first taken."""
 
     def __init__(self) -> None:

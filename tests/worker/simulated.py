@@ -65,7 +65,12 @@ from coterie.nouns.membership import (
 )
 from coterie.nouns.target_assignments import Assign
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
 from coterie.worker.worker import Worker, close_no_intake
 
 SESSION_TIMEOUT_MS = 10_000
@@ -488,7 +493,7 @@ class SimulatedMembership:
 
     def receive(self, generation: GenerationId, assignment: WorkerAssignment) -> None:
         protocol = self._group.protocol
-        _, received = decode_assignment(encode_assignment(protocol, assignment))
+        _, received = decode_version_and_assignment(encode_assignment(protocol, assignment))
         self._handed = received.assigned - self._owned
         self.emit(to_assigned(self.id, received, generation=generation, protocol=protocol))
         self._confirm_leadership()
@@ -502,7 +507,7 @@ class SimulatedMembership:
             assigned=self._owned | self._handed,
         )
         sent = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
-        return decode_metadata(encode_metadata(self._group.protocol, sent))[1]
+        return decode_version_and_metadata(encode_metadata(self._group.protocol, sent))[1]
 
     def order(self, order: MembershipOrder | UpdateAssignor) -> None:
         match order:

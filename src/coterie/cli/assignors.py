@@ -49,7 +49,7 @@ def check_assignors_installed(names: Sequence[str], *, key: str) -> None:
     check_registered_once(ASSIGNOR_ENTRY_POINTS, names, kind=_KIND, key=key)
 
 
-def load_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
+def load_usable_installed_assignors(policy: RebalancePolicy) -> list[ConnectAssignor]:
     """All assignors that installed packages register, each created with ``policy``. One that cannot be used is left
     out, with a warning: the broker is started for other groups, too."""
     usable: list[ConnectAssignor] = []

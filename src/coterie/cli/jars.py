@@ -37,7 +37,7 @@ def fetch_missing_jars(package_names: Sequence[str], target_folder: Path | None,
     except ValueError as error:
         raise typer.BadParameter(f"--mirror {error}") from None
     folder = target_folder or default_jar_folder(os.environ)
-    jars = [jar for package in _packages_named(package_names) for jar in package.jars]
+    jars = [jar for package in _find_packages_or_all(package_names) for jar in package.jars]
     missing_jars = [jar for jar in jars if not has_pinned_digest(jar, folder)]
     if missing_jars:
         size_bytes = sum(jar.size_bytes for jar in missing_jars)
@@ -82,7 +82,7 @@ def print_jars(folder: Path | None) -> None:
         typer.echo(f"To fetch the missing jars: coterie jars fetch {' '.join(missing_packages)}")
 
 
-def archive_classes(folder: Path | None) -> None:
+def write_class_data_archive(folder: Path | None) -> None:
     """Write the class-data archive of the JVM for workers that use the jars in ``folder``, so that they start sooner;
     do nothing if the archive exists. Starts Spark.
 
@@ -130,7 +130,7 @@ def _jar_state_text(jar: Jar, folder: Path, found_jars: FoundJars) -> str:
             return f"{', '.join(other_versions)} instead of" if other_versions else "missing"
 
 
-def _packages_named(package_names: Sequence[str]) -> list[JarPackage]:
+def _find_packages_or_all(package_names: Sequence[str]) -> list[JarPackage]:
     """Return the packages with these names; all packages if ``package_names`` is empty.
 
     :raises typer.BadParameter: when a name is not the name of a package.

@@ -21,7 +21,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
-from coterie.rest.callers import Sign, add_caller_headers
+from coterie.rest.callers import Sign, add_signed_caller_headers
 from coterie.rest.error_body import error_message
 from coterie.rest.paths import encoded_path, request_path_segments
 from coterie.rest.problems import NotLoggedInError, ProblemRefusal
@@ -165,14 +165,14 @@ async def forward_to_worker(
         forwarded = http_client.build_request(request.method, url, content=body, headers=sent_headers, timeout=timeout)
         context = context_of(request)
         assert context.caller is not None, "the access of the request was checked"
-        await add_caller_headers(forwarded, context.caller, sign)
+        await add_signed_caller_headers(forwarded, context.caller, sign)
         response = await http_client.send(forwarded)
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise RequestNotSentError(_forwarding_error(error)) from error
+        raise RequestNotSentError(_forwarding_error_message(error)) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise WorldError(_forwarding_error(error)) from error
+        raise WorldError(_forwarding_error_message(error)) from error
     except httpx.HTTPError as error:
-        raise ResponseMissingError(_forwarding_error(error)) from error
+        raise ResponseMissingError(_forwarding_error_message(error)) from error
     if response.status_code == 401 and "WWW-Authenticate" not in response.headers:
         # Kafka Connect's workers omit the header, without which no browser asks for a password.
         raise NotLoggedInError(response.text)
@@ -191,7 +191,7 @@ def _select_headers(headers: Headers | httpx.Headers, names: Sequence[str]) -> d
     return {name: ", ".join(values(name)) for name in names if name in headers}
 
 
-def _forwarding_error(error: Exception) -> str:
+def _forwarding_error_message(error: Exception) -> str:
     """Connect's message for a request that could not be forwarded."""
     return f"IO Error trying to forward REST request: {_error_text(error)}"
 

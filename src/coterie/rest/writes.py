@@ -66,7 +66,7 @@ Most writes to the config log wait in the herder itself."""
 _REQUEST_ID, _TIME_LEFT, _REPEATED = "X-Coterie-Request-Id", "X-Coterie-Time-Left", "X-Coterie-Repeated"
 
 
-async def perform_write(
+async def perform_or_forward_write(
     worker: Worker,
     http_client: httpx.AsyncClient,
     request: Request,
@@ -114,7 +114,7 @@ async def perform_write(
                     if not isinstance(write, Write):
                         raise
                     attempt, failure = replace(attempt, is_repeat=True), str(error)
-                last_answer: Answer = _sending_refusal(answer, failure, sent_since_ms)
+                last_answer: Answer = _timeout_refusal_of_sending(answer, failure, sent_since_ms)
             case RequestRefused(problem=problem) if problem in _PASSING_PROBLEMS:
                 last_answer = answer
                 if problem is Problem.UNASSIGNED:
@@ -131,7 +131,7 @@ async def perform_write(
         attempt = replace(attempt, time_left_ms=int(time_left_s * 1000))
 
 
-def _sending_refusal(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
+def _timeout_refusal_of_sending(redirection: RequestRefused, failure: str, began_at_ms: int) -> RequestRefused:
     """The refusal of a write that the worker to which ``redirection`` refers has not performed within the write's time
     limit. ``failure``: why the last attempt has failed. ``began_at_ms``: when the first attempt began, in milliseconds
     since the Unix epoch."""

@@ -15,30 +15,30 @@ from coterie.nouns.membership import ClassicMembershipHandover, ConnectMembershi
 from coterie.wire.connect import ConnectProtocol
 
 
-def encode_place_handover(place: Handover) -> bytes:
-    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_place_handover` in the
-    next process."""
+def encode_membership_handover(place: Handover) -> bytes:
+    """``place``, the membership of the worker's process in its group, as JSON for :func:`decode_membership_handover` in
+    the next process."""
     match place:
         case ClassicMembershipHandover():
-            fields = _json_fields_of_classic_place(place)
+            fields = _json_fields_of_classic_handover(place)
         case ConnectMembershipHandover():
-            fields = _json_fields_of_connect_place(place)
+            fields = _json_fields_of_connect_handover(place)
     return json.dumps(fields).encode()
 
 
-def decode_place_handover(data: bytes) -> Handover:
-    """The membership in ``data``, which :func:`encode_place_handover` has encoded in the previous process.
+def decode_membership_handover(data: bytes) -> Handover:
+    """The membership in ``data``, which :func:`encode_membership_handover` has encoded in the previous process.
 
     :raises WireError: when ``data`` cannot be decoded.
     """
     try:
         fields: Any = json.loads(data)
-        return _decode_connect_place(fields) if "member_epoch" in fields else _decode_classic_place(fields)
+        return _decode_connect_handover(fields) if "member_epoch" in fields else _decode_classic_handover(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"the membership from the previous process cannot be decoded: {error!r}") from error
 
 
-def _json_fields_of_classic_place(place: ClassicMembershipHandover) -> Mapping[str, object]:
+def _json_fields_of_classic_handover(place: ClassicMembershipHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "generation": place.generation,
@@ -53,7 +53,7 @@ def _json_fields_of_classic_place(place: ClassicMembershipHandover) -> Mapping[s
     }
 
 
-def _decode_classic_place(fields: Any) -> ClassicMembershipHandover:
+def _decode_classic_handover(fields: Any) -> ClassicMembershipHandover:
     rebalance_delay_ends_ms = fields["deferred_until_ms"]
     return ClassicMembershipHandover(
         member_id=MemberId(fields["member_id"]),
@@ -69,7 +69,7 @@ def _decode_classic_place(fields: Any) -> ClassicMembershipHandover:
     )
 
 
-def _json_fields_of_connect_place(place: ConnectMembershipHandover) -> Mapping[str, object]:
+def _json_fields_of_connect_handover(place: ConnectMembershipHandover) -> Mapping[str, object]:
     return {
         "member_id": place.member_id,
         "member_epoch": place.member_epoch,
@@ -89,7 +89,7 @@ def _json_fields_of_connect_place(place: ConnectMembershipHandover) -> Mapping[s
     }
 
 
-def _decode_connect_place(fields: Any) -> ConnectMembershipHandover:
+def _decode_connect_handover(fields: Any) -> ConnectMembershipHandover:
     return ConnectMembershipHandover(
         member_id=MemberId(fields["member_id"]),
         member_epoch=MemberEpoch(int(fields["member_epoch"])),

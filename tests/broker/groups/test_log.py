@@ -20,7 +20,13 @@ from coterie.groups.classic.state import ClassicGroupSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batch_filter import split_records
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_batch_headers, read_batch_header
+from coterie.wire.batches import (
+    NewRecord,
+    decode_records_without_control,
+    encode_batch,
+    iter_batch_headers,
+    read_batch_header,
+)
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from tests.broker.full_disk import fill_disk, lift_limit
@@ -294,7 +300,7 @@ def test_expired_offsets_are_removed_by_tombstones(broker: ThreadedBroker) -> No
         wait_until(lambda: not broker.broker.context.groups.ids())
     (partition,) = broker.broker.context.log.topics["__consumer_offsets"].partitions
     data = broker.run(lambda node: node.log.read(partition, 0, 10**6))
-    assert [line.value is None for line in decode_records(data)] == [False, True, True]
+    assert [line.value is None for line in decode_records_without_control(data)] == [False, True, True]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from coterie.wire.batches import (
     TRANSACTIONAL_BIT,
     NewRecord,
     check_produced_batch,
-    decode_records,
+    decode_records_without_control,
     encode_batch,
     iter_batch_headers,
 )
@@ -124,7 +124,7 @@ class BrokerUnderTest:
                     for one in aborted
                 )
                 if not is_aborted:
-                    seen += [record.value for record in decode_records(data[at : at + head.size_bytes])]
+                    seen += [record.value for record in decode_records_without_control(data[at : at + head.size_bytes])]
             offset = last_offset + 1
         return seen
 

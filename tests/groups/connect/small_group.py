@@ -30,10 +30,10 @@ from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.groups.connect.state import Group, apply_record, check_all_invariants
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.connect_translation import to_coordinator_request, to_worker_response
-from coterie.lab.simulator.connect.coordinator import ConnectStep
+from coterie.lab.simulator.connect.coordinator import ConnectCoordinatorStep
 from coterie.lab.simulator.connect.group_state import HardState
 from coterie.lab.simulator.connect.response_checks import ResponseChecker
-from coterie.lab.simulator.connect.step_checks import StepChecker
+from coterie.lab.simulator.connect.step_checks import CoordinatorStepChecker
 from coterie.lab.simulator.world import World
 from coterie.member import events
 from coterie.member.connect.machine import step as step_member
@@ -181,7 +181,7 @@ class SmallGroup:
         self._clock = World(0)
         self.connection_count = 0
         self._request_count = 0
-        self._steps = StepChecker(self._clock)
+        self._steps = CoordinatorStepChecker(self._clock)
         self._responses = ResponseChecker()
         self._log: list[Record] = []
         self._requests: dict[ReplyTo, tuple[GroupRequest, Connection | None]] = {}
@@ -227,7 +227,9 @@ class SmallGroup:
         before = HardState.from_group(self.group)
         output = step_group(self.group, event, now_ms=self.now_ms)
         check_all_invariants(self.group)
-        self._steps.on_step(ConnectStep(event=event, hard_state_before=before, output=output, group=self.group))
+        self._steps.check_step(
+            ConnectCoordinatorStep(event=event, hard_state_before=before, output=output, group=self.group)
+        )
         if crash_after is not None and crash_after <= len(output.records):
             self._log += output.records[:crash_after]
             return True
@@ -248,7 +250,7 @@ class SmallGroup:
 
     def _on_reply(self, to: ReplyTo, response: GroupResponse) -> None:
         request, connection = self._requests.pop(to)
-        self._responses.on_reply(request, response)
+        self._responses.check_sent_response(request, response)
         if connection is None:
             return
         connection.ready[to] = response
@@ -262,8 +264,8 @@ class SmallGroup:
         self.group = Group(GROUP, SETTINGS)
         for record in self._log:
             apply_record(self.group, record)
-        self._responses.on_loaded(self.group)
-        self._steps.on_loaded(self.group)
+        self._responses.check_and_store_loaded_group(self.group)
+        self._steps.check_and_store_loaded_group(self.group)
         self._hand_to_group(GroupLoaded())
         for worker in self.workers.values():
             worker.break_connection()

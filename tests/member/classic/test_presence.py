@@ -27,7 +27,7 @@ from coterie.nouns.membership import (
     Rejoin,
 )
 from coterie.wire.connect import WorkerMetadata
-from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import (
     INTERVAL_MS,
@@ -248,7 +248,7 @@ def continue_in_generation(worker: MemberDriver, generation: int) -> None:
 
 
 def metadata_of_join(request: JoinRequest) -> WorkerMetadata:
-    return decode_metadata(request.protocols[0][1])[1]
+    return decode_version_and_metadata(request.protocols[0][1])[1]
 
 
 def test_an_unknown_member_stops_everything_and_then_joins_as_a_new_one(worker: MemberDriver) -> None:

@@ -40,7 +40,7 @@ from coterie.wire.batches import (
     BatchHeader,
     DamagedBatchError,
     check_produced_batch,
-    with_append_time,
+    with_log_append_time,
 )
 from coterie.wire.compression import ZSTD
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -124,7 +124,7 @@ def _queue_batch(broker: BrokerContext, request: ApiRequest, topic_data: Any, da
         return refused
     batch, log_append_time_ms = data.records, NO_TIMESTAMP
     if uses_log_append_time(topic.configs):
-        batch, head = with_append_time(batch, head, now_ms)
+        batch, head = with_log_append_time(batch, head, now_ms)
         log_append_time_ms = now_ms
     written = broker.transactions.append(
         NewBatch(

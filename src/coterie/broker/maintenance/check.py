@@ -19,7 +19,7 @@ from coterie.broker.storage.log_file import check_log_exists, is_corruption_erro
 from coterie.broker.storage.store import open_database_read_only
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import BatchHeader, check_crc, decode_records, read_batch_header
+from coterie.wire.batches import BatchHeader, check_crc, decode_records_without_control, read_batch_header
 
 DecodeRecord: TypeAlias = Callable[[bytes, bytes | None], object]
 """Decodes the key and the value of a record of groups. Raises `WireError` for a malformed record."""
@@ -279,7 +279,7 @@ def _check_group_records(data: bytes, decode_record: DecodeRecord) -> None:
 
     :raises WireError: a record is malformed or has no key, or the batch is compressed.
     """
-    for record in decode_records(data):
+    for record in decode_records_without_control(data):
         if record.key is None:
             raise WireError("a group record has no key")
         decode_record(record.key, record.value)

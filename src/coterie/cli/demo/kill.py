@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.cli.demo.observe import Checkpoints
+from coterie.cli.demo.observe import CheckpointFinder
 from coterie.cli.processes import Child
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
@@ -40,7 +40,7 @@ class BatchInFlight:
 def kill_in_mid_batch(
     child: Child,
     tasks: Sequence[ConnectorTaskId],
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointFinder,
     *,
     timeout_s: float,
     between_checks: Callable[[], None],
@@ -58,7 +58,7 @@ def kill_in_mid_batch(
     while child.is_running:
         child.suspend()
         try:
-            wait_until_processes_stopped(child.pid)
+            wait_until_processes_suspended(child.pid)
         except WorldError:
             child.resume()
             raise
@@ -83,7 +83,7 @@ def kill_in_mid_batch(
     return []
 
 
-def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
+def have_batches_been_repeated(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> bool:
     """Whether each interrupted batch has been repeated and committed by its task's new owner, as its first batch.
 
     :raises WorldError: when a new owner planned the batch differently, or committed a later batch first.
@@ -140,7 +140,7 @@ def _has_batch_been_repeated(interrupted: BatchInFlight, checkpoint_dir: Path | 
     return True
 
 
-def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
+def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: CheckpointFinder) -> None:
     """Check that none of the ``interrupted`` batches is committed.
 
     :raises WorldError: when one of the batches is committed, or its task has no checkpoint any more.
@@ -151,7 +151,7 @@ def _check_uncommitted(interrupted: Sequence[BatchInFlight], checkpoints: Checkp
             raise WorldError(f"Batch {batch.batch_id} of {batch.task} was committed after its worker had been stopped.")
 
 
-def wait_until_processes_stopped(process_group: int) -> None:
+def wait_until_processes_suspended(process_group: int) -> None:
     """Wait until every process of the process group is stopped or has ended. SIGSTOP takes a moment.
 
     :raises WorldError: when one has not stopped within ``STOPPED_WITHIN_S``.

@@ -27,7 +27,7 @@ _CONNECT_PREFIX = "connect."
 """The beginning of the names of a connect group's configs."""
 
 
-def open_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
+def make_group_admin(bootstrap_servers: str | None, command_config: Path | None) -> GroupAdmin:
     """A client for requests about groups to the brokers that the options name.
 
     :raises ConfigError: when a setting in the file ``command_config`` is not valid.
@@ -112,7 +112,7 @@ def remove_member(admin: GroupAdmin, group: str, member: str) -> None:
     :raises WorldError: when there is no such group, or not exactly one such member; see also
         :meth:`.GroupAdmin.remove_member`.
     """
-    removed = asyncio.run(_remove_member(admin, GroupId(group), member))
+    removed = asyncio.run(_remove_only_matching_member(admin, GroupId(group), member))
     _make_console().print(f"Removed {escape(removed)} from group {escape(group)}.", soft_wrap=True)
 
 
@@ -151,7 +151,7 @@ async def _change_and_read_configs(
     return await admin.group_configs(group_id)
 
 
-async def _remove_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
+async def _remove_only_matching_member(admin: GroupAdmin, group_id: GroupId, member: str) -> str:
     """Remove the only member that ``member`` names; returns the member's name (:func:`name_by_member_id`).
 
     :raises WorldError: when there is no such group, or not exactly one such member.

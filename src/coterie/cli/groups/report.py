@@ -59,7 +59,7 @@ def _print_connect_group(group_id: GroupId, group: GroupDescription, console: Co
         )
     if group.members:
         console.print(table)
-    for sentence in connect_group_sentences(group):
+    for sentence in connect_group_problem_sentences(group):
         console.print(escape(sentence), soft_wrap=True)
 
 
@@ -76,7 +76,7 @@ def _print_classic_group(group_id: GroupId, group: ClassicGroupDescription, cons
         console.print("It has no members.")
 
 
-def connect_group_sentences(group: GroupDescription) -> Iterator[str]:
+def connect_group_problem_sentences(group: GroupDescription) -> Iterator[str]:
     """One sentence for each fact that keeps the group from being stable: no members, a computation that is running or
     has failed, jobs that must stop or that wait, departed members, and jobs that no worker may run."""
     if not group.members:

@@ -28,7 +28,7 @@ because the coordinator decides the session timeout: by default 10 s, and at lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipSpec:
-    """The input from which a worker's membership of its group is created (:func:`group_membership`)."""
+    """The input from which a worker's membership of its group is created (:func:`make_group_membership`)."""
 
     worker_settings: WorkerSettings
     member_settings: MemberSettings
@@ -47,7 +47,7 @@ MembershipFactory: TypeAlias = Callable[[MembershipSpec], Membership]
 """Creates the membership of a worker."""
 
 
-def group_membership(spec: MembershipSpec) -> Membership:
+def make_group_membership(spec: MembershipSpec) -> Membership:
     """Create the membership of a worker in its classic or connect group, with its own client of the coordinator. The
     membership joins the group only when it runs."""
     match spec.worker_settings.group_protocol:
@@ -58,7 +58,7 @@ def group_membership(spec: MembershipSpec) -> Membership:
             return GroupMembership(
                 classic_step,
                 ClassicMember(spec.member_settings, spec.inherited_handover),
-                make_coordinator_client(spec),
+                make_classic_coordinator_client(spec),
             )
         case GroupProtocolName.CONNECT:
             assert spec.inherited_handover is None or isinstance(spec.inherited_handover, ConnectMembershipHandover), (
@@ -68,7 +68,7 @@ def group_membership(spec: MembershipSpec) -> Membership:
             return GroupMembership(connect_step, member, make_connect_coordinator_client(spec))
 
 
-def make_coordinator_client(spec: MembershipSpec) -> KafkaClassicCoordinatorClient:
+def make_classic_coordinator_client(spec: MembershipSpec) -> KafkaClassicCoordinatorClient:
     """Create the client with which a worker sends requests to the coordinator of its classic group."""
     return KafkaClassicCoordinatorClient(
         spec.worker_settings.bootstrap_servers,

@@ -40,7 +40,7 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
-from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_bytes import decode_version_and_metadata
 
 GROUP_ID = GroupId("fleet")
 
@@ -125,13 +125,13 @@ class ScenarioWorker:
         for effect in self.scenario.steps.step_classic_member(self.member, event, now_ms=self.scenario.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
-                    self.send_request(id_, request)
+                    self.queue_request(id_, request)
                 case SetTimer(timer=timer, at_ms=at_ms):
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
                 case AssignmentsRequested():
-                    self.scenario.enqueue_call(partial(self.compute_round, effect))
+                    self.scenario.enqueue_call(partial(self.compute_and_send_round, effect))
                 case Assigned():
                     self.scenario.enqueue_call(partial(self.handle_assignment, effect))
                 case StopAllBeforeJoin():
@@ -146,29 +146,29 @@ class ScenarioWorker:
                 case _:
                     pass  # log lines, and states of the member that only a herder needs
 
-    def send_request(self, id_: RequestId, request: Request) -> None:
+    def queue_request(self, id_: RequestId, request: Request) -> None:
         """Queue the member's ``request``, which has the id ``id_``, for the coordinator; the member receives the
         response later."""
 
         def make_group_request(reply_to: group_messages.ReplyTo) -> group_messages.Request:
             if isinstance(request, JoinRequest) and request.member_id:
-                self._report_join(request)
+                self._print_join(request)
             return to_group_request(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
 
-        self.scenario.send_request(
+        self.scenario.queue_request(
             make_group_request,
             lambda response: self.step_member(ResponseReceived(id=id_, response=to_member_response(response))),
         )
 
-    def _report_join(self, request: JoinRequest) -> None:
+    def _print_join(self, request: JoinRequest) -> None:
         """Print that the worker sends JoinGroup, and the owned jobs that it reports."""
-        allocation = decode_metadata(request.protocols[0][1])[1].allocation
+        allocation = decode_version_and_metadata(request.protocols[0][1])[1].allocation
         verb = "rejoins" if request.reason == rejoin.RELEASED else "joins"
         group = self.scenario.group
         if request.member_id not in group.members and group.phase is group_messages.GroupPhase.PREPARING_REBALANCE:
             verb += " while rebalance is still active"
         runs = format_jobs(allocation.assigned if allocation else NO_JOBS)
-        self.scenario.print_line(f"{self.name} {verb} with assignment: {runs}")
+        self.scenario.add_output_line(f"{self.name} {verb} with assignment: {runs}")
 
     def report_state_to_member(self) -> None:
         """Give the member the state that it reports in its next JoinGroup: the owned jobs, with those that are still
@@ -178,19 +178,19 @@ class ScenarioWorker:
 
     def stop_all_before_join(self) -> None:
         """Stop all jobs, because the group is eager; then let the member join."""
-        self.scenario.print_line(f"{self.name} stops everything")
+        self.scenario.add_output_line(f"{self.name} stops everything")
         self.owned_jobs, self.jobs_stopped_before_join = NO_JOBS, self.owned_jobs
         self.report_state_to_member()
 
-    def compute_round(self, request: AssignmentsRequested) -> None:
+    def compute_and_send_round(self, request: AssignmentsRequested) -> None:
         """Compute the round that the member, as that of the leader, requests, and let it send the assignments."""
         token = RoundToken.checked_token(request.token)
         if token.protocol is ConnectProtocol.EAGER:
-            self.compute_eager_round(request)
+            self.compute_and_send_eager_round(request)
         else:
-            self.compute_cooperative_round(request, token)
+            self.compute_and_send_cooperative_round(request, token)
 
-    def compute_eager_round(self, request: AssignmentsRequested) -> None:
+    def compute_and_send_eager_round(self, request: AssignmentsRequested) -> None:
         """Compute an eager round, and let the member send its assignments to the group. The round assigns all
         configured jobs if all members have stopped their jobs, otherwise none."""
         all_stopped = have_all_jobs_stopped(
@@ -206,7 +206,7 @@ class ScenarioWorker:
             )
         )
 
-    def compute_cooperative_round(self, request: AssignmentsRequested, token: RoundToken) -> None:
+    def compute_and_send_cooperative_round(self, request: AssignmentsRequested, token: RoundToken) -> None:
         """Compute a cooperative round, and let the member send its assignments to the group. The assignor's state and
         the time of postponed moves are stored for the next round."""
         outcome = assign(
@@ -235,7 +235,7 @@ class ScenarioWorker:
         result = RoundResult.checked_token(assignment.protocol_details)
         self.last_completed_generation, self.group_protocol = GenerationId(assignment.epoch), result.protocol
         if assignment.replaces_all and self.owned_jobs:
-            self.scenario.print_line(f"{self.name} stops everything")
+            self.scenario.add_output_line(f"{self.name} stops everything")
         self.owned_jobs = retained_jobs(self.owned_jobs, assignment) | assignment.jobs
         self.rebalance_delay_ends_ms = self.scenario.now_ms + result.delay_ms if result.delay_ms else None
         if assignment.leader != self.member.member_id:
@@ -245,7 +245,7 @@ class ScenarioWorker:
         self.report_state_to_member()
         if newly_revoked:
             slow = f", {format_jobs(self.stopping_jobs)} slowly" if self.stopping_jobs else ""
-            self.scenario.print_line(f"{self.name} stops revoked resources{slow}")
+            self.scenario.add_output_line(f"{self.name} stops revoked resources{slow}")
         if newly_revoked - self.stopping_jobs:
             self.step_member(Rejoin(reason=rejoin.RELEASED))
         if must_rejoin_after_empty_eager_round(self.eager_assigned_jobs, configured=self.fleet.configured_jobs):
@@ -253,7 +253,7 @@ class ScenarioWorker:
 
     def end_slow_stops(self) -> None:
         """End the stops of all jobs that are still stopping, and let the member join again."""
-        self.scenario.print_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
+        self.scenario.add_output_line(f"{self.name} has stopped {format_jobs(self.stopping_jobs)}")
         self.stopping_jobs = NO_JOBS
         self.report_state_to_member()
         self.step_member(Rejoin(reason=rejoin.RELEASED))

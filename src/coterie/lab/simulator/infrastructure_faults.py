@@ -44,7 +44,7 @@ class InfrastructureFaults:
         """The functions that begin one fault each, with their weights. The weight of a fault is its frequency in
         comparison with the other faults."""
         return {
-            self.crash_coordinator: 3,
+            self.crash_and_restart_coordinator: 3,
             self._cut_random_link: 3,
             self._delay_messages: 3,
             self._lose_messages: 3,
@@ -57,7 +57,7 @@ class InfrastructureFaults:
         self._network.heal()
         self._coordinator.disk.is_slow = False
 
-    def crash_coordinator(self) -> None:
+    def crash_and_restart_coordinator(self) -> None:
         """Crash the coordinator if it runs; it starts again 50 ms to 9 s later."""
         if self._coordinator.is_up:
             self._coordinator.crash()
@@ -71,7 +71,7 @@ class InfrastructureFaults:
     def cut_link(self, name: str, duration_ms: int) -> None:
         """Cut the link ``name`` for ``duration_ms``: all its messages are lost. It is connected earlier if an earlier
         cut of this link ends before."""
-        link = self._network.link_of(name)
+        link = self._network.find_or_add_link_faults(name)
         link.is_cut = True
         self._world.add_record(RecordKind.CUT, name)
 
@@ -86,13 +86,13 @@ class InfrastructureFaults:
         after that time."""
         name, direction = self._rng.choice(self._link_names), self._rng.choice(list(Direction))
         ms = self._rng.choice((300, 2_000, 5_000, 10_000))
-        self._network.link_of(name).delayed_until_ms[direction] = self._world.now_ms + ms
+        self._network.find_or_add_link_faults(name).delayed_until_ms[direction] = self._world.now_ms + ms
         self._world.add_record(RecordKind.CLOGGED, name, direction, ms)
 
     def _lose_messages(self) -> None:
         """Let a random link lose 5, 20 or 50 % of its messages, for 1 to 20 s."""
         name = self._rng.choice(self._link_names)
-        link = self._network.link_of(name)
+        link = self._network.find_or_add_link_faults(name)
         link.loss_probability = self._rng.choice((0.05, 0.2, 0.5))
         self._world.add_record(RecordKind.LOSSY, name, f"{link.loss_probability:.0%}")
 
@@ -103,7 +103,7 @@ class InfrastructureFaults:
 
     def _break_connections(self) -> None:
         """For 1 to 20 s, let the connection of 30 % of the requests on a random link break."""
-        link = self._network.link_of(self._rng.choice(self._link_names))
+        link = self._network.find_or_add_link_faults(self._rng.choice(self._link_names))
         link.break_probability = 0.3
 
         def end_breaks() -> None:

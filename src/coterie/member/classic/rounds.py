@@ -57,8 +57,13 @@ from coterie.nouns.membership import (
     StopAllBeforeJoin,
 )
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.wire.connect_opaque import encode_opaque
+from coterie.wire.connect_bytes import (
+    decode_version_and_assignment,
+    decode_version_and_metadata,
+    encode_assignment,
+    encode_metadata,
+)
+from coterie.wire.connect_opaque import encode_worker_name
 from coterie.wire.errors import ErrorCode
 
 # -- joining ----------------------------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ def worker_metadata_for_join(member: Member) -> WorkerMetadata:
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
         draining=worker_state.draining,
-        opaque=None if settings.worker_name is None else encode_opaque(name=settings.worker_name),
+        opaque=None if settings.worker_name is None else encode_worker_name(name=settings.worker_name),
     )
 
 
@@ -321,7 +326,7 @@ def decode_member_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMe
     """The metadata of a member. None if it cannot be decoded: a warning is logged, and the leader assigns nothing to
     that member."""
     try:
-        return decode_metadata(data)[1]
+        return decode_version_and_metadata(data)[1]
     except WireError as error:
         text = (
             f"The metadata of member {other} cannot be decoded, so this rebalance assigns nothing to that member; "
@@ -392,7 +397,7 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
         schedule_rejoin_after_backoff(turn)
         return
     try:
-        _, assignment = decode_assignment(data)
+        _, assignment = decode_version_and_assignment(data)
     except WireError as error:
         turn.log_failure(f"The assignment from the group's leader cannot be decoded; this worker joins again: {error}")
         turn.member.malformed_assignments += 1

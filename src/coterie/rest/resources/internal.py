@@ -18,7 +18,7 @@ from coterie.rest.request_parameters import connector_in_path
 from coterie.rest.routing import Handlers
 
 
-class WorkerRequestsResource:
+class InterWorkerResource:
     """The HTTP handlers of one worker for other workers' requests."""
 
     def __init__(self, herder: HerderClient) -> None:
@@ -32,7 +32,7 @@ class WorkerRequestsResource:
         """Replace a connector's task configs: the request of a worker that has split the connector."""
         body = await bodies.read_body(request)
         # In Connect's order: an unreadable body is refused before the signature is checked.
-        configs = await bodies.parse_body(bodies.parse_task_configs, body)
+        configs = await bodies.parse_on_thread_if_large(bodies.parse_task_configs, body)
         signature = signatures.parse_signature(request.headers, body)
         incarnation = request.headers.get(INCARNATION_HEADER)
         herder_request = PutTaskConfigs(

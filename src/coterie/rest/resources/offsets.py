@@ -40,7 +40,7 @@ class OffsetsResource:
     async def change_offsets(self, request: Request) -> Response:
         """Set the connector's offsets that the body contains; its other offsets stay as they are."""
         body = await bodies.read_body(request)
-        change = OffsetChange(offsets=await bodies.parse_body(bodies.parse_offsets, body))
+        change = OffsetChange(offsets=await bodies.parse_on_thread_if_large(bodies.parse_offsets, body))
         herder_request = ChangeOffsets(connector=connector_in_path(request), change=change)
         to_response = _message_response_factory(views.OFFSETS_ALTERED_MESSAGE)
         return await self._herder.ask_or_forward(request, body, herder_request, to_response)

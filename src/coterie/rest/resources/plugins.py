@@ -56,7 +56,7 @@ class PluginsResource:
         :raises BadRequestError: when the path and the config name different plug-ins.
         :raises ProblemRefusal: when the config names no plug-in.
         """
-        config = await bodies.parse_body(bodies.parse_config_with_nulls, await bodies.read_body(request))
+        config = await bodies.parse_on_thread_if_large(bodies.parse_config_with_nulls, await bodies.read_body(request))
         plugin, connector_class = request.path_params["plugin"], config.get("connector.class")
         if connector_class is not None and not _without_connector_suffix(connector_class).endswith(
             _without_connector_suffix(plugin)

@@ -6,7 +6,7 @@ from coterie.engine.lease import LeaseDurations
 from coterie.herder.state import Herder
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.settings import SESSION_TIMEOUT_MS, WorkerSetup
-from coterie.lab.simulator.workers.worker import Worker
+from coterie.lab.simulator.workers.worker import SimWorker
 from coterie.member.classic.state import Member
 from coterie.nouns.ids import GenerationId, MemberId
 from coterie.nouns.jobs import NO_JOBS
@@ -14,9 +14,9 @@ from coterie.nouns.membership import AssignmentsRequested, ClassicMembershipHand
 from coterie.wire.connect import ConnectProtocol
 
 
-class FleetProcess(Worker):
-    """One process of a worker in a classic group, as far as the invariant checks read it. Its subclass `FleetWorker`
-    writes these fields."""
+class ClassicWorkerProcess(SimWorker):
+    """One process of a worker in a classic group, as far as the invariant checks read it. Its subclass
+    `ClassicGroupWorker` writes these fields."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FleetProcess(Worker):
         return self.last_answered_sent_at_ms + SESSION_TIMEOUT_MS
 
     @property
-    def leadership_number(self) -> int:
+    def leadership_order_number(self) -> int:
         return self.herder.place.epoch
 
     @property

@@ -8,7 +8,7 @@ from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.writes import PutTaskConfigs
-from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.network import NetworkCall
 from coterie.lab.simulator.workers.cluster import SharedByWorkers
 from coterie.lab.simulator.workers.process import WorkerProcess
 from coterie.lab.simulator.workers.settings import REQUEST_TIMEOUT_MS
@@ -61,14 +61,14 @@ class RestEndpoints:
                 refusal=refusal,
                 is_signature_refused=forbidden,
             )
-            process.deliver_callback(lambda: self._feed_herder(task_configs_published))
+            process.call_now_or_on_resume(lambda: self._feed_herder(task_configs_published))
 
         leader = self._endpoints_of(chore.leader_url)
         if leader is None:
             process.call_after(50, lambda: report_result("connection refused"))
             return
 
-        def serve(call: Call) -> None:
+        def serve(call: NetworkCall) -> None:
             body = repr(chore.configs).encode()
             signature = chore.signing_key.signature(body) if chore.signing_key is not None else None
             request = PutTaskConfigs(
@@ -77,7 +77,7 @@ class RestEndpoints:
                 signature=signature,
                 incarnation=chore.incarnation,
             )
-            leader._process.deliver_callback(lambda: leader.send_to_herder(request, call.respond))
+            leader._process.call_now_or_on_resume(lambda: leader.send_to_herder(request, call.respond))
 
         def on_response(answer: object) -> None:
             assert isinstance(answer, SuccessWithoutContent | RequestRefused)
