@@ -120,7 +120,7 @@ class ProducersFaults(FaultInjector[ProducerProcess]):
         def end_failures() -> None:
             disk.is_failing = False
 
-        self._world.call_after(self._rng.choice((100, 1_000, 4_000)), end_failures)
+        self._infrastructure_faults.ends.end_after(self._rng.choice((100, 1_000, 4_000)), "failing disk", end_failures)
 
     def _fire_transaction_timer_early(self) -> None:
         """Fire the timer of a random transactional id now, as a delayed timer of an earlier transaction does. Usually

@@ -58,7 +58,7 @@ class Operators:
             if order is RestartWorker:
                 process.is_ending = process.is_ending or is_done
             elif order is DrainWorker:
-                process.is_draining = is_done
+                process.is_draining = process.is_draining or is_done
             elif is_done:
                 process.is_draining = False
 

@@ -187,7 +187,9 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         def end_losses() -> None:
             link.drops_large_messages = False
 
-        self._world.call_after(self._rng.choice((8_000, 20_000)), end_losses)
+        self._infrastructure_faults.ends.end_after(
+            self._rng.choice((8_000, 20_000)), ("large messages", name), end_losses
+        )
 
     def _kill_replaced(self, process: WorkerT) -> None:
         """Kill ``process``, which a newer process of its worker has replaced, unless it has ended. Start the worker if
@@ -250,7 +252,7 @@ class WorkersFaults(FaultInjector[WorkerT], Generic[WorkerT]):
         def end_delay() -> None:
             self._cluster.config_read_delay_ms.pop(name, None)
 
-        self._world.call_after(lasts_ms, end_delay)
+        self._infrastructure_faults.ends.end_after(lasts_ms, ("config reads", name), end_delay)
 
     def _let_random_query_die(self) -> None:
         """Let the query of a random task of a random process die; in 20 % of the cases because another worker has taken
