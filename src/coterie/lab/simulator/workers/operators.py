@@ -31,38 +31,48 @@ class Operators:
 
     def drain_random_worker(self) -> None:
         """Order a random worker to drain, if another worker remains that does not drain."""
-        candidates = [process for process in self._running_unpaused_processes() if not process.is_draining]
-        if len(candidates) > 1:
-            self._send_order(self._rng.choice(candidates), "drain", DrainWorker)
+        process = self._choose_worker_to_drain()
+        if process is not None:
+            self._send_order(process, "drain", DrainWorker(worker=process.service))
 
     def uncordon_random_worker(self) -> None:
         """Order a random draining worker to end its drain, if there is one."""
         draining = [process for process in self._running_unpaused_processes() if process.is_draining]
         if draining:
-            self._send_order(self._rng.choice(draining), "uncordon", UncordonWorker)
+            process = self._rng.choice(draining)
+            self._send_order(process, "uncordon", UncordonWorker(worker=process.service))
 
     def restart_random_worker(self) -> None:
         """Order a random worker to restart: its process relaunches itself, and the next process continues its
-        membership."""
-        running = self._running_unpaused_processes()
-        if running:
-            self._send_order(self._rng.choice(running), "restart", RestartWorker)
+        membership. In 30 % of the cases, if another worker remains that does not drain, order one to move its jobs
+        first instead; the next process is a new member."""
+        if self._rng.random() < 0.3 and (process := self._choose_worker_to_drain()) is not None:
+            self._send_order(process, "restart-and-move", RestartWorker(worker=process.service, moves_jobs=True))
+        elif running := self._running_unpaused_processes():
+            process = self._rng.choice(running)
+            self._send_order(process, "restart", RestartWorker(worker=process.service))
 
-    def _send_order(self, process: SimWorker, order_name: str, order: type[WorkerOrder]) -> None:
+    def _choose_worker_to_drain(self) -> SimWorker | None:
+        """A random process that does not drain, if there is another one; otherwise None."""
+        candidates = [process for process in self._running_unpaused_processes() if not process.is_draining]
+        return self._rng.choice(candidates) if len(candidates) > 1 else None
+
+    def _send_order(self, process: SimWorker, order_name: str, order: WorkerOrder) -> None:
         """Send ``order`` to the worker of ``process``. If the worker accepts it, store in ``process`` that it drains,
         no longer drains, or is ending. ``order_name`` is the order's name in records."""
 
         def on_answer(answer: Answer) -> None:
             is_done = isinstance(answer, SuccessWithoutContent)
             self._world.add_record(RecordKind.REQUESTED, process.name, order_name, is_done)
-            if order is RestartWorker:
-                process.is_ending = process.is_ending or is_done
-            elif order is DrainWorker:
-                process.is_draining = process.is_draining or is_done
-            elif is_done:
-                process.is_draining = False
+            match order:
+                case DrainWorker() | RestartWorker(moves_jobs=True):
+                    process.is_draining = process.is_draining or is_done
+                case RestartWorker():
+                    process.is_ending = process.is_ending or is_done
+                case UncordonWorker():
+                    process.is_draining = process.is_draining and not is_done
 
-        process.call_now_or_on_resume(lambda: process.rest.send_to_herder(order(worker=process.service), on_answer))
+        process.call_now_or_on_resume(lambda: process.rest.send_to_herder(order, on_answer))
 
     def send_forged_task_configs(self) -> None:
         """Send task configs for a random connector with a random forged signature to the leader. Does nothing if there
