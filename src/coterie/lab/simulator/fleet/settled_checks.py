@@ -96,10 +96,12 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
         self._cluster.network.late_probability = 0
         # A draining worker that had to stay, since no worker could take its jobs, may be able to leave now.
         draining_count = sum(process.is_draining for process in self._processes)
+        # Such a worker joins again: the workers may release jobs for it.
+        returning_count = sum(process.returns_after_drain for process in self._processes)
         name, change, rounds_max, may_stop = self._world.rng.choice(changes)
         self._world.add_record(RecordKind.CHANGE, name)
         change()
-        rounds_max += draining_count
+        rounds_max += draining_count + 3 * returning_count
         self.run_until_settled_and_check()
         rounds_max += checker.refused_sync_count > undelivered_before
         # The bounds contain one round after the release of revoked jobs. If a job stops after its worker has joined
@@ -112,7 +114,7 @@ class ClassicChecksAfterFaults(WorkersChecksAfterFaults[ClassicGroupWorker]):
                 f"{round_count} rounds came after the change {name!r}, which needs {rounds_max} at most",
             )
         stop_count = checker.stop_count - stops_before
-        if stop_count and not may_stop and not is_eager:
+        if stop_count and not may_stop and not is_eager and not returning_count:
             raise Violation(
                 Invariant.ONLY_WHAT_MUST_MOVE,
                 f"{stop_count} tasks stop for the change {name!r}, which requires no stop",
