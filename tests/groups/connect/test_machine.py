@@ -137,42 +137,6 @@ def test_a_repeated_join_before_the_first_target_is_no_new_join() -> None:
     assert conversation.coordinator.group.group_epoch == 1
 
 
-BUMPS: Mapping[str, Mapping[str, Any]] = {
-    "assignors": {"client_assignors": (assignor(newest=2),)},
-    "metadata": {"client_assignors": (assignor(metadata=b"new"),)},
-    "a reason": {"client_assignors": (assignor(reason=3),)},
-    "claims": {"claims": Claims(jobs=NO_JOBS)},
-    "a drain": {"draining": True},
-}
-NO_BUMPS: Mapping[str, Mapping[str, Any]] = {
-    "the URL": {"url": "http://elsewhere"},
-    "the name": {"name": "other"},
-    "the config offset": {"config_offset": 9},
-    "the rebalance timeout": {"rebalance_timeout_ms": 5},
-    "the grace": {"connection_grace_ms": 5},
-    "nothing": {},
-}
-
-
-@pytest.mark.parametrize("fields", BUMPS.values(), ids=BUMPS.keys())
-def test_a_change_that_concerns_the_target_increases_the_group_epoch_once(fields: Mapping[str, Any]) -> None:
-    conversation = Conversation()
-    conversation.settle("w0", "w1")
-    conversation.ask(short_heartbeat("w1", 2, **fields))
-    assert conversation.coordinator.group.group_epoch == 3
-    again = {name: value for name, value in fields.items() if name != "client_assignors"}
-    conversation.ask(short_heartbeat("w1", 2, **again))
-    assert conversation.coordinator.group.group_epoch == 3
-
-
-@pytest.mark.parametrize("fields", NO_BUMPS.values(), ids=NO_BUMPS.keys())
-def test_other_changes_do_not_increase_the_group_epoch(fields: Mapping[str, Any]) -> None:
-    conversation = Conversation()
-    conversation.settle("w0", "w1")
-    conversation.ask(short_heartbeat("w1", 2, **fields))
-    assert conversation.coordinator.group.group_epoch == 2
-
-
 def test_only_the_leader_reports_the_configured_jobs() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1")
