@@ -58,6 +58,8 @@ class _DecodedRequest(NamedTuple):
     """Whether the body has more than `ELEMENTS_WITHOUT_YIELD_MAX` array elements."""
     number: int = 0
     """The number of the request on its connection (`MemberConnection.count_request_and_release_holds`)."""
+    error: str | None = None
+    """Why the request is refused with INVALID_REQUEST: it has too many array elements; then the body is not decoded."""
 
 
 class Connection:
@@ -440,18 +442,34 @@ class Connection:
         elements is decoded on a thread. A request whose API or version the broker does not support is returned without
         an API and a body.
 
-        :raises WireError: when the frame is malformed.
+        :raises WireError: when the frame is malformed, or has too many array elements and is not of an API with
+            ``has_error_message``.
         """
+        header = decode_request_header(frame)
+        api = self._apis.get(header.api_key)
+        if api is None or header.api_version not in api.versions:
+            return _DecodedRequest(header, None)
         try:
-            header = decode_request_header(frame)
-            api = self._apis.get(header.api_key)
-            if api is None or header.api_version not in api.versions:
-                return _DecodedRequest(header, None)
             body = decode_request_body(frame, header, elements_max=ELEMENTS_WITHOUT_YIELD_MAX)
             return _DecodedRequest(header, api, body, number=number)
         except TooManyElementsError:
+            return await self._decode_large_request(frame, header, api, number)
+
+    async def _decode_large_request(
+        self, frame: bytes, header: RequestHeader, api: KafkaApi, number: int
+    ) -> _DecodedRequest:
+        """The request in ``frame``, which has many array elements, decoded on a thread. If it has more than its API
+        allows, it is returned without a body and with an error, provided that the API has ``has_error_message``.
+
+        :raises WireError: when the frame is malformed, or has too many elements and no response for that.
+        """
+        try:
             body = await self._broker.codec_thread.run(decode_request_body, frame, header)
-            return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
+        except TooManyElementsError as error:
+            if not api.has_error_message:
+                raise
+            return _DecodedRequest(header, api, number=number, error=str(error))
+        return _DecodedRequest(header, api, body, has_many_elements=True, number=number)
 
     async def _handle_and_encode(
         self, decoded: _DecodedRequest, budget_share: RequestBudgetShare, exchange: SaslExchange | None = None
@@ -475,6 +493,8 @@ class Connection:
         header, api = decoded.header, decoded.api
         if api is None:
             return _unsupported_version_response_or_raise(header, self._broker.settings)
+        if decoded.error is not None:
+            return _invalid_request_response(header, decoded.error)
         request = ApiRequest(
             header=header,
             body=decoded.body,
@@ -530,10 +550,18 @@ def _encode_values(header: RequestHeader, values: Values) -> bytes:
 def _illegal_sasl_state_response(header: RequestHeader) -> bytes:
     """The encoded response with ILLEGAL_SASL_STATE, to a request that is not allowed at this step of the SASL
     exchange."""
-    refused = response_with_empty_values(
-        header.api_key, header.api_version, {"error_code": ErrorCode.illegal_sasl_state}
-    )
-    return encode_response(header, build_response(header.api_key, header.api_version, refused))
+    return _error_response(header, {"error_code": ErrorCode.illegal_sasl_state})
+
+
+def _invalid_request_response(header: RequestHeader, message: str) -> bytes:
+    """The encoded response with INVALID_REQUEST and ``message``."""
+    return _error_response(header, {"error_code": ErrorCode.invalid_request, "error_message": message})
+
+
+def _error_response(header: RequestHeader, error_values: Values) -> bytes:
+    """The encoded response with ``error_values``, and with empty values in all other fields."""
+    values = response_with_empty_values(header.api_key, header.api_version, error_values)
+    return encode_response(header, build_response(header.api_key, header.api_version, values))
 
 
 def _unsupported_version_response_or_raise(header: RequestHeader, settings: BrokerSettings) -> bytes:
