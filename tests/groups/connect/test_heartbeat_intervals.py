@@ -18,7 +18,7 @@ def interval_of(conversation: Conversation, member: str, epoch: int) -> int:
     return response.heartbeat_interval_ms
 
 
-def test_a_member_without_a_target_is_told_the_short_interval_until_it_has_its_jobs() -> None:
+def test_a_member_without_a_target_receives_the_short_interval_until_it_has_its_jobs() -> None:
     conversation = Conversation()
     joins = [conversation.beat("w0") for _ in range(2)]
     assert [one.heartbeat_interval_ms for one in joins] == [WAITING_MS] * 2
@@ -29,7 +29,7 @@ def test_a_member_without_a_target_is_told_the_short_interval_until_it_has_its_j
     assert interval_of(conversation, "w0", 1) == NORMAL_MS
 
 
-def test_the_giver_and_the_receiver_of_a_job_are_told_the_short_interval_until_it_has_moved() -> None:
+def test_the_releasing_and_the_receiving_member_of_a_job_receive_the_short_interval_until_it_has_moved() -> None:
     conversation = Conversation()
     conversation.settle("w0")
     conversation.beat("w1")
@@ -52,7 +52,7 @@ def test_the_giver_and_the_receiver_of_a_job_are_told_the_short_interval_until_i
     assert interval_of(conversation, "w0", 2) == interval_of(conversation, "w1", 2) == NORMAL_MS
 
 
-def test_a_member_with_nothing_to_give_and_to_receive_is_told_the_normal_interval_during_a_rebalance() -> None:
+def test_a_member_with_nothing_to_release_and_to_receive_receives_the_normal_interval_during_a_rebalance() -> None:
     conversation = Conversation()
     conversation.settle("w0", "w1")
     conversation.beat("w2")

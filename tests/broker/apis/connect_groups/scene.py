@@ -30,7 +30,7 @@ class Scene:
     """The group epoch in the last response to Prepare."""
 
     def reconnect(self) -> None:
-        """All connect again: the broker has started anew."""
+        """All connect again: the broker has restarted."""
         self.client, self.leader.client, self.member.client = self.connect(), self.connect(), self.connect()
         self.stranger.client = self.connect()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coterie.broker.context import BrokerContext
-from coterie.broker.security.users import Users
+from coterie.broker.security.users import BrokerUsersFile
 from coterie.groups.connect.settings import ConnectGroupSettings
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
@@ -181,5 +181,5 @@ def test_a_log_in_does_not_expire_and_a_client_that_logs_in_again_keeps_connecti
         again = worker.client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
         assert again.error_code is ErrorCode.illegal_sasl_state
         assert worker.beat().error_code == 0
-        Users(secured.broker.settings.users_path).add(USER, "another password")
+        BrokerUsersFile(secured.broker.settings.users_path).add(USER, "another password")
     check_same_group_without_grace(secured, observer, before)

@@ -58,7 +58,7 @@ def installed(scene: Scene) -> None:
 
 
 def reloaded(scene: Scene) -> None:
-    """Let the broker start anew while w0 computes."""
+    """Let the broker restart while w0 computes."""
     prepared(scene)
     scene.broker.stop()
     scene.broker.start()

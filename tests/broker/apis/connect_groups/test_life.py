@@ -55,7 +55,7 @@ def test_two_workers_join_hand_over_jobs_and_leave(connect: Connect) -> None:
     assert (found.group_state, [one.member_id for one in found.members]) == ("Stable", ["w0"])
 
 
-def test_a_worker_that_waits_for_a_job_or_has_one_to_give_back_is_told_a_short_interval(connect: Connect) -> None:
+def test_a_worker_that_waits_for_a_job_or_has_one_to_release_receives_a_short_interval(connect: Connect) -> None:
     """Neither worker asks the broker to hold its responses."""
     giver, receiver = Worker(connect(), "w0"), Worker(connect(), "w1")
     assert giver.beat().heartbeat_interval_ms == 200, "it has no target"
