@@ -123,10 +123,6 @@ def _names_key_without_prefix(call: RecordedCall) -> bool:
     return re.search(r"for configuration (regex|schemas\.enable):", json.dumps(call.body)) is not None
 
 
-def _has_unknown_class(call: RecordedCall) -> bool:
-    return "could not be found" in json.dumps(call.body)
-
-
 _JAVA_NULL_MESSAGE = re.compile(r', "Invalid value null for configuration [^"]*Cannot invoke (?:[^"\\]|\\.)*"')
 
 
@@ -170,11 +166,6 @@ def _is_unresolved_config_refused(call: RecordedCall, response: httpx.Response) 
 def _without_prefix(text: str) -> str:
     """``text`` in JSON, without the prefixes of the keys of a transform or converter in its messages."""
     return re.sub(r"for configuration (transforms\.\w+|value\.converter)\.(?!type)", "for configuration ", text)
-
-
-def _without_class_list(text: str) -> str:
-    """``text`` in JSON, without the classes that Coterie lists after an unknown class."""
-    return re.sub(r" There are [\w.$, ]+", "", text)
 
 
 def _is_equal_after(change: Callable[[str], str]) -> Callable[[RecordedCall, httpx.Response], bool]:
@@ -286,11 +277,6 @@ DEVIATIONS = (
         title="an error about a key of a transform, predicate or converter",
         applies=_names_key_without_prefix,
         is_expected=_is_equal_after(_without_prefix),
-    ),
-    Deviation(
-        title="an error about the name of a class",
-        applies=_has_unknown_class,
-        is_expected=_is_equal_after(_without_class_list),
     ),
     Deviation(
         title="a required key without a value that has a check",

@@ -98,7 +98,7 @@ CONVERTER_KEY_ORDER = (
 
 def class_names(type_: PluginType) -> OneOfPluginClasses:
     names = tuple(plugin.class_name for plugin in PLUGINS if plugin.type is type_)
-    return OneOfPluginClasses(names, "There are", interface_name=type_.interface_name)
+    return OneOfPluginClasses(names, interface_name=type_.interface_name)
 
 
 class RecordedPluginsRuntime(SimulatedRuntime):

@@ -118,7 +118,7 @@ class RecordedRuntime(RecordedPluginsRuntime):
             find_plugin(PLUGINS, name)
         except UnknownPluginError:
             names = tuple(sorted(plugin.class_name for plugin in PLUGINS if plugin.type.is_connector))
-            validator = OneOfPluginClasses(names, "There are", interface_name="Connector")
+            validator = OneOfPluginClasses(names, interface_name="Connector")
             definition = ConfigDef((replace(DEFINITION["connector.class"], validator=validator),))
             return make_config_infos(name, definition, config, definition.errors(config))
         try:

@@ -107,7 +107,7 @@ class ConfigKey:
     def recommended_values(self) -> tuple[str, ...]:
         """The values among which a form lets the user choose, sorted; empty when the key has no list of valid values.
         No others are valid, except further names of the same plug-ins (:attr:`OneOfPluginClasses.other_names`)."""
-        return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf) else ()
+        return tuple(sorted(self.validator.values)) if isinstance(self.validator, OneOf | OneOfPluginClasses) else ()
 
     def normalized_value(self, value: str) -> str:
         """The canonical text of ``value``: two spellings of the same value give the same text. It is computed from the
@@ -315,9 +315,11 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOfPluginClasses(OneOf):
-    """A validator that accepts the names of plug-ins of one type; forms recommend :attr:`values`."""
+class OneOfPluginClasses:
+    """A validator that accepts the names of plug-ins of one type; forms recommend :attr:`values`. The message about
+    another name is Connect's, which does not list the names."""
 
+    values: tuple[str, ...]
     interface_name: str
     """The name of Connect's interface for this type of plug-in, for error messages."""
     other_names: frozenset[str] = frozenset()
@@ -326,7 +328,7 @@ class OneOfPluginClasses(OneOf):
     def __call__(self, value: str) -> str | None:
         if value in self.values or value in self.other_names:
             return None
-        return f"Class {value} could not be found. {self.error_prefix} {', '.join(self.values)}"
+        return f"Class {value} could not be found."
 
 
 def one_of(values: Iterable[str], error_prefix: str = "String must be one of") -> OneOf:

@@ -73,7 +73,7 @@ def common_connector_definition() -> ConfigDef:
                 documentation="The plug-in: its alias or its class.",
                 importance=Importance.HIGH,
                 validator=OneOfPluginClasses(
-                    tuple(sorted((*source_by_name(), *SINK_BY_NAME))), "There are", interface_name="Connector"
+                    tuple(sorted((*source_by_name(), *SINK_BY_NAME))), interface_name="Connector"
                 ),
                 group=COMMON_GROUP,
                 order=1,
@@ -119,7 +119,6 @@ IGNORED_GROUP = "Without effect"
 """The group, in a form, of the keys of Connect that have no effect in Coterie."""
 HEADER_CONVERTER_NAMES = OneOfPluginClasses(
     ("org.apache.kafka.connect.storage.SimpleHeaderConverter", *CONVERTER_NAMES.values),
-    "There are",
     interface_name="HeaderConverter",
     other_names=frozenset(("SimpleHeaderConverter", *CONVERTER_NAMES.other_names)),
 )

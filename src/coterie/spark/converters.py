@@ -49,7 +49,6 @@ FORMAT_BY_CONVERTER_CLASS: Mapping[str, Format] = {
 """The format of each of Connect's converters, by the converter's class name with and without the package."""
 CONVERTER_NAMES = OneOfPluginClasses(
     tuple(sorted(format_.value for format_ in Format)),
-    "There are",
     interface_name="Converter",
     other_names=frozenset(FORMAT_BY_CONVERTER_CLASS),
 )

@@ -62,7 +62,7 @@ SINK_FORMAT = ConfigKey(
 @cache
 def source_class_key() -> ConfigKey:
     """The definition of the key ``source.class`` of a sink connector."""
-    names = OneOfPluginClasses(tuple(sorted(source_by_name())), "There are", interface_name="SourceConnector")
+    names = OneOfPluginClasses(tuple(sorted(source_by_name())), interface_name="SourceConnector")
     return replace(
         _make_class_key("source.class", "The source that a sink connector reads.", names, SOURCE_GROUP),
         default=DEFAULT_SOURCE,
@@ -74,7 +74,7 @@ def sink_class_key() -> ConfigKey:
     """The definition of the key ``sink.class`` of a source connector."""
     documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
     names = OneOfPluginClasses(
-        tuple(SINK_BY_CLASS_NAME), "There are", interface_name="SinkConnector", other_names=frozenset(SINK_BY_NAME)
+        tuple(SINK_BY_CLASS_NAME), interface_name="SinkConnector", other_names=frozenset(SINK_BY_NAME)
     )
     return replace(_make_class_key("sink.class", documentation, names, SINK_GROUP), is_optional=True)
 

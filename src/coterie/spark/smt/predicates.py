@@ -88,7 +88,6 @@ PREDICATE_TYPE_BY_NAME: Mapping[str, PredicateType] = {
 """Every type of predicate, by Connect's class name with and without its package."""
 PREDICATE_TYPE_VALIDATOR = OneOfPluginClasses(
     tuple(kind.name for kind in PREDICATE_TYPES),
-    "There are",
     interface_name="Predicate",
     other_names=frozenset(PREDICATE_TYPE_BY_NAME),
 )

@@ -57,7 +57,6 @@ class TransformTypeValidator(OneOfPluginClasses):
 
 TRANSFORM_TYPE_VALIDATOR = TransformTypeValidator(
     tuple(sorted(kind.name for kind in ALL_TRANSFORM_TYPES)),
-    "Java classes are not loaded; there are",
     interface_name="Transformation",
     other_names=frozenset(TYPE_AND_SIDE_BY_NAME),
 )
