@@ -18,7 +18,7 @@ DEFINITION = ConfigDef(
 def test_groups_and_keys_have_the_order_of_the_definition() -> None:
     infos = make_config_infos("C", DEFINITION, {}, {})
     assert infos.groups == ("Second", "First")
-    assert [(info.key.name, info.value) for info in infos.configs] == [
+    assert [(info.name, info.value) for info in infos.configs] == [
         ("b", "1"),
         ("a", None),
         ("c", "x,y"),
@@ -27,12 +27,12 @@ def test_groups_and_keys_have_the_order_of_the_definition() -> None:
     assert (infos.error_count, infos.errors) == (0, {})
 
 
-def test_a_key_without_a_definition_that_has_an_error_gets_one_and_no_value() -> None:
+def test_a_key_without_a_definition_that_has_an_error_has_neither_a_definition_nor_a_value() -> None:
     infos = make_config_infos("C", DEFINITION, {"e": "secret"}, {"e": ["no such key"], "b": ["x", "y"]})
     assert infos.error_count == 3
     assert infos.errors == {"b": ["x", "y"], "e": ["no such key"]}
-    assert (infos.configs[-1].key.name, infos.configs[-1].value) == ("e", None)
-    assert infos.configs[-1].key.documentation
+    unknown = infos.configs[-1]
+    assert (unknown.name, unknown.key, unknown.value) == ("e", None, None)
 
 
 def test_a_null_replaces_the_value_and_its_errors() -> None:

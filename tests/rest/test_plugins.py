@@ -48,7 +48,7 @@ async def test_a_plugin_that_raises_is_a_500_or_an_error_of_its_class(cluster: S
     assert (described.status_code, "no definition" in described.json()["message"]) == (500, True)
     infos = (await worker.ask("PUT", VALIDATE, {**CONFIG, "unjudgeable": "no validation"})).json()
     (info,) = infos["configs"]
-    assert (info["definition"]["name"], info["definition"]["type"]) == ("connector.class", "STRING")
+    assert (info["definition"], info["value"]["name"]) == (None, "connector.class")
     assert "no validation" in info["value"]["errors"][0]
     unreachable = await worker.ask("PUT", VALIDATE, {**CONFIG, "unreachable": "no server"})
     assert (unreachable.status_code, "no server" in unreachable.json()["message"]) == (500, True)
