@@ -119,10 +119,6 @@ def _is_refused_for_same_reason(call: RecordedCall, response: httpx.Response) ->
     return _is_error(response, 400) and (not is_reason_recorded or body_of(response)["message"] == call.message)
 
 
-def _names_key_without_prefix(call: RecordedCall) -> bool:
-    return re.search(r"for configuration (regex|schemas\.enable):", json.dumps(call.body)) is not None
-
-
 _JAVA_NULL_MESSAGE = re.compile(r', "Invalid value null for configuration [^"]*Cannot invoke (?:[^"\\]|\\.)*"')
 
 
@@ -161,11 +157,6 @@ def _is_unresolved_config_refused(call: RecordedCall, response: httpx.Response) 
         reason = call.message if call.status == 500 else "no environment variable NO_SUCH"
         return _is_error(response, 400) and reason in body_of(response)["message"]
     return response.status_code == call.status and "NO_SUCH" not in response.text
-
-
-def _without_prefix(text: str) -> str:
-    """``text`` in JSON, without the prefixes of the keys of a transform or converter in its messages."""
-    return re.sub(r"for configuration (transforms\.\w+|value\.converter)\.(?!type)", "for configuration ", text)
 
 
 def _is_equal_after(change: Callable[[str], str]) -> Callable[[RecordedCall, httpx.Response], bool]:
@@ -274,11 +265,6 @@ DEVIATIONS = (
         is_expected=lambda _, response: _is_error(response, 404),
     ),
     Deviation(
-        title="an error about a key of a transform, predicate or converter",
-        applies=_names_key_without_prefix,
-        is_expected=_is_equal_after(_without_prefix),
-    ),
-    Deviation(
         title="a required key without a value that has a check",
         applies=lambda call: _JAVA_NULL_MESSAGE.search(json.dumps(call.body)) is not None,
         is_expected=_is_equal_after(_without_java_null),
@@ -342,9 +328,6 @@ TEST_BY_DEVIATION = {
     ),
     "`PUT /connector-plugins/{plugin}/config/validate` with a `connector.class` that is no plug-in": (
         "rest/test_plugins.py::test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugins"
-    ),
-    "an error of a key that no definition has": (
-        "rest/test_plugins.py::test_a_plugin_that_raises_is_a_500_or_an_error_of_its_class"
     ),
     "an unknown method": "rest/test_endpoints.py::test_every_path_has_exactly_the_methods_of_the_table",
     "a 401": "rest/test_access.py::test_each_role_may_use_exactly_the_endpoints_of_the_table_at_each_listener",

@@ -137,7 +137,12 @@ def connector_definition(plugin: Plugin, config: Mapping[str, str]) -> ConfigDef
         for key in alias_keys(f"{list_key}.{alias}.", f"{title}: {alias}", type_, config)
     ]
     converter_keys = [
-        replace(key, name=f"{name}.{key.name}", default="value" if key.name == "converter.type" else key.default)
+        replace(
+            key,
+            name=f"{name}.{key.name}",
+            name_in_type_errors=key.name,
+            default="value" if key.name == "converter.type" else key.default,
+        )
         for name in DEFAULT_CLASSES
         if (class_name := config.get(name)) in KEYS_BY_CLASS
         for key in sorted(KEYS_BY_CLASS[class_name], key=lambda key: CONVERTER_KEY_ORDER.index(key.name))
@@ -178,7 +183,7 @@ def alias_keys(prefix: str, group: str, type_: PluginType, config: Mapping[str, 
     """The keys of one transform or predicate, with their prefix."""
     class_name = config.get(f"{prefix}type", "")
     type_key = ConfigKey(name="type", type=Type.CLASS, documentation="The class.", validator=class_names(type_))
-    keys = [type_key]
+    keys = []
     if class_name in KEYS_BY_CLASS:
         version = OneOf((VERSION,), "Version is")
         keys.append(
@@ -192,7 +197,8 @@ def alias_keys(prefix: str, group: str, type_: PluginType, config: Mapping[str, 
                 ConfigKey(name="predicate", type=Type.STRING, documentation="Predicate.", is_optional=True),
             ]
         keys += KEYS_BY_CLASS[class_name]
-    return [replace(key, name=prefix + key.name, group=group) for key in keys]
+    own_keys = [replace(key, name_in_validator_errors=key.name) for key in keys]
+    return [replace(key, name=prefix + key.name, group=group) for key in (type_key, *own_keys)]
 
 
 def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -166,7 +167,36 @@ MISSPELT = [
     ({"transforms": "a,a", "transforms.a.type": "Flatten"}, "transforms", "Invalid value [a, a] for configuration"),
     ({"transforms": "a", "transforms.a.type": "no.such"}, "transforms.a.type", "Class no.such could not be found."),
     ({"transforms": "a", "transforms.a.type": "JsonConverter"}, "transforms.a.type", "the Transformation interface"),
-    ({"transforms": "a", "transforms.a.type": "Cast"}, "transforms.a.spec", "Missing required"),
+    (
+        {"transforms": "a", "transforms.a.type": "Cast"},
+        "transforms.a.spec",
+        'Missing required configuration "transforms.a.spec" which has no default value.',
+    ),
+    # Connect's message has the key of a transform or predicate without its prefix if the validator finds the error.
+    (
+        {"predicates": "p", "predicates.p.type": "HasHeaderKey", "predicates.p.name": " "},
+        "predicates.p.name",
+        "Invalid value   for configuration name: String must be non-empty",
+    ),
+    (
+        {"transforms": "a", "transforms.a.type": "Flatten", "transforms.a.negate": "maybe"},
+        "transforms.a.negate",
+        "Invalid value maybe for configuration transforms.a.negate: Expected value to be either true or false",
+    ),
+    (
+        {"connector.class": "KafkaSink", "value.converter": "JsonConverter", "value.converter.schemas.enable": "maybe"},
+        "value.converter.schemas.enable",
+        "Invalid value maybe for configuration schemas.enable: Expected value to be either true or false",
+    ),
+    (
+        {
+            "connector.class": "KafkaSource",
+            "source.key.converter": "JsonConverter",
+            "source.key.converter.schemas.enable": "maybe",
+        },
+        "source.key.converter.schemas.enable",
+        "Invalid value maybe for configuration schemas.enable: Expected value to be either true or false",
+    ),
     ({"predicates": "p", "predicates.p.type": "Cast"}, "predicates.p.type", "the Predicate interface"),
     ({"tasks.max": "x"}, "tasks.max", "Not a number of type INT"),
     ({"tasks.max.enforce": "maybe"}, "tasks.max.enforce", "Expected value to be either true or false"),
@@ -190,10 +220,13 @@ def test_connects_converters_are_accepted_where_they_have_no_effect() -> None:
     config = {"connector.class": "RateSource", "name": "a", "sink.format": "noop", "rows.per.second": "1"} | converters
     infos = infos_of(config)
     assert infos.errors == {}
-    definitions = {info.key.name: info.key for info in infos.configs}
-    assert definitions["value.converter"].group == "Without effect"
-    with_effect = {info.key.name: info.key for info in infos_of({"connector.class": "FileSink"}).configs}
-    assert with_effect["value.converter"].group == "Source"
+
+    def group_of_converter(infos: ConfigInfos) -> str | None:
+        (key,) = [info.key for info in infos.configs if info.name == "value.converter"]
+        return None if key is None else key.group
+
+    assert group_of_converter(infos) == "Without effect"
+    assert group_of_converter(infos_of({"connector.class": "FileSink"})) == "Source"
 
 
 def test_a_secret_is_shown_as_a_password_of_the_form() -> None:
@@ -232,6 +265,32 @@ async def test_the_runtime_validates_with_the_same_definitions_and_lists_the_sam
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("misspelt", "message"),
+    [
+        ("transforms.a.delimitr", "Unknown configuration transforms.a.delimitr"),
+        ("sink.pth", "Unknown configuration sink.pth"),
+    ],
+)
+async def test_a_misspelt_key_has_an_error_and_no_definition_beside_the_keys_with_one(
+    rig: Rig, misspelt: str, message: str
+) -> None:
+    config = {"connector.class": "RateSource", "name": "a", "sink.class": "NoopSink", "rows.per.second": "1"}
+    config |= {"transforms": "a", "transforms.a.type": "Flatten"}
+    body: Any = plugin_views.config_infos_json(await rig.runtime.validate(config | {misspelt: "x"}, ()))
+    models.ConfigInfos.model_validate(body, strict=True)
+    without_definition = [info["value"] for info in body["configs"] if info["definition"] is None]
+    (value,) = without_definition
+    assert (value["name"], value["value"]) == (misspelt, None)
+    assert value["errors"][0].startswith(message)
+    assert body["error_count"] == 1
+    with_definition = [info["value"]["name"] for info in body["configs"] if info["definition"] is not None]
+    assert with_definition == [info.name for info in infos_of(config).configs]
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
 async def test_pyspark_writes_no_error_of_a_query_past_the_log(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
     """The log hides the values of references, which a query may contain."""
     with pytest.raises(AnalysisException):
@@ -257,7 +316,7 @@ async def test_a_result_has_references_and_not_the_secrets(rig: Rig) -> None:
     assert "secret-" not in body
     assert set(infos.errors) == {"tasks.max", "rows.per.second", "errors.tolerance"}
     assert infos.errors["tasks.max"][0].startswith("Invalid value ${env:A} for configuration tasks.max")
-    assert {info.key.name: info.value for info in infos.configs}["tasks.max"] == "${env:A}"
+    assert {info.name: info.value for info in infos.configs}["tasks.max"] == "${env:A}"
 
     def fail(config: Mapping[str, str]) -> Mapping[str, str]:
         raise ConfigError({"tasks.max": ["There is no variable A"]})

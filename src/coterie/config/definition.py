@@ -94,6 +94,12 @@ class ConfigKey:
     normalizer: Callable[[str], str] | None = None
     """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
     its own canonical text."""
+    name_in_type_errors: str = ""
+    """The name in messages about a value of another type; empty means ``name``. As in Connect, such messages about a
+    key of a converter have the key without its prefix."""
+    name_in_validator_errors: str = ""
+    """The name in the messages of the validator; empty means ``name``. As in Connect, such messages about a key of a
+    transform, predicate or converter have the key without its prefix."""
     may_hold_password: bool = False
     """Whether error messages hide the value although its type is not PASSWORD, because the value may contain a
     password, as a URL may."""
@@ -125,11 +131,13 @@ class ConfigKey:
         if value is None:
             missing_error = f'Missing required configuration "{self.name}" which has no default value.'
             return missing_error if self.is_required else None
-        reason = type_error(self.type, value) or (self.validator(value.strip()) if self.validator else None)
+        name, reason = self.name_in_type_errors or self.name, type_error(self.type, value)
+        if reason is None and self.validator is not None:
+            name, reason = self.name_in_validator_errors or self.name, self.validator(value.strip())
         shown_value = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
         if self.type is Type.LIST:
             shown_value = f"[{', '.join(split_list(value))}]"  # As Java writes a list.
-        return None if reason is None else invalid_value_message(self.name, shown_value, reason)
+        return None if reason is None else invalid_value_message(name, shown_value, reason)
 
     def value_errors(self, value: str | None) -> list[str]:
         """All error messages about ``value``; empty when it is valid. None has the same meaning as in
@@ -150,7 +158,8 @@ class ConfigKey:
         contain a null."""
         if not isinstance(self.validator, Range):
             return ()
-        return (invalid_value_message(self.name, "null", "Value must be non-null"),)
+        name = self.name_in_validator_errors or self.name
+        return (invalid_value_message(name, "null", "Value must be non-null"),)
 
     def shown_value(self, value: str | None) -> str | None:
         """``value`` as Connect returns it in the result of a validation: ``[hidden]`` for a password, else the parsed

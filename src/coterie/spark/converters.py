@@ -99,6 +99,7 @@ def _json_converter_keys(side: str) -> list[ConfigKey]:
         ),
         ConfigKey(
             name=f"{side}.converter.schemas.enable",
+            name_in_type_errors="schemas.enable",
             type=Type.BOOLEAN,
             documentation=f'Whether the {side} is {{"schema": ..., "payload": ...}}; only the payload is read.',
             default="true",

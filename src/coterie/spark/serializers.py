@@ -84,6 +84,7 @@ def serializer_definition(config: PrefixedConfig, side: str) -> ConfigDef:
         keys.append(
             ConfigKey(
                 name=f"{name}.schemas.enable",
+                name_in_type_errors="schemas.enable",
                 type=Type.BOOLEAN,
                 documentation=f'Whether the {side} is written as {{"schema": ..., "payload": ...}}.',
                 default="true",

@@ -61,7 +61,7 @@ def _settings_of_alias(config: Mapping[str, str], key: ConfigKey, alias: str) ->
     """A config with only the keys of the transform or predicate ``alias``. ``key``: the key that lists the alias."""
     prefix = f"{key.name}.{alias}."
     own_keys = {name: value for name, value in config.items() if name.startswith(prefix)}
-    return PrefixedConfig(config=own_keys, prefix=prefix)
+    return PrefixedConfig(config=own_keys, prefix=prefix, is_prefix_in_messages=False)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _keys_of_alias(
         width=Width.LONG,
         display_name=f"Type of {alias}",
     )
-    own_keys = list(own_keys)
+    own_keys = [replace(key, name_in_validator_errors=key.name) for key in own_keys]
     type_key = replace(type_key, dependents=tuple(prefix + key.name for key in own_keys))
     return [
         replace(key, name=prefix + key.name, group=group, order=order)
