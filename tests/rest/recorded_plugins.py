@@ -119,7 +119,8 @@ class RecordedPluginsRuntime(SimulatedRuntime):
         errors = definition.errors(config) | other_errors(config)
         if (message := version_error(plugin, config.get("connector.plugin.version", "latest"))) is not None:
             errors |= {"connector.class": [message], "connector.plugin.version": [message]}
-        return make_config_infos(name, definition, config, errors)
+        infos = make_config_infos(name, definition, config, errors)
+        return replace(infos, client_property_message=client_property_message(config))
 
 
 def connector_definition(plugin: Plugin, config: Mapping[str, str]) -> ConfigDef:
@@ -201,6 +202,16 @@ def alias_keys(prefix: str, group: str, type_: PluginType, config: Mapping[str, 
     return [replace(key, name=prefix + key.name, group=group) for key in (type_key, *own_keys)]
 
 
+def client_property_message(config: Mapping[str, str]) -> str | None:
+    """Connect's message about the value of a property of the recorded source's producer, if it has the wrong type."""
+    linger_ms = config.get("producer.override.linger.ms", "0")
+    return (
+        None
+        if linger_ms.isdigit()
+        else f"Invalid value {linger_ms} for configuration linger.ms: Not a number of type LONG"
+    )
+
+
 def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
     """What Connect checks about several keys."""
     errors: dict[str, list[str]] = {}
@@ -209,9 +220,6 @@ def other_errors(config: Mapping[str, str]) -> dict[str, list[str]]:
             "This worker does not have exactly-once source support enabled.",
             "The connector does not support exactly-once semantics with the provided configuration.",
         ]
-    if not (linger_ms := config.get("producer.override.linger.ms", "0")).isdigit():
-        message = f"Invalid value {linger_ms} for configuration linger.ms: Not a number of type LONG"
-        errors["producer.override.linger.ms"] = [message]
     is_sink = "Sink" in config["connector.class"]
     if is_sink and "topics" not in config and "topics.regex" not in config:
         message = "Must configure one of topics or topics.regex"

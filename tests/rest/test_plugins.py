@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.config.definition import ConfigDef, OneOfPluginClasses
 from coterie.spark.connector_keys import common_connector_definition
+from tests.rest.recorded_plugins import RecordedPluginsRuntime
 from tests.rest.served import ServedCluster
 from tests.worker.simulated import DEFINITION, SimulatedRuntime, until
 
@@ -81,10 +82,9 @@ async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugin
         "simulated.Sink, simulated.Source"
     )
     validated = await worker.ask("PUT", "/connector-plugins/such/config/validate", config)
-    errors = {info["value"]["name"]: info["value"]["errors"] for info in validated.json()["configs"]}
-    assert validated.status_code == 200
-    message_of_key = "Invalid value no.such for configuration connector.class: Class no.such could not be found."
-    assert errors["connector.class"] == [message_of_key]
+    # As of other refusals of a validation, Connect's message begins with the Java class of the exception.
+    java_class = "org.apache.kafka.connect.runtime.rest.errors.BadRequestException"
+    assert (validated.status_code, validated.json()["message"]) == (500, f"{java_class}: {message}")
     written = await worker.ask("PUT", "/connectors/a/config", config)
     assert (written.status_code, written.json()) == (400, {"error_code": 400, "message": message})
     # Only the runtime knows the value of a reference: its errors are the response.
@@ -94,6 +94,17 @@ async def test_a_class_that_is_no_plugin_is_refused_with_the_names_of_the_plugin
     known = {"connector.class": "simulated.Source"}
     assert (await worker.ask("PUT", "/connector-plugins/Source/config/validate", known)).status_code == 200
     assert (await worker.ask("PUT", "/connectors/a/config", known)).status_code == 201
+
+
+async def test_a_client_property_of_a_wrong_type_is_a_500_as_in_connect(cluster: ServedCluster) -> None:
+    worker = await cluster.serve(runtime=RecordedPluginsRuntime())
+    config = {"connector.class": "FileStreamSource", "topic": "t", "producer.override.linger.ms": "x"}
+    message = "Invalid value x for configuration linger.ms: Not a number of type LONG"
+    validated = await worker.ask("PUT", "/connector-plugins/FileStreamSource/config/validate", config)
+    java_class = "org.apache.kafka.common.config.ConfigException"
+    assert (validated.status_code, validated.json()["message"]) == (500, f"{java_class}: {message}")
+    written = await worker.ask("PUT", "/connectors/a/config", config)
+    assert (written.status_code, written.json()["message"]) == (500, message)
 
 
 async def test_a_connector_may_have_at_most_a_thousand_tasks(cluster: ServedCluster) -> None:

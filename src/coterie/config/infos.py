@@ -36,6 +36,10 @@ class ConfigInfos:
     """The class of the connector, as the config names it."""
     configs: tuple[ConfigInfo, ...]
     """All keys that the connector has with this config, and all other keys with an error, in the order of a form."""
+    client_property_message: str | None = field(default=None, repr=False)
+    """The message about a property of a Kafka client, such as ``producer.override.linger.ms``, whose value is not of
+    the property's type. Connect refuses the request then, instead of reporting the error of the key. None: there is no
+    such value."""
 
     @property
     def groups(self) -> tuple[str, ...]:

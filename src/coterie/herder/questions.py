@@ -6,6 +6,7 @@ A question is answered when the runtime has answered it, or refused when ``reque
 
 from collections.abc import Mapping
 
+from coterie.config.infos import ConfigInfos
 from coterie.config.secrets import masked_config
 from coterie.herder.connector_names import name_errors
 from coterie.herder.messages import (
@@ -83,6 +84,8 @@ def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNot
     match event:
         case ConfigNotValidated(failure=failure):
             _answer_question(turn, event.id, not_validated_refusal(failure))
+        case ConfigValidationCompleted(infos=infos) if (message := _java_exception_text(infos)) is not None:
+            _answer_question(turn, event.id, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         case ConfigValidationCompleted(infos=infos):
             if question.config.get("name") is not None:
                 infos = infos.with_errors(name_errors(_connector_name(question)))
@@ -125,6 +128,16 @@ def missing_class_refusal(config: Mapping[str, str]) -> RequestRefused | None:
 def not_validated_refusal(failure: str) -> RequestRefused:
     """The refusal of a request whose config could not be validated because of ``failure``."""
     return RequestRefused(problem=Problem.NOT_VALIDATED, message=f"Failed to validate the config: {failure}")
+
+
+def _java_exception_text(infos: ConfigInfos) -> str | None:
+    """Connect's message about a config for which a validation there ends with an exception: the Java class of the
+    exception, and its message. None if the validation has a result."""
+    if infos.unknown_class_message is not None:
+        return f"org.apache.kafka.connect.runtime.rest.errors.BadRequestException: {infos.unknown_class_message}"
+    if infos.client_property_message is not None:
+        return f"org.apache.kafka.common.config.ConfigException: {infos.client_property_message}"
+    return None
 
 
 def _answer_question(turn: Turn, id_: RequestId, answer: Answer) -> None:

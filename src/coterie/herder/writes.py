@@ -348,6 +348,9 @@ def on_validation_ended(turn: Turn, event: ConfigValidationCompleted | ConfigNot
     if (message := event.infos.unknown_class_message) is not None:
         _answer_write(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=message))
         return
+    if (message := event.infos.client_property_message) is not None:
+        _answer_write(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
+        return
     # The runtime may report an error of the name, too; only this room's error of the name is kept.
     errors = event.infos.with_errors(name_errors(write.kind.request.connector)).errors
     if errors:

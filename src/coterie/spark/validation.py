@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -28,6 +29,7 @@ from coterie.spark.connector_keys import EXACTLY_ONCE_KEY, common_connector_defi
 from coterie.spark.failures import error_message
 from coterie.spark.generations.split import Split
 from coterie.spark.generations.stores import UnmovablePositionStore
+from coterie.spark.jars import missing_jars_message
 from coterie.spark.paths import path_of_config_value
 from coterie.spark.plugin_list import plugin_version_errors, wrong_plugin_type_errors
 from coterie.spark.plugins import (
@@ -46,6 +48,7 @@ from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.sources.kafka_client import kafka_jvm, mistyped_properties
 
 logger = logging.getLogger(__name__)
 
@@ -87,20 +90,53 @@ def validate_config(
         )
         return make_config_infos(name, definition, written_config, error.errors_as_lists)
     spark = new_redacting_session(spark, written_config, config)
+    source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
+    if mistyped := _mistyped_client_properties(spark, source, sink):
+        shown = _shown_errors(mistyped, written_config, config)
+        infos = make_config_infos(
+            name, connector_definition(config, source, sink), config, shown, written_config=written_config
+        )
+        return replace(infos, client_property_message=next(iter(shown.values()))[0])
     try:
         errors = config_errors(spark, config, worker_kafka_properties, configs_of_checkpointed_tasks)
     except ConfigError as error:
         errors = error.errors_as_lists
-    source, sink, _ = _configured_source_and_sink(config, worker_kafka_properties)
     definition = connector_definition(config, source, sink)
     errors |= plugin_version_errors(config) | wrong_plugin_type_errors(definition, config)
     for key, messages in definition.errors(config).items():
         errors.setdefault(key, messages)
-    shown_errors = {
+    shown_errors = _shown_errors(errors, written_config, config)
+    return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
+
+
+def _mistyped_client_properties(
+    spark: SparkSession, source: ConfiguredSource | None, sink: ConfiguredSink | None
+) -> dict[str, list[str]]:
+    """An error, by the user's key, for each property of the clients of a Kafka source and a Kafka sink whose value is
+    not of the property's type. Empty if the JVM lacks a jar for Kafka."""
+    ends: list[tuple[PrefixedConfig, str, str]] = []
+    if source is not None and issubclass(source.plugin, KafkaSource):
+        ends.append((source.config, kafka.CONSUMER_OVERRIDE_PREFIX, "consumer.ConsumerConfig"))
+    if sink is not None and issubclass(sink.plugin, KafkaSink):
+        ends.append((sink.config, kafka_target.PRODUCER_OVERRIDE_PREFIX, "producer.ProducerConfig"))
+    errors: dict[str, list[str]] = {}
+    if not ends or missing_jars_message(spark, "kafka") is not None:
+        return errors
+    for config, prefix, class_name in ends:
+        client_config = attrgetter(f"org.apache.kafka.clients.{class_name}")(kafka_jvm())
+        messages = mistyped_properties(client_config, config.values_under_prefix(prefix))
+        errors |= {config.user_key(prefix + property_): [message] for property_, message in messages.items()}
+    return errors
+
+
+def _shown_errors(
+    errors: Mapping[str, Sequence[str]], written_config: Mapping[str, str], config: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """``errors`` with the references of ``written_config`` in place of the secrets of ``config``."""
+    return {
         key: [hide_secrets(message) for message in _messages_with_references(messages, written_config, config)]
         for key, messages in errors.items()
     }
-    return make_config_infos(name, definition, config, shown_errors, written_config=written_config)
 
 
 def _messages_with_references(
