@@ -470,7 +470,7 @@ def _on_append_failed(turn: Turn, event: ConfigLinesAppendFailed) -> None:
         leader_log.on_append_failed(turn, event.leader_log_opening_number)
     match event.purpose:
         case LookupOrAppendForWrite(id=id_):
-            writes.on_append_failed(turn, id_, event.reason, is_fenced=event.is_fenced)
+            writes.on_append_failed(turn, id_, is_fenced=event.is_fenced)
         case AppendForSessionKey(key_number=number):
             signing.on_session_key_append_failed(turn, number, event.reason)
         case AppendForLoggerLevel(id=request_id):

@@ -430,9 +430,10 @@ def on_appended(turn: Turn, id_: WriteId, end_offset: LogPosition) -> None:
         write.phase = WriteAppended(replaced_config=write.phase.replaced_config, end_offset=end_offset)
 
 
-def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) -> None:
+def on_append_failed(turn: Turn, id_: WriteId, *, is_fenced: bool) -> None:
     """Appending the write's lines has failed. If the append was fenced, nothing was appended, and the write begins
-    again, unless its request has timed out. Otherwise refuse the write: its lines may be in the log."""
+    again, unless its request has timed out. Otherwise refuse the write with Connect's message, which has no reason (the
+    worker has logged it): its lines may be in the log."""
     write = turn.herder.requests.writes.get(id_)
     if write is None:
         return
@@ -440,7 +441,7 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str, *, is_fenced: bool) 
     if is_fenced and not write.has_timed_out:
         write.phase = WriteAwaitingGroup()
     else:
-        message = f"Error writing connector configuration to Kafka: {reason}"
+        message = "Error writing connector configuration to Kafka"
         _answer_write(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
 
 

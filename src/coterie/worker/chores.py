@@ -437,6 +437,8 @@ class ChorePerformer:
         try:
             return ConfigLinesAppended(purpose=chore.purpose, end_offset=LogPosition(await log.append(chore.lines)))
         except WorldError as error:
+            if not isinstance(error, WriterFencedError):  # Fenced lines are written again.
+                logger.warning("Writing %d line(s) into the config topic failed: %s", len(chore.lines), error)
             return ConfigLinesAppendFailed(
                 purpose=chore.purpose,
                 reason=str(error),
