@@ -8,6 +8,7 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfigLines,
     ApplyOffsetChange,
+    ConfigLogEndFound,
     FindConfigLogEnd,
     OffsetChangeEnded,
     OffsetReadEnded,
@@ -75,6 +76,22 @@ def test_a_follower_reads_offsets_from_the_checkpoints() -> None:
     (read,) = herder.pop_effects(ReadConnectorOffsets)
     assert (read.connector, read.config) == (ORDERS, CONFIG)
     assert herder.answer(id_) is None
+    herder.feed(OffsetReadEnded(id=id_, offsets=(OFFSET,)))
+    assert herder.answer(id_) == ConnectorOffsets(offsets=(OFFSET,))
+
+
+@pytest.mark.parametrize("is_log_reachable", [True, False])
+def test_a_worker_that_has_never_joined_a_group_reads_offsets(*, is_log_reachable: bool) -> None:
+    herder = configured_herder()
+    assert not herder.herder.place.leader_url
+    id_ = herder.send_request(DescribeConnectorOffsets(connector=ORDERS))
+    if is_log_reachable:
+        read_to_end(herder)
+    else:
+        (lookup,) = herder.pop_effects(FindConfigLogEnd)
+        herder.feed(ConfigLogEndFound(purpose=lookup.purpose, end_offset=None))
+    (read,) = herder.pop_effects(ReadConnectorOffsets)
+    assert (read.connector, read.config) == (ORDERS, CONFIG)
     herder.feed(OffsetReadEnded(id=id_, offsets=(OFFSET,)))
     assert herder.answer(id_) == ConnectorOffsets(offsets=(OFFSET,))
 

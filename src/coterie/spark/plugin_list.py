@@ -143,7 +143,7 @@ def _connector_keys(class_name: str) -> Sequence[ConfigKey]:
 
 def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
     """The keys of a converter, without the prefix ``value.converter.``: those that it has for a source and those that
-    it has for a sink, each once."""
+    it has for a sink, each once. They are in the group that Connect's JsonConverter has."""
     prefix = "value.converter."
     config = PrefixedConfig(config={"value.converter": class_name}, prefix="", is_prefix_optional=True)
     keys = (
@@ -151,4 +151,7 @@ def _converter_keys(class_name: str) -> Sequence[ConfigKey]:
         *serializers.serializer_definition(config, "value").keys,
     )
     own = {key.name: key for key in keys if key.name.startswith(prefix)}
-    return [replace(key, name=name.removeprefix(prefix), group=None) for name, key in own.items()]
+    return [
+        replace(key, name=name.removeprefix(prefix), group="Schemas", order=order)
+        for order, (name, key) in enumerate(own.items())
+    ]
