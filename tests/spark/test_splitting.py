@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -16,7 +16,7 @@ import pytest
 from coterie.herder.seams import RuntimeDied, SourcePartsChanged, SplitAbortedError, SplitResult, TaskCheckpointClosed
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark import splitting, supervisor
+from coterie.spark import plugins, splitting, supervisor
 from coterie.spark.checkpoint import (
     create_first_checkpoint_if_absent,
     find_batch_id_in_flight,
@@ -29,6 +29,7 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.prefixed_config import PrefixedConfig
 from coterie.spark.query import TaskQuery
+from coterie.spark.seams import TooManyTasksError
 from coterie.spark.session import SparkDriver
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.file_log import to_spark_file_uri
@@ -100,6 +101,42 @@ async def test_a_re_split_closes_running_tasks_and_every_row_is_read_once(rig: R
     lineages = {path.read_text() for path in tasks.folder.rglob("lineage") if path.is_file()}
     assert {lineage for lineage, path in marks.items() if path.is_dir()} == lineages & marks.keys()
     assert len(marks.keys() - lineages) > 0
+
+
+class UnlimitedSource(FileSource):
+    """A source of another package that ignores ``tasks.max``."""
+
+    @classmethod
+    def divide_partitions(cls, source_partitions: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+        return FileSource.divide_partitions(source_partitions, 3)
+
+
+async def test_a_source_with_too_many_tasks_fails_unless_the_limit_is_not_enforced(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = plugins.source_by_name()
+    monkeypatch.setattr(plugins, "source_by_name", lambda: {**known, "UnlimitedSource": UnlimitedSource})
+    tasks = Tasks(rig, "unlimited")
+    config = rig.config(tmp_path, connector__class="UnlimitedSource", name="unlimited")
+    write_files(tmp_path, 0, 12)
+    with pytest.raises(TooManyTasksError) as raised:
+        await tasks.split(config)
+    begin = (
+        "The connector unlimited has generated 3 tasks, which is greater than 1, the maximum number of tasks it is "
+        "configured to create. "
+    )
+    assert str(raised.value) == (
+        f"{begin}This behaviour should be considered a bug and is disallowed. If necessary, it can be permitted by "
+        "reconfiguring the connector with 'tasks.max.enforce' set to false; however, this option will be removed in a "
+        "future release of Kafka Connect."
+    )
+    assert tasks.configs == []
+    await tasks.split(config | {"tasks.max.enforce": "false"})
+    assert [message for message in caplog.messages if message.startswith(begin)]
+    assert len(tasks.configs) == 3
+    await tasks.start()
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(12)))
+    await tasks.stop()
 
 
 async def test_a_split_can_be_tried_again_while_the_folder_of_the_checkpoints_is_away(rig: Rig, tmp_path: Path) -> None:

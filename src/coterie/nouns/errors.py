@@ -39,6 +39,7 @@
     ├── OffsetsRefusedError    in `nouns.connector_offsets`: a source cannot use the offsets of a request
     ├── BatchTooLargeError     in `spark.seams`: a batch is too large for memory; the next start of its query reads the
     │                          batch in smaller parts
+    ├── TooManyTasksError      in `spark.seams`: a source returns more tasks than ``tasks.max``
     ├── TopicAbsentError       in `spark.sources.kafka_client`: a requested topic does not exist
     ├── GenerationClosedError  in `spark.generations.checkpoint_take_over`: a checkpoint generation is closed; its tasks
     │                          wait for a config that names another one

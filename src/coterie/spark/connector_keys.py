@@ -37,6 +37,21 @@ from coterie.spark.task_timeouts import BATCH_TIMEOUT_KEY, METADATA_MAX_AGE_KEY
 
 COMMON_GROUP = "Common"
 """The group, in a form, of the keys that every connector has."""
+TASKS_MAX_ENFORCE_KEY = ConfigKey(
+    name="tasks.max.enforce",
+    type=Type.BOOLEAN,
+    documentation=(
+        "Whether the connector fails if its source returns more tasks than tasks.max. With false all these tasks run, "
+        "and the worker logs a warning. Sources of Coterie never return more."
+    ),
+    default="true",
+    importance=Importance.LOW,
+    group=COMMON_GROUP,
+    order=7,
+    width=Width.SHORT,
+    display_name="Enforce tasks max",
+)
+"""The key ``tasks.max.enforce`` of every connector (KIP-1004)."""
 EXACTLY_ONCE_KEY = ConfigKey(
     name="exactly.once.support",
     type=Type.STRING,
@@ -108,6 +123,7 @@ def common_connector_definition() -> ConfigDef:
             EXACTLY_ONCE_KEY,
             BATCH_TIMEOUT_KEY,
             METADATA_MAX_AGE_KEY,
+            TASKS_MAX_ENFORCE_KEY,
             *bad_records.DEFINITION.keys,
         )
     )
@@ -151,9 +167,6 @@ def ignored_keys(*, is_source_connector: bool) -> ConfigDef:
         *(
             _make_ignored_key(version_key, Type.STRING, f"There is one version of the class that {class_key} names")
             for version_key, class_key in CLASS_KEY_BY_VERSION_KEY.items()
-        ),
-        _make_ignored_key(
-            "tasks.max.enforce", Type.BOOLEAN, "A connector never has more than tasks.max tasks", default="true"
         ),
         *(
             _make_ignored_key(

@@ -51,6 +51,10 @@ class TaskInput:
     """The function that divides the input of the source partitions between the tasks."""
 
 
+class TooManyTasksError(CoterieError):
+    """A source returns more tasks than the ``tasks.max`` of its connector; the message is Connect's."""
+
+
 class BatchTooLargeError(CoterieError):
     """A planned batch is not read, because one of its Spark partitions would be too large for memory. The next start of
     the query on the same checkpoint reads the batch in smaller Spark partitions."""
