@@ -153,9 +153,7 @@ def test_a_closed_connection_and_a_returned_static_member_are_reasons_of_their_o
     assert counted.stats()["removals"] == {"closed connection": 1, "replaced": 1}
 
 
-def test_the_duration_of_a_revocation_ends_when_the_jobs_are_released_and_not_when_their_next_owner_has_them() -> (
-    None
-):
+def test_the_duration_of_a_revocation_ends_when_the_jobs_are_released_and_not_when_their_next_owner_has_them() -> None:
     counted = Counted()
     counted.beat("w0")
     counted.compute(W0)
