@@ -106,7 +106,7 @@ def test_the_certificate_of_the_kafka_clients_serves_https_unless_a_key_for_http
     kafka = {"ssl.keystore.location": "/tls/kafka.pem", "ssl.keystore.type": "PEM", "ssl.ca.location": "/tls/ca.pem"}
     assert settings({"listeners": "https://:1", **kafka}).rest_tls.files.certificate_location == "/tls/kafka.pem"
     https = settings({"listeners": "https://:1", **kafka, **CERTIFICATE}).rest_tls.files
-    assert (https.certificate_location, https.key_location, https.ca_location) == (
+    assert (https.certificate_location, https.key_location, https.trusted_ca_location) == (
         "/tls/worker.pem",
         "/tls/worker.pem",
         None,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from coterie.herder.messages import Exit, GroupLeft, ShutdownOrdered, StopTask, WriteLogMessage
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartWorker
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorker, WorkerView
 from coterie.nouns.jobs import NO_JOBS
@@ -55,7 +55,7 @@ def test_a_cancelled_drain_is_reported_in_the_next_join_and_the_worker_stays() -
     driver.assign(revoked=BOTH_TASKS, protocol=STATIC)
     driver.run_all_chores()
     driver.pop_effects(Rejoin)
-    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == SuccessWithoutContent()
+    assert driver.answer(driver.send_request(CancelDrain(worker="here:8083"))) == SuccessWithoutContent()
     assert not last_worker_state(driver).draining
     assert len(driver.pop_effects(Rejoin)) == 1
     driver.feed(ROUND)
@@ -188,7 +188,7 @@ def test_a_restart_that_moves_jobs_can_be_cancelled_or_made_a_drain() -> None:
     refused = driver.answer(driver.send_request(RestartWorker(worker="here:8083")))
     assert isinstance(refused, RequestRefused)
     assert "moves its jobs and then restarts" in refused.message
-    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == SuccessWithoutContent()
+    assert driver.answer(driver.send_request(CancelDrain(worker="here:8083"))) == SuccessWithoutContent()
     assert not driver.herder.lifecycle.is_draining
 
     driver.send_request(MOVES_JOBS_AND_RESTARTS)

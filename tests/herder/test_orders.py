@@ -7,7 +7,7 @@ import pytest
 from coterie.assignors.members import MemberSpec
 from coterie.herder.group_view import RoundSnapshot
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.orders import UncordonWorker
+from coterie.herder.requests.orders import CancelDrain
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from tests.herder.builders import STATIC, working
@@ -39,15 +39,15 @@ def answer_to_order(worker: str, *members: tuple[MemberId, str, str, str | None]
     driver = working()
     driver.assign(leader=ME, protocol=STATIC)
     driver.herder.leader_state.last_round = snapshot_of(*members)
-    return driver.answer(driver.send_request(UncordonWorker(worker=worker)))
+    return driver.answer(driver.send_request(CancelDrain(worker=worker)))
 
 
 def test_a_follower_accepts_only_its_own_address_and_redirects_names_to_the_leader() -> None:
     driver = working()
-    answer = driver.answer(driver.send_request(UncordonWorker(worker="here")))
+    answer = driver.answer(driver.send_request(CancelDrain(worker="here")))
     assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_LEADER
-    assert driver.answer(driver.send_request(UncordonWorker(worker="here:8083"))) == SuccessWithoutContent()
+    assert driver.answer(driver.send_request(CancelDrain(worker="here:8083"))) == SuccessWithoutContent()
 
 
 def test_a_name_that_the_leader_shares_with_another_worker_is_refused() -> None:

@@ -8,11 +8,11 @@ import pytest
 from coterie.herder import config_records
 from coterie.herder.requests.kinds import Answer, Request
 from coterie.herder.requests.orders import (
+    CancelDrain,
     DrainWorker,
     RestartConnectorTask,
     RestartWorker,
     SetGroupLoggerLevel,
-    UncordonWorker,
 )
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.reads import (
@@ -66,7 +66,7 @@ REQUESTS: list[Request] = [
     ValidateConnectorConfig(config=CONFIG),
     DescribeWorkerGroup(),
     DrainWorker(worker=HERE),
-    UncordonWorker(worker=HERE),
+    CancelDrain(worker=HERE),
     RestartWorker(worker=HERE),
     RestartConnector(connector=ORDERS, include_tasks=True, only_failed=False),
     RestartConnectorTask(task=TASKS[0]),

@@ -51,7 +51,7 @@ def test_certificate_and_key_become_one_file_that_only_its_owner_can_read(tmp_pa
 
 def test_a_file_with_certificate_and_key_is_used_unchanged(tmp_path: Path) -> None:
     security = KafkaSecurity(
-        protocol="SSL", certificate_location="/both.pem", key_location="/both.pem", ca_location="/ca.pem"
+        protocol="SSL", certificate_location="/both.pem", key_location="/both.pem", trusted_ca_location="/ca.pem"
     )
     assert prepare_java_settings(security, tmp_path) == {
         "security.protocol": "SSL",

@@ -432,7 +432,7 @@ async def check_a_group_that_ours_leads(
             assert message.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
     drain = partial(commands.drain_worker_and_wait, b.url, host(b.url))
     assert f"The group uses protocol {speaks.setting}, which cannot announce a drain" in await error_of(drain)
-    leaves = partial(preview.show_plan, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
+    leaves = partial(preview.show_plan, preview.ChangeOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
         assert "protocol is eager" in await error_of(leaves)
     else:
@@ -509,7 +509,7 @@ async def check_a_group_that_a_jvm_leads(mixed: MixedGroup, a: Composed, b: Comp
         await error_of(partial(commands.show_group, b.url, as_json=False)),
         await error_of(partial(commands.drain_worker_and_wait, b.url, "a")),
         await error_of(
-            partial(preview.show_plan, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)
+            partial(preview.show_plan, preview.ChangeOptions(remove=("a",)), url=a.url, file=None, as_json=False)
         ),
     ]
     assert all(part in text for part in expected for text in outputs), outputs

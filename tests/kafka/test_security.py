@@ -103,7 +103,7 @@ def _security(authority: Authority, password: str) -> KafkaSecurity:
         mechanism="SCRAM-SHA-512",
         username=USER,
         password=password,
-        ca_location=str(authority.certificate),
+        trusted_ca_location=str(authority.certificate),
     )
 
 
@@ -208,7 +208,7 @@ async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Sec
 
 async def test_an_untrusted_authority_is_reported(secured: Secured, tmp_path: Path) -> None:
     other_authority = Authority(tmp_path, "a stranger")
-    security = replace(secured.security, ca_location=str(other_authority.certificate))
+    security = replace(secured.security, trusted_ca_location=str(other_authority.certificate))
     with pytest.raises(BrokerAccessError, match=r"certificate of the broker .* is not trusted: .*check ssl\.ca"):
         await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
 
@@ -276,7 +276,7 @@ async def test_a_missing_file_is_named(authority: Authority, tmp_path: Path, is_
     missing = str(tmp_path / "none")
     security = replace(_security(authority, PASSWORD), certificate_location=missing, key_location=missing)
     if is_ca:
-        security = KafkaSecurity(protocol="SSL", ca_location=missing)
+        security = KafkaSecurity(protocol="SSL", trusted_ca_location=missing)
     with pytest.raises(WorldError, match=missing):
         await check_broker_access_if_reachable(["localhost:1"], client_id="tests", security=security)
 
@@ -285,7 +285,7 @@ async def test_certificates_are_read_once_and_not_on_the_event_loop(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca, readers, create = tmp_path / "ca.pem", list[threading.Thread](), ssl.create_default_context
-    shutil.copy(secured.security.ca_location or "", ca)
+    shutil.copy(secured.security.trusted_ca_location or "", ca)
 
     def recording_context(*args: Any, **settings: Any) -> ssl.SSLContext:
         if settings.get("cafile") == str(ca):
@@ -293,7 +293,7 @@ async def test_certificates_are_read_once_and_not_on_the_event_loop(
         return create(*args, **settings)
 
     monkeypatch.setattr(ssl, "create_default_context", recording_context)
-    security = replace(secured.security, ca_location=str(ca))
+    security = replace(secured.security, trusted_ca_location=str(ca))
     await check_broker_access_if_reachable([secured.bootstrap], client_id="tests", security=security)
     for _ in range(2):
         connection = await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
@@ -304,7 +304,7 @@ async def test_certificates_are_read_once_and_not_on_the_event_loop(
 
 async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Authority, tmp_path: Path) -> None:
     with secured_broker(tmp_path, "SSL", pair=authority.pair("elsewhere", host="DNS:elsewhere")) as broker:
-        security = KafkaSecurity(protocol="SSL", ca_location=str(authority.certificate))
+        security = KafkaSecurity(protocol="SSL", trusted_ca_location=str(authority.certificate))
         address = Address("localhost", broker.port)
         with pytest.raises(BrokerAccessError, match="Hostname mismatch"):
             await BrokerConnection.open(address, client_id="tests", security=security)

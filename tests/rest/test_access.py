@@ -174,7 +174,9 @@ async def served_listeners(worker: Worker, rules: AccessRules, authority: Author
     """The URLs of :data:`LISTENERS`, at which ``worker`` is served."""
     pair, ended = authority.pair("worker"), asyncio.Event()
     files = TlsFiles(
-        ca_location=str(authority.certificate), certificate_location=str(pair.certificate), key_location=str(pair.key)
+        trusted_ca_location=str(authority.certificate),
+        certificate_location=str(pair.certificate),
+        key_location=str(pair.key),
     )
     schemes = [RestScheme.HTTPS if listener.is_https else RestScheme.HTTP for listener in LISTENERS]
     with open_listeners(

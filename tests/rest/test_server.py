@@ -43,7 +43,7 @@ def tls_of(
     pair: Pair, authority: Authority, *, client_auth: ClientAuth = ClientAuth.NONE, password: str | None = None
 ) -> RestTls:
     files = TlsFiles(
-        ca_location=str(authority.certificate),
+        trusted_ca_location=str(authority.certificate),
         certificate_location=str(pair.certificate),
         key_location=str(pair.key),
         key_password=password,

@@ -117,8 +117,8 @@ async def test_a_failed_query_can_be_restarted_on_the_same_checkpoint(rig: Rig, 
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     died = await rig.end_of(start.task)
     assert (died.holds_checkpoint, died.can_restart) == (True, True)
-    cause = f"Batch 0 failed: Nothing can be written to sink.path={tmp_path / 'out'}: File exists"
-    assert died.trace.startswith(f"{cause}\n\n")
+    cause = f"Batch 0 failed: sink.path={tmp_path / 'out'} cannot be used: {tmp_path / 'out'}: File exists. This worker"
+    assert died.trace.startswith(cause)
     assert last_batch_id_in_log(held.path / "offsets") == 0
     (tmp_path / "out").unlink()
     await rig.runtime.restart(start.task)

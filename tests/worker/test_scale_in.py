@@ -98,7 +98,7 @@ async def test_a_drain_moves_the_jobs_that_the_plan_shows(
     await fleet.create("orders", TASKS)
     leader = await leader_of(fleet)
     drained = next(process for process in processes if process is not leader)
-    options = preview.PlanOptions(drain=[drained.name])
+    options = preview.ChangeOptions(drain=[drained.name])
     await asyncio.to_thread(preview.show_plan, options, url=leader.url, file=None, as_json=True)
     planned = json.loads(capsys.readouterr().out)["after"]
     await asyncio.to_thread(commands.drain_worker_and_wait, leader.url, drained.name)

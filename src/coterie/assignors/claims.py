@@ -55,7 +55,8 @@ class Eligibility:
         return jobs - self.static_jobs if self.static_jobs else jobs
 
     def is_eligible(self, member: MemberId, job: Job) -> bool:
-        """Whether ``member`` may receive ``job``; False if it drains."""
+        """Whether ``member`` may receive ``job``: a draining member may not; a static worker may if it claims the job;
+        any other member may if no static worker claims it."""
         if member in self.draining_workers:
             return False
         return job in self.claims_by_worker[member] if member in self.claims_by_worker else job not in self.static_jobs

@@ -25,7 +25,7 @@ def open_http_client() -> httpx.Client:
         verify=(
             DeferredClientContext.trusting_system_certificates()
             if login.ca_file is None
-            else client_context(TlsFiles(ca_location=str(login.ca_file)))
+            else client_context(TlsFiles(trusted_ca_location=str(login.ca_file)))
         ),
         trust_env=False,
     )

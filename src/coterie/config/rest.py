@@ -105,7 +105,7 @@ class RestTls:
         if value not in [choice.value for choice in ClientAuth]:
             raise ConfigError({key: [invalid_value_message(key, value, f"must be {_choices_text(ClientAuth)}")]})
         client_auth = ClientAuth(value)
-        if client_auth is not ClientAuth.NONE and files.ca_location is None:
+        if client_auth is not ClientAuth.NONE and files.trusted_ca_location is None:
             missing_key = f"{prefix}ssl.truststore.location"
             raise ConfigError({missing_key: [f'Missing required configuration "{missing_key}" with {key}={value}.']})
         return cls(files=files, client_auth=client_auth)

@@ -57,8 +57,9 @@ TLS_FILE_KEYS = frozenset(key for key in SECURITY_KEYS if key.startswith("ssl.")
 class TlsFiles:
     """The PEM files with the certificates of this process for TLS connections, as their client or as their server."""
 
-    ca_location: str | None = None
-    """The file with the trusted certificates; None: the certificates that the system trusts."""
+    trusted_ca_location: str | None = None
+    """The file with the certificates that are trusted to sign the other end's certificate. None: as a client, those
+    that the system trusts; as a server none, so clients cannot be asked for a certificate."""
     certificate_location: str | None = None
     """The file with this end's own certificate; None: it has none."""
     key_location: str | None = None
@@ -90,7 +91,7 @@ class KafkaSecurity:
     """The SASL mechanism; empty without SASL."""
     username: str = ""
     password: str = field(default="", repr=False)
-    ca_location: str | None = None
+    trusted_ca_location: str | None = None
     """The file with the trusted certificates; None: the certificates that the system trusts."""
     certificate_location: str | None = None
     """The file with this client's certificate; None: it has none."""
@@ -215,7 +216,7 @@ class _SecurityParser:
                 reason="because a certificate and its key must be set together",
             )
         return {
-            "ca_location": truststore,
+            "trusted_ca_location": truststore,
             "certificate_location": certificate,
             "key_location": key,
             "key_password": self._set_values.get("ssl.key.password"),

@@ -58,9 +58,11 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     :raises WorldError: when a file is missing or invalid; the message names the file.
     """
     try:
-        context = ssl.create_default_context(cafile=files.ca_location)
+        context = ssl.create_default_context(cafile=files.trusted_ca_location)
     except OSError as error:
-        raise _make_unusable_file_error("trusted CA certificates", Path(files.ca_location or ""), error) from error
+        raise _make_unusable_file_error(
+            "trusted CA certificates", Path(files.trusted_ca_location or ""), error
+        ) from error
     if files.certificate_location is not None:
         try:
             password = files.key_password or ""
@@ -77,7 +79,7 @@ def reloaded_client_context(files: TlsFiles) -> ReloadedFiles[ssl.SSLContext]:
 
     :raises WorldError: when a file is missing or invalid; the message names the file.
     """
-    paths = [Path(path) for path in (files.ca_location, files.certificate_location, files.key_location) if path]
+    paths = [Path(path) for path in (files.trusted_ca_location, files.certificate_location, files.key_location) if path]
     return ReloadedFiles("certificates for requests to other workers", paths, lambda: client_context(files))
 
 

@@ -50,7 +50,7 @@ def start_drain_before_relaunch(turn: Turn, settings_error: str | None) -> Answe
     return SuccessWithoutContent()
 
 
-def uncordon(turn: Turn) -> Answer:
+def cancel_drain(turn: Turn) -> Answer:
     """Cancel the drain of this worker, if it drains: it can be assigned jobs again."""
     _set_drain(turn, None, reason="this worker accepts jobs again")
     return SuccessWithoutContent()

@@ -81,11 +81,11 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests.kinds import Request
 from coterie.herder.requests.orders import (
+    CancelDrain,
     DrainWorker,
     RestartConnectorTask,
     RestartWorker,
     SetGroupLoggerLevel,
-    UncordonWorker,
 )
 from coterie.herder.requests.questions import DescribePlugin, ListPlugins, ValidateConnectorConfig
 from coterie.herder.requests.refusals import Problem, RequestRefused
@@ -542,7 +542,7 @@ def _on_request_arrived(turn: Turn, event: RequestArrived) -> None:
             logger_levels.on_request(turn, event.id, request)
         case DescribeWorkerGroup() as request:
             orders.on_request(turn, event.id, request)
-        case DrainWorker() | UncordonWorker() | RestartWorker() as request:
+        case DrainWorker() | CancelDrain() | RestartWorker() as request:
             orders.on_request(turn, event.id, request)
             _reconcile(turn)
         case request:
@@ -558,7 +558,7 @@ def _is_refused_while_ending(worker: Lifecycle, request: Request) -> bool:
             return False
         case DescribeWorkerGroup():
             return worker.is_leaving and worker.intake is RequestIntakeState.CLOSED
-        case DrainWorker() | UncordonWorker() | RestartWorker() | RestartConnectorTask():
+        case DrainWorker() | CancelDrain() | RestartWorker() | RestartConnectorTask():
             return worker.is_leaving or worker.is_relaunching
         case _:
             return worker.intake is RequestIntakeState.CLOSED

@@ -11,7 +11,7 @@ from coterie.herder.group_view import find_members_by_any_name, names_of_member,
 from coterie.herder.messages import Reply
 from coterie.herder.requests.ids import RequestId
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.orders import DrainWorker, RestartConnectorTask, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartConnectorTask, RestartWorker, WorkerOrder
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent, not_found_refusal
 from coterie.herder.requests.views import DescribeWorkerGroup
 from coterie.herder.state import GroupRequest, Turn
@@ -22,7 +22,7 @@ def on_request(turn: Turn, id_: RequestId, request: GroupRequest) -> None:
     """Answer the request, or keep it until the view of the group has arrived (:func:`answer_requests_for_group_view`).
     An order that names this worker by its ``host:port``, or a task that this worker has, is executed at once."""
     match request:
-        case DrainWorker() | UncordonWorker() | RestartWorker():
+        case DrainWorker() | CancelDrain() | RestartWorker():
             is_for_this_worker = request.worker == worker_id_of_url(turn.herder.settings.url)
         case RestartConnectorTask():
             is_for_this_worker = request.task in turn.herder.place.assigned
@@ -58,7 +58,7 @@ def _answer_worker_request(turn: Turn, id_: RequestId, request: GroupRequest) ->
     match request:
         case DescribeWorkerGroup():
             answer: Answer = protocol_of(turn.herder).group_view(turn)
-        case DrainWorker() | UncordonWorker() | RestartWorker() as order:
+        case DrainWorker() | CancelDrain() | RestartWorker() as order:
             answer = _refusal_if_other_worker(turn, order.worker) or _execute(turn, order)
         case RestartConnectorTask(task=task):
             answer = _refusal_if_other_owner(turn, task) or _restart_task(turn, task)
@@ -91,8 +91,8 @@ def _execute(turn: Turn, order: WorkerOrder) -> Answer:
     match order:
         case DrainWorker():
             return draining.start_drain(turn)
-        case UncordonWorker():
-            return draining.uncordon(turn)
+        case CancelDrain():
+            return draining.cancel_drain(turn)
         case RestartWorker(settings_error=settings_error, moves_jobs=True):
             return draining.start_drain_before_relaunch(turn, settings_error)
         case RestartWorker(settings_error=settings_error):

@@ -28,7 +28,7 @@ def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
         }
     if security.has_tls:
         paths = {
-            "ssl.ca.location": security.ca_location,
+            "ssl.ca.location": security.trusted_ca_location,
             "ssl.certificate.location": security.certificate_location,
             "ssl.key.location": security.key_location,
             "ssl.key.password": security.key_password,
@@ -57,8 +57,8 @@ def prepare_java_settings(security: KafkaSecurity, folder: Path) -> dict[str, st
         }
     if security.has_tls:
         settings["ssl.endpoint.identification.algorithm"] = "https" if security.verifies_hostname else ""
-        if security.ca_location is not None:
-            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_location}
+        if security.trusted_ca_location is not None:
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.trusted_ca_location}
         if security.certificate_location is not None and security.key_location is not None:
             keystore_path = _write_combined_pem_if_needed(security.certificate_location, security.key_location, folder)
             settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore_path}
@@ -109,9 +109,9 @@ def _tls_context(security: KafkaSecurity) -> ssl.SSLContext:
     :raises WorldError: when a file is missing or invalid; the message contains its path.
     """
     try:
-        context = ssl.create_default_context(cafile=security.ca_location)
+        context = ssl.create_default_context(cafile=security.trusted_ca_location)
     except OSError as error:
-        raise _make_unusable_file_error("CA certificates", str(security.ca_location), error) from error
+        raise _make_unusable_file_error("CA certificates", str(security.trusted_ca_location), error) from error
     context.check_hostname = security.verifies_hostname
     if security.certificate_location is not None:
         try:

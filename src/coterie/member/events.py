@@ -45,7 +45,8 @@ class TimerFired(Generic[TimerT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStarted:
-    """The loop that drives the member has started: the first event of a member."""
+    """The loop that drives the member has started: the first event of a member, once. A member that continues the
+    membership of a previous process then sends a heartbeat or begins its lease; for any other this has no effect."""
 
 
 Event: TypeAlias = (

@@ -121,7 +121,11 @@ def _make_reloaded_tls_context(tls: RestTls) -> ReloadedFiles[ssl.SSLContext]:
     assert files.certificate_location is not None, "checked by RestSettings"
     assert files.key_location is not None, "checked by TlsFiles"
     certificate, key = Path(files.certificate_location), Path(files.key_location)
-    client_ca = Path(files.ca_location) if files.ca_location and tls.client_auth is not ClientAuth.NONE else None
+    client_ca = (
+        Path(files.trusted_ca_location)
+        if files.trusted_ca_location and tls.client_auth is not ClientAuth.NONE
+        else None
+    )
 
     def make_tls_context() -> ssl.SSLContext:
         return server_context(

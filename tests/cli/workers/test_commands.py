@@ -420,5 +420,5 @@ def test_a_plan_waits_for_the_group_like_the_other_commands(capsys: pytest.Captu
 
     with http_server(answer) as url:
         workers.url = url
-        preview.show_plan(preview.PlanOptions(), url=url, file=None, as_json=False)
+        preview.show_plan(preview.ChangeOptions(), url=url, file=None, as_json=False)
     assert "5 jobs would be stopped; 1 round." in capsys.readouterr().out

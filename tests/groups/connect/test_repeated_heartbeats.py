@@ -28,19 +28,19 @@ class ComparedSteps:
 
     def step(self, group: Group, event: Event, /, *, now_ms: int) -> Output[Record, Effect]:
         session = group.sessions.get(event.member_id) if isinstance(event, Heartbeat) else None
-        if session is None or session.repeatable_response is None:
+        if session is None or session.response_without_news is None:
             return step(group, event, now_ms=now_ms)
         assert isinstance(event, Heartbeat)
         contents = [one.sent_contents for one in group.sessions.values() if one.sent_contents is not None]
         by_identity = [group.computation, *(one.chosen_computation for one in contents)]  # how they are compared
         copy = deepcopy(group, {id(one): one for one in by_identity})
-        copy.sessions[event.member_id].repeatable_response = None  # so that the copy takes the whole step
+        copy.sessions[event.member_id].response_without_news = None  # so that the copy takes the whole step
         whole = step(copy, event, now_ms=now_ms)
-        former = session.repeatable_response
+        former = session.response_without_news
         output = step(group, event, now_ms=now_ms)
         if any(isinstance(one, Reply) and one.response is former.response for one in output.effects):
             self.repeated += 1
-            copy.sessions[event.member_id].repeatable_response = former
+            copy.sessions[event.member_id].response_without_news = former
             assert output == whole, event
             assert vars(group) == vars(copy), event
         return output

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.herder.messages import Event, RequestArrived, ShutdownOrdered, TimerFired
 from coterie.herder.requests.ids import RequestId
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker
+from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartWorker
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorkerGroup, GroupView
 from coterie.nouns.ids import Incarnation
@@ -60,7 +60,7 @@ def test_without_a_description_a_request_is_refused() -> None:
 def test_an_order_by_name_waits_for_the_names_of_the_workers() -> None:
     driver = configured_driver()
     driver.receive(FIRST)
-    own, others = driver.send_request(UncordonWorker(worker="here")), driver.send_request(DrainWorker(worker="there"))
+    own, others = driver.send_request(CancelDrain(worker="here")), driver.send_request(DrainWorker(worker="there"))
     assert (driver.answer(own), driver.answer(others)) == (None, None)
     driver.feed(GroupDescribed(description=GROUP))
     assert driver.answer(own) == SuccessWithoutContent()

@@ -133,8 +133,8 @@ def test_after_any_events_the_requests_of_a_member_are_consistent(
                 assert request.owned is not None, "a join and a leave acknowledge all jobs"
                 assert not request.owned
             has_all_fields = request.rebalance_timeout_ms is not None
-            repeats_join = request.member_epoch == JOIN and isinstance(worker.member.place, InGroup)
-            if request.max_wait_ms and has_all_fields and not repeats_join:
+            still_awaits_first_target = request.member_epoch == JOIN and isinstance(worker.member.place, InGroup)
+            if request.max_wait_ms and has_all_fields and not still_awaits_first_target:
                 assert any(isinstance(one.request, HeartbeatRequest) for one in known), "it follows another heartbeat"
             assert 0 < request.response_timeout_ms <= 30_000 // 3 + 500
         losses = sum(isinstance(event, MembershipLost) for event in worker.events)

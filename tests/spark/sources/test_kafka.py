@@ -447,7 +447,7 @@ async def test_a_connector_needs_rights_to_its_topic_and_for_lag_to_its_group_an
             mechanism="SCRAM-SHA-512",
             username=USER,
             password=PASSWORD,
-            ca_location=str(authority.certificate),
+            trusted_ca_location=str(authority.certificate),
         )
         secured = Kafka(f"localhost:{broker.port}", tmp_path, librdkafka_settings(security))
         secured.create("secured", 1)

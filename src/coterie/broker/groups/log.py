@@ -65,7 +65,8 @@ class GroupTopicFormat(Generic[RecordT]):
 
 
 class GroupLog(Generic[RecordT]):
-    """The records of all groups of one kind. Created by :meth:`open`."""
+    """Appends the records of all groups of one kind (classic or connect) to their topic of the broker's log, and reads
+    the records of a group when the group is loaded. Created by :meth:`open`, which reads no records."""
 
     def __init__(self, topic: GroupTopicFormat[RecordT], log: BrokerLog, partition: Partition) -> None:
         self._topic = topic

@@ -66,7 +66,7 @@ def plan(
     """
     from coterie.cli.plan import preview as plan_
 
-    options = plan_.PlanOptions(
+    options = plan_.ChangeOptions(
         add=add or (),
         remove=remove or (),
         drain=drain or (),

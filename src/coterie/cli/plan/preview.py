@@ -157,8 +157,9 @@ def _unique_names(members: Sequence[MemberDescription]) -> Mapping[MemberId, str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """The options of one call of the command, each with the texts that were typed after it."""
+class ChangeOptions:
+    """The changes that one call of the command asks for, not parsed yet: for each of its options that may be repeated,
+    the texts that were typed after it."""
 
     add: Sequence[str] = ()
     remove: Sequence[str] = ()
@@ -169,7 +170,7 @@ class PlanOptions:
     delete: Sequence[str] = ()
 
 
-def to_group_changes(options: PlanOptions, group: GroupWithMemberNames) -> list[GroupChange]:
+def to_group_changes(options: ChangeOptions, group: GroupWithMemberNames) -> list[GroupChange]:
     """Convert ``options`` to changes of the group, in an order in which they can be applied.
 
     :raises WorldError: when a worker or connector does not exist, an option is not valid or contradicts another, or
@@ -237,7 +238,7 @@ def _parse_create_option(text: str) -> tuple[ConnectorName, int]:
     return ConnectorName(name), int(tasks)
 
 
-def _parse_claim_options(options: PlanOptions) -> Iterable[tuple[str, Jobs]]:
+def _parse_claim_options(options: ChangeOptions) -> Iterable[tuple[str, Jobs]]:
     """Yield the worker's name and its claims for each ``--claim-…`` option, parsed like ``static.connectors`` and
     ``static.tasks``. The claims may be no jobs, and a worker may occur several times.
 
@@ -260,7 +261,7 @@ def _parse_claim_options(options: PlanOptions) -> Iterable[tuple[str, Jobs]]:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def show_plan(options: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> None:
+def show_plan(options: ChangeOptions, *, url: str, file: Path | None, as_json: bool) -> None:
     """Read the group from ``file`` or, if that is None, from the worker at ``url``; compute the plan and print it.
 
     :raises WorldError: when the group cannot be read, its protocol is eager, or a requested change is not possible in

@@ -13,8 +13,8 @@ from coterie.groups.connect.revocations import update_revocations_and_timer
 from coterie.groups.connect.soft_state import (
     Connected,
     MemberChosenToCompute,
-    RepeatableResponse,
     ResponseContents,
+    ResponseWithoutNews,
 )
 from coterie.groups.connect.state import Group
 from coterie.groups.connect.turn import Turn
@@ -135,7 +135,9 @@ def response_hold_ms(group: Group, request: Heartbeat, contents: ResponseContent
     """
     if contents.has_news_since(group.sessions[request.member_id].sent_contents):
         return 0
-    if request.has_all_fields and not (has_received_every_response(group, request) or repeats_join(group, request)):
+    if request.has_all_fields and not (
+        has_received_every_response(group, request) or still_awaits_first_target(group, request)
+    ):
         return 0
     metadata = group.members[request.member_id]
     return group.settings.response_hold_ms(
@@ -150,8 +152,9 @@ def has_received_every_response(group: Group, request: Heartbeat) -> bool:
     return is_epoch_known and group.sessions[request.member_id].has_processed_responses
 
 
-def repeats_join(group: Group, request: Heartbeat) -> bool:
-    """Whether ``request`` is a join of a member that has already joined, and has received no target since."""
+def still_awaits_first_target(group: Group, request: Heartbeat) -> bool:
+    """Whether the member has joined and was moved to no target since, so that its heartbeats still have the epoch of a
+    join."""
     return request.member_epoch == JOIN == group.currents[request.member_id].member_epoch
 
 
@@ -198,12 +201,12 @@ def respond_to_heartbeat(turn: Turn, request: Heartbeat, contents: ResponseConte
     turn.reply(request.reply_to, response)
     session.sent_contents = contents
     has_news = has_assignment or has_leader or has_timeout or contents.chosen_computation is not None
-    session.repeatable_response = (
-        None if has_news or turn.changes_group else RepeatableResponse(response, group.record_count)
+    session.response_without_news = (
+        None if has_news or turn.changes_group else ResponseWithoutNews(response, group.record_count)
     )
 
 
-def repeat_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
+def reuse_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
     """If ``request`` reports no change, and the group has not changed since the last response to its sender: renew the
     session, and repeat this response. Returns whether that was done.
 
@@ -213,7 +216,7 @@ def repeat_response_if_nothing_changed(turn: Turn, request: Heartbeat) -> bool:
     """
     group = turn.group
     session = group.sessions.get(request.member_id)
-    if session is None or (repeatable := session.repeatable_response) is None:
+    if session is None or (repeatable := session.response_without_news) is None:
         return False
     connection = session.connection
     if (

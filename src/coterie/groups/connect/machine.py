@@ -19,7 +19,7 @@ from coterie.groups.connect.answers import (
     apply_confirmed_shorter_session_timeout,
     end_step,
     renew_session,
-    repeat_response_if_nothing_changed,
+    reuse_response_if_nothing_changed,
 )
 from coterie.groups.connect.computation import (
     on_computation_timeout,
@@ -168,7 +168,7 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
     :raises ConnectRefusal: when the heartbeat is refused; it does not renew the session then.
     """
-    if repeat_response_if_nothing_changed(turn, request):
+    if reuse_response_if_nothing_changed(turn, request):
         return
     group = turn.group
     check_heartbeat(group, request)

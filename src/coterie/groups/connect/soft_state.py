@@ -108,7 +108,7 @@ class ResponseContents(NamedTuple):
         return sent is None or (self != sent and self != sent._replace(chosen_computation=None))
 
 
-class RepeatableResponse(NamedTuple):
+class ResponseWithoutNews(NamedTuple):
     """A response that contains no news. The next heartbeat of the member gets the same one if it reports no change and
     the group has not changed."""
 
@@ -145,7 +145,7 @@ class Session:
     has_processed_responses: bool = False
     """Whether the last request of the member shows that it has processed all responses so far. A request with all
     fields does not show this: a member sends all fields on a new connection, and while it waits for a response."""
-    repeatable_response: RepeatableResponse | None = None
+    response_without_news: ResponseWithoutNews | None = None
     """The last response to the member; None if the response contained news, or the step wrote a record."""
     revocations: tuple[Revocation, ...] = ()
     """The jobs that the member has to give back, ordered by the time of their revocation."""

@@ -19,7 +19,7 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UncordonWorker:
+class CancelDrain:
     """Cancel a drain: the worker stays in the group and can be assigned jobs again. Answered with
     :class:`SuccessWithoutContent`, at once."""
 
@@ -41,7 +41,7 @@ class RestartWorker:
     With an error the worker is not restarted."""
 
 
-WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker
+WorkerOrder: TypeAlias = DrainWorker | CancelDrain | RestartWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

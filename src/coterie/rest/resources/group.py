@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from coterie import __version__
 from coterie.herder.group_view import worker_id_of_url
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartWorker, WorkerOrder
 from coterie.herder.requests.refusals import Problem, RequestRefused, SuccessWithoutContent
 from coterie.herder.requests.views import DescribeWorker, DescribeWorkerGroup, GroupView, MemberInfo, WorkerView
 from coterie.nouns.errors import WorldError
@@ -56,7 +56,7 @@ class GroupAndWorkersResource:
             Operation.DESCRIBE_WORKER: self.describe_this_worker,
             Operation.DESCRIBE_GROUP: self.describe_group,
             Operation.DRAIN_WORKER: self.drain_worker,
-            Operation.UNCORDON_WORKER: self.uncordon_worker,
+            Operation.UNCORDON_WORKER: self.cancel_drain_of_worker,
             Operation.RESTART_WORKER: self.restart_worker,
         }
 
@@ -84,9 +84,9 @@ class GroupAndWorkersResource:
         to other workers, and its process ends."""
         return await self._order_worker(request, DrainWorker(worker=_worker_in_path(request)))
 
-    async def uncordon_worker(self, request: Request) -> Response:
+    async def cancel_drain_of_worker(self, request: Request) -> Response:
         """Cancel the drain of the worker in the path: the worker gets jobs again."""
-        return await self._order_worker(request, UncordonWorker(worker=_worker_in_path(request)))
+        return await self._order_worker(request, CancelDrain(worker=_worker_in_path(request)))
 
     async def restart_worker(self, request: Request) -> Response:
         """Restart the process of the worker in the path; the worker keeps its membership. With ``?moveJobs=true`` its

@@ -197,9 +197,11 @@ class SinkFolder:
             (self.work_folder / COMMITTED_FOLDER).mkdir(exist_ok=True)
         except OSError as error:
             # An OSError, not a WorldError: the cause may be removed before the next start.
-            raise OSError(
-                error.errno, f"Nothing can be written to {self.config_key}={self.path}: {error.strerror}"
-            ) from None
+            message = (
+                f"{self.config_key}={self.path} cannot be used: {error.filename}: {error.strerror}. This worker must "
+                f"be able to write to this folder and to create {self.work_folder}"
+            )
+            raise OSError(error.errno, message) from None
 
     def _check_rename_into(self, file_name: str, folder: "SinkFolder") -> None:
         """Check that files can be renamed from ``staged_copies_folder`` to ``folder``: rename an empty file with the

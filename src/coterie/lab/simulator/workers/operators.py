@@ -6,7 +6,7 @@ from functools import partial
 
 from coterie.herder.group_protocol import protocol_of
 from coterie.herder.requests.kinds import Answer
-from coterie.herder.requests.orders import DrainWorker, RestartWorker, UncordonWorker, WorkerOrder
+from coterie.herder.requests.orders import CancelDrain, DrainWorker, RestartWorker, WorkerOrder
 from coterie.herder.requests.refusals import SuccessWithoutContent
 from coterie.herder.requests.writes import PutTaskConfigs
 from coterie.herder.session_keys import Signature, SigningKey
@@ -40,7 +40,7 @@ class Operators:
         draining = [process for process in self._running_unpaused_processes() if process.is_draining]
         if draining:
             process = self._rng.choice(draining)
-            self._send_order(process, "uncordon", UncordonWorker(worker=process.service))
+            self._send_order(process, "uncordon", CancelDrain(worker=process.service))
 
     def restart_random_worker(self) -> None:
         """Order a random worker to restart: its process relaunches itself, and the next process continues its
@@ -69,7 +69,7 @@ class Operators:
                     process.is_draining = process.is_draining or is_done
                 case RestartWorker():
                     process.is_ending = process.is_ending or is_done
-                case UncordonWorker():
+                case CancelDrain():
                     process.is_draining = process.is_draining and not is_done
 
         process.call_now_or_on_resume(lambda: process.rest.send_to_herder(order, on_answer))
